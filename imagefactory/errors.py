@@ -1,0 +1,199 @@
+"""Every failure a user can meet, one class and one exit code each.
+
+A message has four parts: what happened, where, why, and what to do next. Programming mistakes are not
+in here; they stay ordinary exceptions with a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A place a user can open: a file, and the line in it where that is known."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+class FactoryError(Exception):
+    """A failure with a remedy. Subclasses set `exit_code`; nothing raises this class itself."""
+
+    exit_code: ClassVar[int]
+
+    def __init__(self, what: str, *, where: Location | Path | str, why: str, fix: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = str(where)
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  where: {self.where}\n  why:   {self.why}\n  next:  {self.fix}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Say which known names are nearest to a mistyped one, or list them all when none is near."""
+    names = sorted(known)
+    near = get_close_matches(word, names, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known: {', '.join(names)}"
+
+
+# --- matrix.yaml and targets: 10-19 -------------------------------------------------------------
+
+
+class YamlSyntaxError(FactoryError):
+    """The file is not YAML, or uses a part of YAML that we do not accept."""
+
+    exit_code = 10
+
+
+class MatrixError(FactoryError):
+    """matrix.yaml is YAML, but a key or a value in it is wrong."""
+
+    exit_code = 11
+
+
+class DuplicateKeyError(FactoryError):
+    """A key stands twice in one mapping; YAML would silently keep the last."""
+
+    exit_code = 12
+
+
+class UnknownNameError(FactoryError):
+    """A target, arch, model or version that the matrix does not have."""
+
+    exit_code = 13
+
+
+class ExcludedCellError(FactoryError):
+    """The target names a combination that a rule of the matrix excludes."""
+
+    exit_code = 14
+
+
+class SpecifierError(FactoryError):
+    """A version or version range that PEP 440 does not allow."""
+
+    exit_code = 15
+
+
+# --- locks: 20-34 -------------------------------------------------------------------------------
+
+
+class LockMissingError(FactoryError):
+    """The cell has no lock yet."""
+
+    exit_code = 20
+
+
+class LockEditedError(FactoryError):
+    """The lock's content does not match its own checksum: somebody edited it by hand."""
+
+    exit_code = 21
+
+
+class LockDriftError(FactoryError):
+    """matrix.yaml changed after the lock was made."""
+
+    exit_code = 22
+
+
+class LockFormatError(FactoryError):
+    """The lock is not readable, or was written by another version of the factory."""
+
+    exit_code = 23
+
+
+class ResolutionError(FactoryError):
+    """No set of packages satisfies what the matrix asks for."""
+
+    exit_code = 24
+
+
+class WheelMissingError(FactoryError):
+    """No configured index has this wheel, or none of its files fits the platform."""
+
+    exit_code = 25
+
+
+class IndexUnreachableError(FactoryError):
+    """The package index does not answer."""
+
+    exit_code = 26
+
+
+class SignatureError(FactoryError):
+    """The Debian archive's signature does not verify."""
+
+    exit_code = 27
+
+
+class MirrorError(FactoryError):
+    """No Debian mirror is known, or it does not answer, or it answers wrongly."""
+
+    exit_code = 28
+
+
+class PathConflictError(FactoryError):
+    """Two packages own the same path with different content, and the matrix does not say who wins."""
+
+    exit_code = 29
+
+
+class IncompatibleWheelError(FactoryError):
+    """A locked wheel cannot run on the base: wrong Python, wrong platform, or a newer glibc."""
+
+    exit_code = 30
+
+
+class DebianPackageError(FactoryError):
+    """A Debian package or its dependency does not exist in the suites of the base."""
+
+    exit_code = 31
+
+
+class ModelHubError(FactoryError):
+    """The model hub does not answer, or does not know the model."""
+
+    exit_code = 32
+
+
+# --- plan: 35-39 --------------------------------------------------------------------------------
+
+
+class TooManyLayersError(FactoryError):
+    """The plan needs more layers than a container engine can stack."""
+
+    exit_code = 35
+
+
+# --- store and downloads: 40-49 -----------------------------------------------------------------
+
+
+class DownloadError(FactoryError):
+    """A locked file could not be fetched from anywhere."""
+
+    exit_code = 40
+
+
+class DigestMismatchError(FactoryError):
+    """A file's bytes are not the ones that the lock or the manifest names."""
+
+    exit_code = 41
+
+
+class DiskFullError(FactoryError):
+    """There is no room left for what has to be written."""
+
+    exit_code = 42

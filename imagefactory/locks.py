@@ -1,0 +1,217 @@
+"""Locks: the exact files an image is made of, without saying where they come from.
+
+A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds two checksums: `made_from`
+over the part of matrix.yaml that it answers (so drift is seen) and `integrity` over its own content (so an
+edit by hand is seen).
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from imagefactory.content import Sha256, checksum
+from imagefactory.errors import Location, LockEditedError, LockFormatError, LockMissingError
+
+FORMAT = 1
+
+Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Kernels = Literal["upstream", "compiled"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+class LockedWheel(_Frozen):
+    """One wheel, recognised by its sha256 wherever it is found."""
+
+    name: str
+    version: str
+    file: str
+    sha256: Hash
+    size: int
+    unpacked: int
+    needed_by: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    """Installed paths left out of this wheel because another one wins them (matrix.yaml `conflicts`)."""
+
+    @property
+    def pure(self) -> bool:
+        """True when the wheel is the same for every platform."""
+        return self.file.endswith("-any.whl")
+
+
+class LockedDeb(_Frozen):
+    """One Debian package. `file` is its path below the archive's root."""
+
+    name: str
+    version: str
+    architecture: str
+    archive: Literal["main", "security"]
+    file: str
+    sha256: Hash
+    size: int
+    unpacked: int
+    needed_by: tuple[str, ...]
+
+
+class LockedSuite(_Frozen):
+    """A suite of the archive as it stood when the lock was made; its signature was verified then."""
+
+    name: str
+    archive: Literal["main", "security"]
+    date: str
+    """The `Date` of the signed Release file, as YYYYMMDDTHHMMSSZ: names a moment of the snapshot archive."""
+
+
+class _Lock(_Frozen):
+    """What both kinds of lock share: checksums, reading and atomic writing."""
+
+    header: ClassVar[str]
+
+    format: Literal[1] = 1
+    made_from: Hash
+    integrity: str = ""
+
+    def content_checksum(self) -> Sha256:
+        """Hash everything but the checksum itself."""
+        return checksum(self.model_dump(mode="json", exclude={"integrity"}))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a lock file."""
+        try:
+            raw = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise LockMissingError(
+                f"There is no lock {path.name} yet.",
+                where=path,
+                why="Nothing can be planned or built before its files are pinned.",
+                fix="Run `invoke lock` for this target and commit the result.",
+            ) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise _unreadable(path, str(error)) from None
+        try:
+            lock = cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            at = ".".join(str(part) for part in first["loc"])
+            raise _unreadable(path, f"{at}: {first['msg']}") from None
+        if lock.integrity != lock.content_checksum():
+            raise LockEditedError(
+                f"The lock {path.name} was changed by hand.",
+                where=Location(file=str(path), line=_line_of(path, "integrity")),
+                why="Its content no longer matches the checksum that `invoke lock` wrote into it.",
+                fix="Undo the edit (git checkout), or change matrix.yaml and run `invoke lock`.",
+            )
+        return lock
+
+    def write(self, path: Path) -> bool:
+        """Write the lock in one step; say whether the file changed."""
+        sealed = self.model_copy(update={"integrity": self.content_checksum()})
+        data = sealed.model_dump(mode="json", exclude_defaults=True)
+        data = {"format": FORMAT, "integrity": sealed.integrity, **data}
+        text = f"# {self.header}\n# Made by `invoke lock`; do not edit.\n" + tomli_w.dumps(data)
+        if path.exists() and path.read_text("utf-8") == text:
+            return False
+        write_text_atomically(path, text)
+        return True
+
+
+class WheelLock(_Lock):
+    """Every wheel of one vLLM version on one arch and platform."""
+
+    header: ClassVar[str] = "The wheels of one vLLM version for one arch: names and hashes, found on any index."
+
+    vllm: str
+    arch: str
+    platform: str
+    python: str
+    kernels: Kernels
+    wheels: tuple[LockedWheel, ...] = Field(min_length=1)
+
+
+class BaseLock(_Lock):
+    """Every Debian package of one base on one platform."""
+
+    header: ClassVar[str] = "The Debian packages of one base: names and hashes, found on any mirror."
+
+    base: str
+    platform: str
+    suites: tuple[LockedSuite, ...]
+    debs: tuple[LockedDeb, ...] = Field(min_length=1)
+
+
+class LockedRevision(_Frozen):
+    """A model repository at one commit."""
+
+    repo: str
+    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+
+class ModelLock(_Lock):
+    """The revisions of every model and drafter of the matrix that could be looked up."""
+
+    header: ClassVar[str] = "Model and drafter revisions on the model hub."
+
+    revisions: tuple[LockedRevision, ...] = ()
+
+    def commit_of(self, repo: str) -> str | None:
+        """Give the pinned commit of a model repository, if it has one."""
+        return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
+
+
+def wheel_lock_path(root: Path, vllm: str, arch: str, platform: str) -> Path:
+    """Say where the wheels of a vLLM version on an arch are locked."""
+    return root / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
+
+
+def base_lock_path(root: Path, base: str, platform: str) -> Path:
+    """Say where the Debian packages of a base are locked."""
+    return root / base / f"{platform.replace('/', '-')}.toml"
+
+
+def model_lock_path(root: Path) -> Path:
+    """Say where model revisions are locked."""
+    return root / "models.toml"
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a reader or a crash never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _unreadable(path: Path, why: str) -> LockFormatError:
+    return LockFormatError(
+        f"The lock {path.name} cannot be read.",
+        where=path,
+        why=why,
+        fix="Restore it from git, or delete it and run `invoke lock`.",
+    )
+
+
+def _line_of(path: Path, key: str) -> int | None:
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if line.startswith(f"{key} ="):
+            return number
+    return None
+
+

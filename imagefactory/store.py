@@ -1,0 +1,70 @@
+"""The store: downloads by sha256, layers by key, blobs by digest, each written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from platformdirs import user_cache_path
+
+from imagefactory.content import Sha256
+from imagefactory.errors import DiskFullError
+
+
+def default_root() -> Path:
+    """Give `FACTORY_CACHE`, else the user's cache folder."""
+    override = os.environ.get("FACTORY_CACHE")
+    return Path(override).expanduser().absolute() if override else user_cache_path("imagefactory")
+
+
+class Store:
+    """A folder of content that is only ever added to by a rename."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def download(self, sha256: Sha256) -> Path:
+        """Say where a downloaded file with this hash is, or would be."""
+        return self.root / "downloads" / sha256[:2] / sha256
+
+    def facts(self, kind: str, sha256: Sha256) -> Path:
+        """Say where small facts read from a file (its zip directory, its architectures) are kept."""
+        return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
+
+    @contextmanager
+    def writing(self, target: Path) -> Iterator[BinaryIO]:
+        """Open a temporary file that becomes `target` when the block ends well, and vanishes otherwise."""
+        with translating_disk_full(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=".writing-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.chmod(name, 0o644)
+                os.replace(name, target)
+            except BaseException:
+                os.unlink(name)
+                raise
+
+
+@contextmanager
+def translating_disk_full(target: Path) -> Iterator[None]:
+    """Turn "no space left" into an error with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFullError(
+            "There is no space left to write to.",
+            where=target,
+            why=str(error.strerror),
+            fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",
+        ) from None
