@@ -1,0 +1,1 @@
+"""Ways to turn a plan into an image."""

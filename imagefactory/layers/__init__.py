@@ -1,0 +1,1 @@
+"""What goes into each kind of layer: entries, not bytes."""

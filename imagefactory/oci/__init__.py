@@ -1,0 +1,1 @@
+"""The container image formats: tar, gzip, layers, images and layouts."""

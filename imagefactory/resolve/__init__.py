@@ -1,0 +1,1 @@
+"""Turning what the matrix asks for into exact files."""
