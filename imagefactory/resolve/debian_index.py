@@ -1,0 +1,247 @@
+"""The signed index of a Debian release: which packages exist, in which version, with which sha256.
+
+The chain of trust: a key in `debian-keys/` signs InRelease, InRelease names the sha256 of Packages, Packages
+names the sha256 of every .deb. Each link is checked here; the last one again whenever a .deb is used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import pysequoia
+from debian.debian_support import Version
+
+from imagefactory.errors import MirrorError, SignatureError
+from imagefactory.locks import LockedSuite
+from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
+
+Say = Callable[[str], None]
+
+COMPONENT = "main"
+_OPENERS: Mapping[str, Callable[[bytes], bytes]] = {
+    "Packages.xz": lzma.decompress,
+    "Packages.gz": gzip.decompress,
+    "Packages": bytes,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One binary package as the signed index describes it."""
+
+    name: str
+    version: str
+    architecture: str
+    archive: Archive
+    file: str
+    sha256: str
+    size: int
+    unpacked: int
+    priority: str
+    depends: str
+    """Pre-Depends and Depends, still as text: only those of chosen packages are ever parsed."""
+    provides: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """Everything a release offers for one architecture: of each package, its highest version."""
+
+    debian: str
+    architecture: str
+    suites: tuple[LockedSuite, ...]
+    packages: Mapping[str, Package]
+
+
+def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
+    """Fetch and verify all suites of a release, and keep the highest version of every package."""
+    architecture = debian_architecture(platform)
+    certificates = read_keys(mirrors.keys, debian)
+    best: dict[str, Package] = {}
+    suites: list[LockedSuite] = []
+    offers: tuple[tuple[str, Archive], ...] = (
+        (debian, "main"),
+        (f"{debian}-updates", "main"),
+        (f"{debian}-security", "security"),
+    )
+    for name, archive in offers:
+        release, packages = _read_suite(name, archive, architecture, mirrors, certificates)
+        if release.expired:
+            say(f"{name}: this mirror is behind; its index was meant to be replaced by {release.expires}")
+        count = 0
+        for package in packages:
+            count += 1
+            known = best.get(package.name)
+            # On a tie the earlier suite wins: after a point release the same file is in main and in security.
+            if known is None or Version(known.version) < Version(package.version):
+                best[package.name] = package
+        suites.append(LockedSuite(name=name, archive=archive, date=release.date.strftime(SNAPSHOT_DATE)))
+        say(f"{name}: {count} packages for {architecture}, signed {release.date:%Y-%m-%d %H:%M} UTC")
+    return Index(debian=debian, architecture=architecture, suites=tuple(suites), packages=best)
+
+
+def debian_architecture(platform: str) -> str:
+    """Translate an OCI platform to Debian's word; for our two platforms they agree."""
+    return platform.split("/")[1]
+
+
+def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
+    """Read the keys that may sign a release's archives."""
+    files = sorted(folder.glob(f"{debian}-*.asc"))
+    if not files:
+        raise SignatureError(
+            f"There are no archive keys for Debian {debian}.",
+            where=folder,
+            why="An index is believed only when a key that is committed here signed it.",
+            fix=f"Use a release that has keys, or add {debian}-*.asc as the README next to them says.",
+        )
+    return [pysequoia.Cert.from_bytes(file.read_bytes()) for file in files]
+
+
+@dataclass(frozen=True)
+class _Release:
+    """What a verified InRelease says, as far as we use it."""
+
+    codename: str
+    date: datetime
+    expires: str
+    by_hash: bool
+    sha256: Mapping[str, tuple[str, int]]
+
+    @property
+    def expired(self) -> bool:
+        """True when the archive promised a newer index by now."""
+        return bool(self.expires) and parsedate_to_datetime(self.expires) < datetime.now(UTC)
+
+
+def _read_suite(
+    suite: str,
+    archive: Archive,
+    architecture: str,
+    mirrors: DebianMirrors,
+    certificates: list[pysequoia.Cert],
+) -> tuple[_Release, Iterator[Package]]:
+    """Read one suite from the first mirror that has it."""
+    tried: list[str] = []
+    for root in mirrors.roots(archive):
+        try:
+            signed = fetch(root, f"dists/{suite}/InRelease")
+        except MirrorError as error:
+            tried.append(f"{error.where}: {error.why}")
+            continue
+        if signed is None:
+            tried.append(f"{join(root, f'dists/{suite}/InRelease')}: not there")
+            continue
+        release = _verified_release(signed, certificates, where=join(root, f"dists/{suite}/InRelease"))
+        if release.codename != suite:
+            raise SignatureError(
+                f"The mirror gives the index of {release.codename} for {suite}.",
+                where=join(root, f"dists/{suite}/InRelease"),
+                why="The signature is good, but it was made for another suite.",
+                fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or lies.",
+            )
+        text = _fetch_packages(root, suite, architecture, release)
+        if text is not None:
+            return release, _parse_packages(text, archive, architecture)
+        tried.append(f"{root}: {suite} has no packages for {architecture}")
+    where = "; ".join(tried) if tried else "FACTORY_DEBIAN_MIRROR, the host's apt sources"
+    why = "None of the mirrors has it." if tried else "No mirror is known that offers it."
+    raise MirrorError(
+        f"No Debian mirror has {suite} for {architecture}.",
+        where=where,
+        why=why,
+        fix="Set FACTORY_DEBIAN_MIRROR (and FACTORY_DEBIAN_SECURITY_MIRROR) to a mirror: a URL or a folder.",
+    )
+
+
+def _verified_release(signed: bytes, certificates: list[pysequoia.Cert], *, where: str) -> _Release:
+    try:
+        # Only what the signature covers is read on: text around the signed part is not in `.bytes`.
+        verified = pysequoia.verify(bytes=signed, store=lambda _ids: certificates)
+    except RuntimeError as error:
+        raise _bad_signature(where, str(error).partition("\n")[0]) from None
+    if not verified.valid_sigs or not verified.bytes:
+        raise _bad_signature(where, "it carries no signature")
+    fields, hashes, section = {}, {}, ""
+    for line in verified.bytes.decode().splitlines():
+        if not line.startswith(" "):
+            section, _, value = line.partition(":")
+            fields[section] = value.strip()
+        elif section == "SHA256":
+            sha256, size, name = line.split()
+            hashes[name] = (sha256, int(size))
+    return _Release(
+        codename=fields.get("Codename", ""),
+        date=parsedate_to_datetime(fields["Date"]).astimezone(UTC),
+        expires=fields.get("Valid-Until", ""),
+        by_hash=fields.get("Acquire-By-Hash") == "yes",
+        sha256=hashes,
+    )
+
+
+def _bad_signature(where: str, why: str) -> SignatureError:
+    return SignatureError(
+        "The Debian archive's index is not signed by Debian.",
+        where=where,
+        why=why,
+        fix="Use another mirror (FACTORY_DEBIAN_MIRROR). If every mirror fails, the keys in "
+        "imagefactory/resolve/debian-keys may be too old.",
+    )
+
+
+def _fetch_packages(root: str, suite: str, architecture: str, release: _Release) -> bytes | None:
+    """Fetch the best-compressed Packages file that both the Release file and the mirror have."""
+    folder = f"{COMPONENT}/binary-{architecture}"
+    for name, decompress in _OPENERS.items():
+        if f"{folder}/{name}" not in release.sha256:
+            continue
+        sha256, size = release.sha256[f"{folder}/{name}"]
+        paths = [f"dists/{suite}/{folder}/{name}"]
+        if release.by_hash:  # a mirror in the middle of an update still has the old index under its hash
+            paths.insert(0, f"dists/{suite}/{folder}/by-hash/SHA256/{sha256}")
+        for path in paths:
+            data = fetch(root, path)
+            if data is None:
+                continue
+            found = hashlib.sha256(data).hexdigest()
+            if found != sha256 or len(data) != size:
+                raise SignatureError(
+                    f"The package index of {suite} is not the one that Debian signed.",
+                    where=join(root, path),
+                    why=f"Its sha256 is {found}; the signed Release file says {sha256}.",
+                    fix="Try again in some minutes (the mirror may be updating), or use another mirror.",
+                )
+            return decompress(data)
+    return None
+
+
+def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterator[Package]:
+    """Read the stanzas of a Packages file (deb822, but one line per field is all we need)."""
+    for stanza in text.decode().split("\n\n"):
+        fields = {}
+        for line in stanza.splitlines():
+            name, colon, value = line.partition(": ")
+            if colon and not name.startswith(" "):
+                fields[name] = value
+        if fields.get("Architecture") not in {architecture, "all"}:
+            continue
+        yield Package(
+            name=fields["Package"],
+            version=fields["Version"],
+            architecture=fields["Architecture"],
+            archive=archive,
+            file=fields["Filename"],
+            sha256=fields["SHA256"],
+            size=int(fields["Size"]),
+            unpacked=int(fields.get("Installed-Size", "0")) * 1024,
+            priority=fields.get("Priority", "optional"),
+            depends=", ".join(filter(None, (fields.get("Pre-Depends"), fields.get("Depends")))),
+            provides=fields.get("Provides", ""),
+        )
