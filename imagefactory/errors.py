@@ -197,3 +197,30 @@ class DiskFullError(FactoryError):
     """There is no room left for what has to be written."""
 
     exit_code = 42
+
+
+# --- the Debian base: 50-59 ----------------------------------------------------------------------
+
+
+class DebFormatError(FactoryError):
+    """A .deb cannot be read: it is damaged, or made in a way we do not know."""
+
+    exit_code = 50
+
+
+class UnsafePathError(FactoryError):
+    """A package holds something that may not go into an image: a path that escapes, a device, a whiteout."""
+
+    exit_code = 51
+
+
+class UnknownAlternativeError(FactoryError):
+    """A package registers an alternative that the base's table does not have."""
+
+    exit_code = 52
+
+
+class UndeclaredMetadataError(FactoryError):
+    """A package asks for an owner or a directory mode that the base's tables do not have."""
+
+    exit_code = 53
