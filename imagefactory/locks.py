@@ -1,7 +1,7 @@
 """Locks: the exact files an image is made of, without saying where they come from.
 
-A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds two checksums: `made_from`
-over the part of matrix.yaml that it answers (so drift is seen) and `integrity` over its own content (so an
+A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds checksums: `made_from`
+over the parts of matrix.yaml that it answers (so drift is seen) and `integrity` over its own content (so an
 edit by hand is seen).
 """
 
@@ -23,6 +23,8 @@ FORMAT = 1
 
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Kernels = Literal["upstream", "compiled"]
+MadeFrom = dict[str, Hash]
+"""Checksums of the parts of matrix.yaml that a lock answers, by name, so that drift can say what changed."""
 
 
 class _Frozen(BaseModel):
@@ -77,7 +79,7 @@ class _Lock(_Frozen):
     header: ClassVar[str]
 
     format: Literal[1] = 1
-    made_from: Hash
+    made_from: MadeFrom
     integrity: str = ""
 
     def content_checksum(self) -> Sha256:
@@ -157,9 +159,9 @@ class LockedRevision(_Frozen):
 
 
 class ModelLock(_Lock):
-    """The revisions of every model and drafter of the matrix that could be looked up."""
+    """Which models the matrix had, and the revisions of those that could be looked up."""
 
-    header: ClassVar[str] = "Model and drafter revisions on the model hub."
+    header: ClassVar[str] = "The models of the matrix, and their revisions on the model hub where pinned."
 
     revisions: tuple[LockedRevision, ...] = ()
 

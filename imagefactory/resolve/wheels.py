@@ -1,0 +1,267 @@
+"""Making wheel locks: uv decides on versions, the indexes say which files they are."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from imagefactory.content import Sha256
+from imagefactory.errors import IncompatibleWheelError, IndexUnreachableError, ResolutionError, WheelMissingError
+from imagefactory.locks import Kernels, LockedWheel, MadeFrom, WheelLock
+from imagefactory.matrix import Arch, Base, Conflict
+from imagefactory.resolve.conflicts import settle
+from imagefactory.resolve.index import (
+    IndexConfig,
+    Indexes,
+    WheelLocation,
+    local_label,
+    local_wheels,
+    reachable,
+    redact,
+)
+from imagefactory.resolve.wheelfiles import WheelContents, wheel_contents
+from imagefactory.store import Store
+
+PARALLEL = 16
+_MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
+_OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest:
+    """What a wheel lock has to answer."""
+
+    vllm: str
+    release: str
+    arch_name: str
+    arch: Arch
+    base: Base
+    platform: str
+    kernels: Kernels
+    conflicts: Sequence[Conflict]
+    made_from: MadeFrom
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that uv decided on, and who asked for it."""
+
+    name: str
+    version: str
+    needed_by: tuple[str, ...]
+
+
+def lock_wheels(
+    request: WheelRequest,
+    *,
+    config: IndexConfig,
+    store: Store,
+    keep: Iterable[LockedWheel] = (),
+    say: Callable[[str], None],
+) -> WheelLock:
+    """Resolve, find every file, and settle path conflicts; nothing is downloaded but zip directories."""
+    config = config.with_extra(_reachable_only(request.arch.indexes, say))
+    pins = resolve(request, config=config, keep=keep)
+    say(f"{len(pins)} packages; reading their directories")
+    indexes = Indexes(config)
+    tags = _ranked(platform_tags(request.base, request.platform))
+
+    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+
+        def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
+            location = choose_file(indexes.files(pin.name), pin, tags, request)
+            digest = Sha256(location.sha256 or _hash_local(location))
+            contents = wheel_contents(
+                location, digest, python=request.base.python, store=store, session=session
+            )
+            wheel = LockedWheel(
+                name=pin.name,
+                version=pin.version,
+                file=location.file,
+                sha256=digest,
+                size=contents.size,
+                unpacked=contents.unpacked,
+                needed_by=pin.needed_by,
+            )
+            return wheel, contents
+
+        found = list(pool.map(look_up, pins))
+    wheels = settle(found, request.conflicts)
+    return WheelLock(
+        made_from=request.made_from,
+        vllm=request.vllm,
+        arch=request.arch_name,
+        platform=request.platform,
+        python=request.base.python,
+        kernels=request.kernels,
+        wheels=tuple(wheels),
+    )
+
+
+def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[LockedWheel] = ()) -> list[Pin]:
+    """Ask uv for versions, for the image's Python and platform rather than this machine's."""
+    from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
+
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
+        wanted.write_text(f"{request.arch.distribution}=={request.release}\n")
+        # A requirement that never holds is uv's way to leave a package and all it drags in out.
+        overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
+        pins.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in keep))
+        glibc = request.base.glibc.replace(".", "_")
+        command: list[str] = [
+            find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
+            "--override", str(overrides), "--only-binary", ":all:", "--no-header", "--no-config",
+            "--python-version", request.base.python,
+            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_{glibc}",
+            "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
+            *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own arguments
+        if done.returncode:
+            raise _resolution_failed(request, config, done.stderr)
+        return list(_parse_pins(pins.read_text(), wanted.name))
+
+
+def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
+    """List the wheel tags that run on a base, most specific first."""
+    machine = _MACHINES[platform]
+    python = tuple(int(part) for part in base.python.split("."))
+    interpreter = f"cp{base.python.replace('.', '')}"
+    platforms: list[str] = []
+    for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
+            platforms.append(f"{_LEGACY[minor]}_{machine}")
+    platforms.append(f"linux_{machine}")
+    yield from cpython_tags(python, abis=[interpreter], platforms=platforms)
+    yield from compatible_tags(python, interpreter=interpreter, platforms=platforms)
+
+
+def choose_file(
+    offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
+) -> WheelLocation:
+    """Pick the file of a version that fits the platform best."""
+    of_version: list[str] = []
+    fitting: list[tuple[int, int, str, WheelLocation]] = []
+    for location in offered:
+        try:
+            name, version, build, file_tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if name != pin.name or version != Version(pin.version):
+            continue
+        of_version.append(location.file)
+        accepted = version.local is None or version.local in request.arch.local_versions
+        ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
+        if ranks and (location.sha256 or location.local):
+            fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
+    if fitting:
+        # min() keeps the first of equals, so that the best source of one and the same file wins.
+        return min(fitting, key=lambda item: item[:3])[3]
+    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
+    if of_version:
+        raise IncompatibleWheelError(
+            f"No wheel of {pin.name} {pin.version} runs on this base.",
+            where=where,
+            why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
+            f"{', '.join(sorted(set(of_version)))}.",
+            fix="Choose another version, or another base in matrix.yaml.",
+        )
+    raise WheelMissingError(
+        f"No index has a wheel of {pin.name} {pin.version}.",
+        where=where,
+        why="uv decided on it, but the configured indexes do not offer the file.",
+        fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+    )
+
+
+def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
+    ranks: dict[Tag, int] = {}
+    for rank, tag in enumerate(tags):
+        ranks.setdefault(tag, rank)
+    return ranks
+
+
+def _hash_local(location: WheelLocation) -> str:
+    if location.local is None:
+        raise ValueError(location.url)
+    with location.local.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _reachable_only(urls: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Leave out extra indexes that do not answer: a local folder may have what they would give."""
+    found = [url for url in urls if reachable(url)]
+    for url in urls:
+        if url not in found:
+            say(f"{redact(url)} does not answer; going on without it")
+    return found
+
+
+def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
+    """Link the local wheels that an arch accepts into one folder.
+
+    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel lying in a configured folder would
+    otherwise find its way into a CUDA image.
+    """
+    folder = parent / "wheels"
+    folder.mkdir()
+    for wheel in local_wheels(config):
+        if local_label(wheel.name) in ("", *arch.local_versions) and not (folder / wheel.name).exists():
+            (folder / wheel.name).symlink_to(wheel.absolute())
+    return folder
+
+
+def _index_options(config: IndexConfig, folder: Path) -> list[str]:
+    main, *extra = config.indexes
+    return [
+        *(["--default-index", main] if main else []),
+        *(option for url in extra for option in ("--index", url)),
+        *(["--find-links", str(folder)] if any(folder.iterdir()) else []),
+    ]
+
+
+def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
+    """Read `name==version  # via a, b` lines."""
+    for line in text.splitlines():
+        match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
+        if match:
+            name, version, via = match.groups()
+            needed_by = sorted(
+                "matrix.yaml" if wanted in part else str(canonicalize_name(part.strip()))
+                for part in (via or "").split(",")
+                if part.strip()
+            )
+            yield Pin(str(canonicalize_name(name)), version, tuple(dict.fromkeys(needed_by)))
+
+
+def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> ResolutionError | IndexUnreachableError:
+    why = " ".join(re.sub(r"[×╰─▶│├]", " ", stderr).split()) or "uv gave no reason"
+    for url in config.indexes:
+        why = why.replace(url, redact(url)) if url else why
+    if re.search(r"error sending request|dns error|Could not connect|Failed to fetch|client error", why):
+        return IndexUnreachableError(
+            "The package index does not answer.",
+            where=config.describe(),
+            why=why,
+            fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
+        )
+    return ResolutionError(
+        f"{request.arch.distribution} {request.release} cannot be resolved for {request.arch_name}.",
+        where=f"vLLM {request.vllm} on {request.arch_name} ({request.platform})",
+        why=why,
+        fix="Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS).",
+    )

@@ -1,0 +1,127 @@
+"""Reading YAML strictly, and remembering on which line everything stood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from yaml.constructor import SafeConstructor
+
+from imagefactory.errors import DuplicateKeyError, Location, YamlSyntaxError
+
+KeyPath = tuple[str | int, ...]
+
+_TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"}
+_SCALARS = {
+    "tag:yaml.org,2002:int": SafeConstructor.construct_yaml_int,
+    "tag:yaml.org,2002:float": SafeConstructor.construct_yaml_float,
+    "tag:yaml.org,2002:bool": SafeConstructor.construct_yaml_bool,
+    "tag:yaml.org,2002:null": SafeConstructor.construct_yaml_null,
+}
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """The data of a YAML file, and the line of every key and item in it."""
+
+    name: str
+    data: object
+    lines: dict[KeyPath, int] = field(repr=False)
+
+    def location(self, path: KeyPath) -> Location:
+        """Find the line of a path, or of the nearest part of it that the file has."""
+        known: KeyPath = ()
+        for part in path:
+            # Validators may put names into a path (a union's member) that the file does not have.
+            if (*known, part) in self.lines:
+                known = (*known, part)
+        return Location(file=self.name, line=self.lines.get(known))
+
+
+def read_yaml(path: Path) -> YamlFile:
+    """Read one document of plain mappings, lists and scalars; refuse duplicates, aliases and custom tags."""
+    name = path.name
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise YamlSyntaxError(
+            f"There is no {name}.",
+            where=path,
+            why="The file does not exist.",
+            fix="Run from the repository's root folder, or restore the file from git.",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise _syntax_error(name, None, str(error)) from None
+    return parse_yaml(text, name)
+
+
+def parse_yaml(text: str, name: str) -> YamlFile:
+    """Parse YAML text; `name` is what errors call the file."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        root = yaml.compose(text, Loader=loader)
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise _syntax_error(name, event.start_mark.line + 1, "aliases (*name) are not accepted here")
+        lines: dict[KeyPath, int] = {(): 1}
+        data = None if root is None else _construct(root, (), lines, name)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        why = " ".join(part for part in (error.context, error.problem) if part)
+        raise _syntax_error(name, mark.line + 1 if mark else None, why) from None
+    except yaml.YAMLError as error:
+        raise _syntax_error(name, None, str(error)) from None
+    except RecursionError:
+        raise _syntax_error(name, None, "it is nested too deeply") from None
+    return YamlFile(name=name, data=data, lines=lines)
+
+
+def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: str) -> object:
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        return _construct_mapping(node, path, lines, name)
+    if isinstance(node, yaml.SequenceNode):
+        items: list[object] = []
+        for index, item in enumerate(node.value):
+            lines[*path, index] = item.start_mark.line + 1
+            items.append(_construct(item, (*path, index), lines, name))
+        return items
+    if node.tag in _TEXT_TAGS:
+        return str(node.value)
+    if node.tag not in _SCALARS:
+        raise _syntax_error(name, line, f"the tag {node.tag} is not accepted here")
+    try:
+        return _SCALARS[node.tag](SafeConstructor(), node)
+    except (ValueError, KeyError):
+        raise _syntax_error(name, line, f"{node.value[:40]!r} is not a value; quote it if it is text") from None
+
+
+def _construct_mapping(
+    node: yaml.MappingNode, path: KeyPath, lines: dict[KeyPath, int], name: str
+) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = _construct(key_node, (*path, "<key>"), {}, name)
+        if not isinstance(key, str):
+            raise _syntax_error(name, line, f"the key {key!r} is not text; put it in quotes")
+        if key in result:
+            raise DuplicateKeyError(
+                f"{key!r} stands twice.",
+                where=Location(file=name, line=line),
+                why=f"It was already given on line {lines[*path, key]}; one of the two would be lost.",
+                fix="Rename one of them, or merge the two.",
+            )
+        lines[*path, key] = line
+        result[key] = _construct(value_node, (*path, key), lines, name)
+    return result
+
+
+def _syntax_error(name: str, line: int | None, why: str) -> YamlSyntaxError:
+    return YamlSyntaxError(
+        f"{name} is not acceptable YAML.",
+        where=Location(file=name, line=line),
+        why=why,
+        fix="Mend that line; an editor with YAML support shows the fault as you type.",
+    )
