@@ -169,6 +169,12 @@ class ModelHubError(FactoryError):
     exit_code = 32
 
 
+class CompileNeededError(FactoryError):
+    """The cell's kernels exist as source only."""
+
+    exit_code = 33
+
+
 # --- plan: 35-39 --------------------------------------------------------------------------------
 
 

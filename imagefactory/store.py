@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from platformdirs import user_cache_path
 
-from imagefactory.content import Sha256
+from imagefactory.content import Digest, Sha256
 from imagefactory.errors import DiskFullError
 
 
@@ -31,6 +31,15 @@ class Store:
     def download(self, sha256: Sha256) -> Path:
         """Say where a downloaded file with this hash is, or would be."""
         return self.root / "downloads" / sha256[:2] / sha256
+
+    def layer(self, key: Sha256) -> Path:
+        """Say where the result of building a layer (diff_id, digest, size) is recorded."""
+        return self.root / "layers" / key[:2] / f"{key}.json"
+
+    def blob(self, digest: Digest) -> Path:
+        """Say where a blob is, or would be."""
+        algorithm, _, value = digest.partition(":")
+        return self.root / "blobs" / algorithm / value
 
     def facts(self, kind: str, sha256: Sha256) -> Path:
         """Say where small facts read from a file (its zip directory, its architectures) are kept."""

@@ -1,0 +1,135 @@
+"""How values look on a terminal: tables and messages, built here and printed by the tasks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from imagefactory.cells import Cell, Exclusion, intended_kernels
+from imagefactory.doctor import Finding
+from imagefactory.errors import FactoryError
+from imagefactory.locking import repositories
+from imagefactory.plan import Plan
+from imagefactory.planview import LayerChange, is_cached
+from imagefactory.project import Project
+
+# Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
+_WIDTH = None if sys.stdout.isatty() else 200
+out = Console(highlight=False, width=_WIDTH)
+err = Console(stderr=True, highlight=False)
+
+
+def size(count: int) -> str:
+    """Write a number of bytes for people."""
+    if count >= 1_000_000_000:  # noqa: PLR2004 - one GB
+        return f"{count / 1e9:.2f} GB"
+    if count >= 1_000_000:  # noqa: PLR2004 - one MB
+        return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e3:.1f} kB" if count else "-"
+
+
+def error_message(error: FactoryError) -> Text:
+    """Show the four parts of an error."""
+    return Text.assemble(
+        ("error: ", "bold red"),
+        (error.what, "bold"),
+        ("\n  where: ", "dim"),
+        error.where,
+        ("\n  why:   ", "dim"),
+        error.why,
+        ("\n  next:  ", "dim"),
+        error.fix,
+    )
+
+
+def targets_table(project: Project, cells: Iterable[Cell]) -> Table:
+    """List cells with what is known about each."""
+    table = Table("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision", box=None)
+    for row in target_rows(project, cells):
+        table.add_row(*row.values())
+    return table
+
+
+def target_rows(project: Project, cells: Iterable[Cell]) -> list[dict[str, str]]:
+    """Describe cells as plain values, the same for the table and for JSON."""
+    matrix = project.matrix
+    rows: list[dict[str, str]] = []
+    for cell in cells:
+        model = matrix.models[cell.model]
+        locked = project.is_locked(cell)
+        wanted = repositories(model)
+        pinned = [repo for repo in wanted if project.model_lock.commit_of(repo)]
+        rows.append(
+            {
+                "model": cell.model,
+                "vllm": cell.vllm,
+                "arch": cell.arch,
+                "platform": cell.platform,
+                "mods": model.mods if isinstance(model.mods, str) else " ".join(model.mods),
+                "kernels": project.wheel_lock(cell).kernels if locked else intended_kernels(matrix, cell),
+                "locked": "yes" if locked else "no",
+                "revision": "generated" if not wanted else "pinned" if pinned == wanted else "unpinned",
+            }
+        )
+    return rows
+
+
+def exclusions_table(exclusions: Sequence[Exclusion]) -> Table:
+    """List what is not built, and why."""
+    table = Table("target", "platform", "excluded because", box=None)
+    for exclusion in exclusions:
+        table.add_row(str(exclusion.cell), exclusion.cell.platform, exclusion.reason)
+    return table
+
+
+def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
+    """Show the layers of a plan, what is cached, and the totals."""
+    table = Table("layer", "what", "download", "unpacked", "key", "here", box=None)
+    for column in (2, 3):
+        table.columns[column].justify = "right"
+    cached = 0
+    for layer in plan.layers:
+        here = is_cached(project.store, layer)
+        cached += here
+        table.add_row(
+            layer.kind,
+            layer.name,
+            size(layer.download),
+            size(layer.unpacked),
+            layer.key[:12],
+            Text("cached", "green") if here else Text("to build", "yellow"),
+        )
+    download = sum(layer.download for layer in plan.layers)
+    unpacked = sum(layer.unpacked for layer in plan.layers)
+    summary = (
+        f"{len(plan.layers)} layers ({cached} cached), {size(download)} of inputs, {size(unpacked)} unpacked; "
+        f"{size(shared)} shared with other targets\nplan {plan.key}"
+    )
+    return Group(Text(f"{plan.target} for {plan.platform}, kernels {plan.kernels}", "bold"), table, Text(summary))
+
+
+def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
+    """Show what changed since the last build."""
+    if changes is None:
+        return Text("never built here: there is nothing to compare with", "yellow")
+    if not changes:
+        return Text("nothing changed since the last build", "green")
+    table = Table("changed", "because", box=None)
+    for change in changes:
+        table.add_row(change.name, change.what)
+    return table
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """Show what the doctor found."""
+    styles = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+    table = Table("", "health", "detail", "remedy", box=None)
+    for finding in findings:
+        table.add_row(
+            finding.subject, Text(finding.health, styles[finding.health]), finding.detail, finding.remedy
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Debian without dpkg: what unpacking and the maintainer scripts would leave behind, computed."""

@@ -1,0 +1,150 @@
+"""What maintainer scripts would write into the image: default configuration, links, folders, PAM, shells.
+
+Each line below stands for a line of a postinst script, which is named. Not done, because a container has no use for
+it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and /var/cache.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+from imagefactory.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
+from imagefactory.layers.debian.tree import Tree, read_content
+from imagefactory.layers.debian.unpack import LINKED_FOLDERS
+from imagefactory.oci.entry import Entry, ImagePath
+
+APT_EXAMPLE = ImagePath("usr/share/doc/apt/examples/sources.list")
+
+# Copied when the source is there and the target is not: install_from_default() of several scripts.
+DEFAULTS: Mapping[str, str] = {
+    "etc/inputrc": "usr/share/readline/inputrc",  # readline-common
+    "etc/motd": "usr/share/base-files/motd",  # base-files
+    "etc/nsswitch.conf": "usr/share/libc-bin/nsswitch.conf",  # libc-bin
+    "etc/profile": "usr/share/base-files/profile",  # base-files
+    "root/.bashrc": "usr/share/base-files/dot.bashrc",  # base-files
+    "root/.profile": "usr/share/base-files/dot.profile",  # base-files
+}
+
+# Made when the path in the second column is in the tree: (link, needs, target).
+LINKS = (
+    ("etc/dpkg/origins/default", "etc/dpkg/origins/debian", "debian"),  # base-files
+    ("etc/localtime", "usr/share/zoneinfo/Etc/UTC", "/usr/share/zoneinfo/Etc/UTC"),  # tzdata
+    ("usr/local/man", "usr", "share/man"),  # base-files
+    ("var/spool/mail", "usr", "../mail"),  # base-files
+)
+
+# Written when the path in the second column is in the tree: (file, needs, mode, content).
+FILES = (
+    ("etc/environment", "etc/pam.d", 0o644, ""),  # libpam-modules
+    ("etc/machine-id", "usr", 0o644, ""),  # empty: "not set yet", see machine-id(5)
+    (
+        "etc/python3/debian_config",
+        "usr/bin/python3",
+        0o644,
+        "[DEFAULT]\nbyte-compile = standard\n",
+    ),  # python3
+    ("etc/security/opasswd", "etc/security", 0o600, ""),  # libpam-modules
+    ("etc/subgid", "usr/bin/newgrp", 0o644, ""),  # login
+    ("etc/subuid", "usr/bin/newgrp", 0o644, ""),  # login
+    ("etc/timezone", "usr/share/zoneinfo/Etc/UTC", 0o644, "Etc/UTC\n"),  # tzdata
+    (
+        "var/lib/dpkg/diversions",
+        "usr/bin/dash",
+        0o644,
+        "/usr/share/man/man1/sh.1.gz\n/usr/share/man/man1/sh.distrib.1.gz\ndash\n/bin/sh\n/bin/sh.distrib\ndash\n",
+    ),  # dash claims /bin/sh
+)
+
+FOLDERS = (
+    *("etc/opt", "home/vllm", "media", "mnt", "opt", "root", "run/lock", "srv", "tmp"),
+    *("var/mail", "var/opt", "var/tmp"),
+    *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share/man", "src")),
+)
+
+# What pam-auth-update makes of the one profile the base has, `unix`: a password, checked against /etc/shadow.
+PAM: Mapping[str, tuple[str, str]] = {
+    "common-account": ("account\t[success=1 new_authtok_reqd=done default=ignore]\tpam_unix.so ", ""),
+    "common-auth": ("auth\t[success=1 default=ignore]\tpam_unix.so nullok", ""),
+    "common-password": ("password\t[success=1 default=ignore]\tpam_unix.so obscure yescrypt", ""),
+    "common-session": ("session\t[default=1]\t\t\tpam_permit.so", "session\trequired\tpam_unix.so "),
+    "common-session-noninteractive": (
+        "session\t[default=1]\t\t\tpam_permit.so",
+        "session\trequired\tpam_unix.so ",
+    ),
+}
+
+
+def add_merged_links(tree: Tree, architecture: str) -> None:
+    """Link /bin and its siblings into /usr."""
+    for name in MERGED[architecture]:
+        tree.add_folder(f"usr/{name}")
+        tree.add_link(name, f"usr/{name}")
+
+
+def add_settled_files(tree: Tree) -> None:
+    """Add everything that the scripts of the unpacked packages would have written."""
+    for path, target in LINKED_FOLDERS.items():
+        tree.add_link(path, target)
+    for name in FOLDERS:
+        tree.add_folder(name)
+    for path, source in DEFAULTS.items():
+        if source in tree and path not in tree:
+            tree.add_file(path, tree.read(source))
+    for path, needs, target in LINKS:
+        if needs in tree and path not in tree:
+            tree.add_link(path, target)
+    for path, needs, mode, text in FILES:
+        if needs in tree and path not in tree:
+            tree.add_file(path, text, mode)
+    _add_pam(tree)
+    _add_shells(tree)
+    _add_package_manager_settings(tree)
+
+
+def _add_pam(tree: Tree) -> None:
+    """Fill in the templates of libpam-runtime."""
+    for name, (primary, additional) in PAM.items():
+        if f"usr/share/pam/{name}" in tree:
+            text = tree.read(f"usr/share/pam/{name}").decode()
+            text = re.sub(r"\$\w+_primary\b", primary, text)
+            text = re.sub(r"\$\w+_additional\b", additional, text)
+            tree.add_file(f"etc/pam.d/{name}", text)
+
+
+def _add_shells(tree: Tree) -> None:
+    """List the login shells, each under both of its names, as update-shells does."""
+    files = sorted(
+        entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d"
+    )
+    if "usr/share/debianutils/shells" not in tree:
+        return
+    template = tree.read("usr/share/debianutils/shells").decode().splitlines()
+    names: dict[str, None] = {}
+    for text in (*template, *(line for file in files for line in tree.read(file).decode().splitlines())):
+        shell = text.partition("#")[0].strip()
+        if shell:
+            folder = tree.resolve(posixpath.dirname(shell))
+            names[shell] = names[f"/{folder}/{posixpath.basename(shell)}"] = None
+    comments = [line for line in template if line.startswith("#")]
+    tree.add_file("etc/shells", "".join(f"{line}\n" for line in (*comments, *names)))
+    tree.add_file("var/lib/shells.state", "".join(f"{name}\n" for name in names))
+
+
+def _add_package_manager_settings(tree: Tree) -> None:
+    """Let derived images install packages, and leave out the same documentation as the base."""
+    if "usr/bin/dpkg" in tree:
+        lines = [f"path-exclude {pattern}" for pattern in EXCLUDED]
+        lines += [f"path-include {pattern}" for pattern in INCLUDED]
+        tree.add_file("etc/dpkg/dpkg.cfg.d/imagefactory", "".join(f"{line}\n" for line in lines))
+
+
+def add_apt_sources(tree: Tree, left_out: Mapping[ImagePath, Entry]) -> None:
+    """Make apt's sources from the example that apt itself ships: same mirrors, but `main` only."""
+    example = left_out.get(APT_EXAMPLE)
+    if example is not None:
+        lines = read_content(example.content).decode().splitlines()
+        sources = [line.split() for line in lines if line.startswith("deb ")]
+        text = "".join(f"{kind} {root} {suite} main\n" for kind, root, suite, *_ in sources)
+        tree.add_file("etc/apt/sources.list", text)

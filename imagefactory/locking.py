@@ -1,0 +1,214 @@
+"""Making and checking locks: which ones a set of cells needs, whether they still answer the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.cells import Cell, buildable, intended_kernels
+from imagefactory.content import checksum
+from imagefactory.errors import CompileNeededError, LockDriftError, UnknownNameError, did_you_mean
+from imagefactory.locks import BaseLock, MadeFrom, ModelLock, WheelLock, model_lock_path
+from imagefactory.matrix import Matrix, ServedModel
+from imagefactory.project import Project
+from imagefactory.resolve.debs import lock_base
+from imagefactory.resolve.index import IndexConfig
+from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.resolve.models import lock_revision
+from imagefactory.resolve.wheels import WheelRequest, lock_wheels
+
+Say = Callable[[str], None]
+UPGRADE_ALL = "all"
+
+
+@dataclass(frozen=True)
+class LockResult:
+    """A lock that was looked at, and what became of it."""
+
+    path: Path
+    changed: bool
+
+
+def make_locks(
+    project: Project, cells: Sequence[Cell], *, upgrade: Sequence[str] = (), models: bool = False, say: Say
+) -> Iterator[LockResult]:
+    """Make the locks that cells need; those that already answer the matrix stay as they are."""
+    _check_upgrade_names(project, cells, upgrade)
+    bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
+    for cell in bases.values():
+        yield _make_base_lock(project, cell, upgrade, say)
+    wheels = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
+    for cell in wheels.values():
+        yield _make_wheel_lock(project, cell, upgrade, say)
+    yield _make_model_lock(project, look_up=models, say=say)
+
+
+def locked_cells(project: Project) -> list[Cell]:
+    """List the buildable cells whose wheels have been locked."""
+    return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
+
+
+def check_locks(project: Project) -> list[Path]:
+    """Compare every lock with the matrix; any disagreement is an error that says which and why."""
+    matrix = project.matrix
+    expected: dict[Path, MadeFrom] = {model_lock_path(project.locks): models_made_from(matrix)}
+    for cell in buildable(matrix):
+        expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
+        expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
+    drifts: list[tuple[Path, str]] = []
+    present = sorted(project.locks.glob("**/*.toml"))
+    for path in (model_lock_path(project.locks), *present):
+        relative = path.relative_to(project.root)
+        if path.name == "layers.toml":
+            continue
+        if path not in expected:
+            drifts.append((relative, "locks something that matrix.yaml no longer builds"))
+        elif not path.exists():
+            drifts.append((relative, "is missing"))
+        else:
+            drifts += [(relative, what) for what in _differences(_read_any(path).made_from, expected[path])]
+    if drifts:
+        raise LockDriftError(
+            f"{len(drifts)} disagreement{'s' if len(drifts) > 1 else ''} between matrix.yaml and the locks.",
+            where=", ".join(sorted({str(path) for path, _ in drifts})),
+            why="; ".join(f"{path}: {what}" for path, what in drifts),
+            fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
+        )
+    return present
+
+
+def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
+    """Checksum the parts of the matrix that decide a wheel lock."""
+    arch = matrix.archs[cell.arch]
+    base = matrix.bases[arch.base]
+    return {
+        f"vllm.{cell.vllm}": checksum(matrix.vllm[cell.vllm].model_dump(mode="json")),
+        f"archs.{cell.arch}": checksum(
+            arch.model_dump(mode="json", include={"distribution", "indexes", "local_versions", "without", "base"})
+        ),
+        f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
+        "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
+    }
+
+
+def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
+    """Checksum the parts of the matrix that decide a base lock."""
+    name = matrix.archs[cell.arch].base
+    return {f"bases.{name}": checksum(matrix.bases[name].model_dump(mode="json", include={"debian", "packages"}))}
+
+
+def models_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum what each model is: its repository, its vLLM range, its drafters."""
+    identity = {"repo", "generated", "vllm", "weights", "drafters", "draft"}
+    return {
+        f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
+        for name, model in matrix.models.items()
+    }
+
+
+def repositories(model: ServedModel) -> list[str]:
+    """List the hub repositories that serving a model reads from."""
+    return [*([model.repo] if model.repo else []), *(drafter.repo for drafter in model.drafters)]
+
+
+def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    matrix, path = project.matrix, project.wheel_lock_path(cell)
+    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    if intended_kernels(matrix, cell) == "compiled" or version.release is None:
+        raise CompileNeededError(
+            f"vLLM {cell.vllm} has no wheels that run on {cell.arch}.",
+            where=f"matrix.yaml, vllm.{cell.vllm}",
+            why="It has to be compiled, and a lock pins wheels that exist.",
+            fix="Choose a version without `compile: required`, such as "
+            f"{matrix.defaults.vllm}, or provide compiled wheels and lock those.",
+        )
+    old = WheelLock.read(path) if path.exists() else None
+    made_from = wheels_made_from(matrix, cell)
+    names = {wheel.name for wheel in old.wheels} if old else set()
+    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade))
+    if old and old.made_from == made_from and not upgrading:
+        return LockResult(path, changed=False)
+    say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
+    request = WheelRequest(
+        vllm=cell.vllm,
+        release=version.release,
+        arch_name=cell.arch,
+        arch=arch,
+        base=matrix.bases[arch.base],
+        platform=cell.platform,
+        kernels="upstream",
+        conflicts=matrix.conflicts,
+        made_from=made_from,
+    )
+    keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
+    lock = lock_wheels(request, config=IndexConfig.from_environment(), store=project.store, keep=keep, say=say)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    path = project.base_lock_path(cell)
+    name = project.matrix.archs[cell.arch].base
+    base = project.matrix.bases[name]
+    made_from = base_made_from(project.matrix, cell)
+    if path.exists():
+        old = BaseLock.read(path)
+        packages = {deb.name for deb in old.debs}
+        if old.made_from == made_from and not packages.union([name, UPGRADE_ALL]).intersection(upgrade):
+            return LockResult(path, changed=False)
+    say(f"Resolving {name} for {cell.platform}")
+    lock = lock_base(
+        base=name,
+        debian=base.debian,
+        packages=base.packages,
+        platform=cell.platform,
+        made_from=made_from,
+        mirrors=DebianMirrors.discover(base.debian),
+        say=say,
+    )
+    return LockResult(path, changed=lock.write(path))
+
+
+def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
+    path = model_lock_path(project.locks)
+    old = project.model_lock
+    wanted = sorted({repo for model in project.matrix.models.values() for repo in repositories(model)})
+    revisions = tuple(entry for entry in old.revisions if entry.repo in wanted)
+    if look_up:
+        say(f"Asking the model hub for {len(wanted)} revisions")
+        revisions = tuple(lock_revision(repo) for repo in wanted)
+    lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
+    known = {UPGRADE_ALL, *project.matrix.bases}
+    for cell in cells:
+        if project.wheel_lock_path(cell).exists():
+            known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
+        if project.base_lock_path(cell).exists():
+            known |= {deb.name for deb in project.base_lock(cell).debs}
+    for name in upgrade:
+        if name not in known:
+            raise UnknownNameError(
+                f"Nothing called {name!r} is locked.",
+                where="the --upgrade option",
+                why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
+                fix=did_you_mean(name, known).capitalize(),
+            )
+
+
+def _read_any(path: Path) -> WheelLock | BaseLock | ModelLock:
+    if path.name == "models.toml":
+        return ModelLock.read(path)
+    return BaseLock.read(path) if path.name.startswith("linux-") else WheelLock.read(path)
+
+
+def _differences(old: MadeFrom, new: MadeFrom) -> Iterator[str]:
+    for part in sorted(old.keys() | new.keys()):
+        if part not in new:
+            yield f"{part} is gone from matrix.yaml"
+        elif part not in old:
+            yield f"{part} is new in matrix.yaml"
+        elif old[part] != new[part]:
+            yield f"{part} changed in matrix.yaml"

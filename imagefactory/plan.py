@@ -1,0 +1,218 @@
+"""The plan: the ordered layers of an image, each named by a key over everything it is made of.
+
+A plan is a pure function of matrix.yaml and the locks: no network, no clock, no look at the disk's other content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.cells import Cell, usable_drafters
+from imagefactory.content import Sha256, checksum
+from imagefactory.errors import TooManyLayersError
+from imagefactory.launch import entrypoint, environment, model_settings
+from imagefactory.locks import BaseLock, Kernels, LockedWheel, WheelLock
+from imagefactory.matrix import Matrix
+from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
+from imagefactory.project import Project
+
+PLAN_FORMAT = 1
+LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "model"]
+Settings = dict[str, object]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(_Value):
+    """A file that a layer is made from, or a value that stands for one."""
+
+    name: str
+    sha256: Sha256
+
+
+class Layer(_Value):
+    """One layer: what goes in, and the key that names the result."""
+
+    kind: LayerKind
+    name: str
+    key: Sha256
+    inputs: tuple[Input, ...]
+    settings: Settings
+    download: int
+    """Bytes of the files it is made from."""
+    unpacked: int
+    """Bytes on the disk of whoever runs it, roughly."""
+
+
+class ImageConfig(_Value):
+    """What the image tells a container engine."""
+
+    env: dict[str, str]
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    labels: dict[str, str]
+    user: str
+    working_dir: str
+    exposed_ports: tuple[str, ...]
+    stop_signal: str
+    created: str
+
+
+class Plan(_Value):
+    """Everything that decides an image."""
+
+    format: Literal[1] = PLAN_FORMAT
+    layer_format: Literal[1] = LAYER_FORMAT
+    target: str
+    model: str
+    vllm: str
+    arch: str
+    platform: str
+    kernels: Kernels
+    key: Sha256
+    layers: tuple[Layer, ...]
+    config: ImageConfig
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that this is the plan of."""
+        return Cell(self.model, self.vllm, self.arch, self.platform)
+
+
+def make_plan(project: Project, cell: Cell) -> Plan:
+    """Work out the layers and the configuration of a cell's image."""
+    matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
+    layers = (
+        _base_layer(matrix, cell, base),
+        *_wheel_layers(wheels, matrix.archs[cell.arch].distribution),
+        _model_layer(project, cell),
+    )
+    if len(layers) > MAX_LAYERS:
+        raise TooManyLayersError(
+            f"{cell} needs {len(layers)} layers; {MAX_LAYERS} are allowed.",
+            where=project.wheel_lock_path(cell),
+            why=f"{len(layers) - 4} of its wheels have {BIG_WHEEL // 1_000_000} MB or more, and each owns a layer.",
+            fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
+        )
+    config = _image_config(project, cell, wheels)
+    key = checksum(
+        {
+            "format": PLAN_FORMAT,
+            "platform": cell.platform,
+            "layers": [layer.key for layer in layers],
+            "config": config.model_dump(mode="json"),
+        }
+    )
+    return Plan(
+        target=str(cell),
+        model=cell.model,
+        vllm=cell.vllm,
+        arch=cell.arch,
+        platform=cell.platform,
+        kernels=wheels.kernels,
+        key=key,
+        layers=layers,
+        config=config,
+    )
+
+
+def _layer(
+    kind: LayerKind, name: str, inputs: Iterable[Input], settings: Settings, *, download: int, unpacked: int
+) -> Layer:
+    inputs = tuple(inputs)
+    key = checksum(
+        {
+            "format": LAYER_FORMAT,
+            "kind": kind,
+            "inputs": [[item.name, item.sha256] for item in inputs],
+            "settings": settings,
+        }
+    )
+    return Layer(
+        kind=kind, name=name, key=key, inputs=inputs, settings=settings, download=download, unpacked=unpacked
+    )
+
+
+def _base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
+    base = matrix.bases[lock.base]
+    return _layer(
+        "base",
+        lock.base,
+        (Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in lock.debs),
+        {"platform": cell.platform, "python": base.python, "venv": VENV},
+        download=sum(deb.size for deb in lock.debs),
+        unpacked=sum(deb.unpacked for deb in lock.debs),
+    )
+
+
+def _wheel_layers(lock: WheelLock, distribution: str) -> Iterable[Layer]:
+    """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
+    big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
+    rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
+    for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
+        yield _layer_of_wheels("wheel", wheel.name, [wheel], lock.python, distribution)
+    # The pure bundle has the same bytes on every platform, so images of two platforms share it.
+    bundles: tuple[tuple[LayerKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
+    for kind, pure in bundles:
+        members = [wheel for wheel in rest if wheel.pure is pure]
+        if members:
+            yield _layer_of_wheels(kind, f"{len(members)} wheels", members, lock.python, distribution)
+
+
+def _layer_of_wheels(
+    kind: LayerKind, name: str, wheels: list[LockedWheel], python: str, distribution: str
+) -> Layer:
+    settings: Settings = {"python": python, "venv": VENV}
+    without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
+    if without:
+        settings["without"] = without
+    if distribution != "vllm" and any(wheel.name == distribution for wheel in wheels):
+        # vLLM asks for the metadata of `vllm`, whatever its distribution is called (see layers.wheels).
+        settings["answers_to"] = "vllm"
+    return _layer(
+        kind,
+        name,
+        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in sorted(wheels, key=lambda wheel: wheel.file)),
+        settings,
+        download=sum(wheel.size for wheel in wheels),
+        unpacked=sum(wheel.unpacked for wheel in wheels),
+    )
+
+
+def _model_layer(project: Project, cell: Cell) -> Layer:
+    settings = model_settings(project.matrix, cell, project.model_lock)
+    return _layer("model", cell.model, (), settings, download=0, unpacked=0)
+
+
+def _image_config(project: Project, cell: Cell, lock: WheelLock) -> ImageConfig:
+    matrix = project.matrix
+    model = matrix.models[cell.model]
+    drafters = usable_drafters(matrix, cell)
+    labels = {
+        "org.opencontainers.image.title": f"vLLM {cell.vllm} for {cell.model} on {cell.arch}",
+        "org.opencontainers.image.version": cell.vllm,
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
+        "imagefactory.model": cell.model,
+        "imagefactory.vllm": cell.vllm,
+        "imagefactory.arch": cell.arch,
+        "imagefactory.kernels": lock.kernels,
+        "imagefactory.drafter": drafters[0].repo if drafters else "none",
+    }
+    command = entrypoint(model_settings(matrix, cell, project.model_lock))
+    return ImageConfig(
+        env=dict(sorted((environment() | model.serve.env).items())),
+        entrypoint=command.entrypoint,
+        command=command.arguments,
+        labels=dict(sorted(labels.items())),
+        user="root",
+        working_dir="/",
+        exposed_ports=("8000/tcp",),
+        stop_signal="SIGTERM",
+        created=CREATED,
+    )
