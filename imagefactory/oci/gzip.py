@@ -1,0 +1,179 @@
+"""Layer blobs: multi-member gzip into which a wheel's own deflate streams are copied, not recompressed.
+
+RFC 1952 allows a gzip file to be a series of members, and a member is a header, a raw deflate stream, a CRC-32 and a
+size. A zip member has the last three already. What is copied is still inflated once: for the digest of the
+uncompressed layer, and to check it against what its wheel promises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import deflate
+from isal import isal_zlib
+
+from imagefactory.content import Digest
+from imagefactory.errors import DamagedFileError
+from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
+from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
+
+_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""No name, no time, operating system unknown: the same on every machine."""
+_INPUT = 256 * 1024
+_OUTPUT = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Blob:
+    """What a layer came out as."""
+
+    diff_id: Digest
+    digest: Digest
+    size: int
+    unpacked: int
+
+
+class LayerBlob:
+    """Writes one layer blob; knows its digests when it is finished."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._pending = bytearray()
+        self._raw = hashlib.sha256()
+        self._compressed = hashlib.sha256()
+        self._sources: dict[Path, int] = {}
+        self.size = 0
+        self.unpacked = 0
+
+    def write(self, data: bytes) -> None:
+        """Add bytes that are compressed here."""
+        self._raw.update(data)
+        self.unpacked += len(data)
+        self._pending += data
+        while len(self._pending) >= MEMBER_LIMIT:
+            self._compress(bytes(self._pending[:MEMBER_LIMIT]))
+            del self._pending[:MEMBER_LIMIT]
+
+    def add(self, content: Content, name: str) -> None:
+        """Add a file's content by whichever way the format prescribes for it."""
+        if isinstance(content, RawSlice):
+            self._copy(content, name)
+        elif isinstance(content, DeflatedSlice):
+            if content.size >= SPLICE_FROM:
+                self._splice(content, name)
+            else:
+                self.write(_inflate_small(content, self._read(content.file, content.offset, content.deflated), name))
+        else:
+            self.write(content.data)
+
+    def finish(self) -> Blob:
+        """Write what is pending and give the digests."""
+        if self._pending:
+            self._compress(bytes(self._pending))
+            self._pending.clear()
+        self.close()
+        return Blob(
+            diff_id=Digest(f"sha256:{self._raw.hexdigest()}"),
+            digest=Digest(f"sha256:{self._compressed.hexdigest()}"),
+            size=self.size,
+            unpacked=self.unpacked,
+        )
+
+    def close(self) -> None:
+        """Let go of the files that content was read from."""
+        while self._sources:
+            os.close(self._sources.popitem()[1])
+
+    def _emit(self, data: bytes) -> None:
+        self._compressed.update(data)
+        self._file.write(data)
+        self.size += len(data)
+
+    def _compress(self, data: bytes) -> None:
+        stream = deflate.deflate_compress(data, COMPRESSION_LEVEL)
+        self._emit(_HEADER + stream + struct.pack("<II", deflate.crc32(data), len(data)))
+
+    def _copy(self, content: RawSlice, name: str) -> None:
+        done = 0
+        while done < content.size:
+            data = self._read(content.file, content.offset + done, min(_OUTPUT, content.size - done))
+            if not data:
+                raise _damaged(content.file, name, "the file ends too early")
+            self.write(data)
+            done += len(data)
+
+    def _splice(self, content: DeflatedSlice, name: str) -> None:
+        if self._pending:
+            self._compress(bytes(self._pending))
+            self._pending.clear()
+        self._emit(_HEADER)
+        inflater = isal_zlib.decompressobj(-15)
+        promised = hashlib.sha256()
+        crc, size, done = 0, 0, 0
+        while done < content.deflated:
+            data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
+            if not data:
+                raise _damaged(content.file, name, "the file ends too early")
+            done += len(data)
+            self._emit(data)
+            while data and size <= content.size:
+                out = _inflate(inflater, data, content.file, name)
+                data = inflater.unconsumed_tail
+                self._raw.update(out)
+                promised.update(out)
+                crc = isal_zlib.crc32(out, crc)
+                size += len(out)
+        if not inflater.eof or inflater.unused_data or size != content.size or crc != content.crc32:
+            raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
+        if content.sha256 is not None and promised.hexdigest() != content.sha256:
+            raise _record_lies(content.file, name)
+        self.unpacked += size
+        self._emit(struct.pack("<II", crc, size & 0xFFFFFFFF))
+
+    def _read(self, file: Path, offset: int, size: int) -> bytes:
+        if file not in self._sources:
+            self._sources[file] = os.open(file, os.O_RDONLY)
+        return os.pread(self._sources[file], size, offset)
+
+
+def _inflate(inflater: isal_zlib.decompressobj, data: bytes, file: Path, name: str) -> bytes:
+    try:
+        return bytes(inflater.decompress(data, _OUTPUT))
+    except isal_zlib.error as error:
+        raise _damaged(file, name, str(error)) from None
+
+
+def _inflate_small(content: DeflatedSlice, stream: bytes, name: str) -> bytes:
+    """Inflate a file that fits in memory, and check it."""
+    try:
+        data = bytes(deflate.deflate_decompress(stream, content.size)) if content.size else b""
+    except deflate.DeflateError as error:
+        raise _damaged(content.file, name, str(error)) from None
+    if len(data) != content.size or deflate.crc32(data) != content.crc32:
+        raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
+    if content.sha256 is not None and hashlib.sha256(data).hexdigest() != content.sha256:
+        raise _record_lies(content.file, name)
+    return data
+
+
+def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{name} cannot be read.",
+        where=file,
+        why=f"{why[0].upper()}{why[1:]}.",
+        fix="Its package is damaged at its origin; choose another version of it in matrix.yaml.",
+    )
+
+
+def _record_lies(file: Path, name: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{name} is not what its wheel's RECORD says.",
+        where=file,
+        why="The sha256 in RECORD and the file differ.",
+        fix="The wheel is broken or was tampered with; choose another version of it in matrix.yaml.",
+    )
