@@ -1,7 +1,7 @@
 """The base layer: Debian, unpacked from .deb files without running their scripts.
 
-No root, no emulation, no dpkg: an arm64 base is assembled on an amd64 laptop. The result depends on the packages and
-on nothing else.
+No root, no emulation, no dpkg: an arm64 base is assembled on an amd64 laptop. The result depends on the
+packages and on nothing else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def base_entries(*, debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> li
 
 
 def _unpack_all(debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
-    """Decompress on all cores (the decompressors let go of Python's lock), in an order that is the packages' own."""
+    """Decompress on all cores (decompressors let go of Python's lock); the result is in order of names."""
     architecture = _architecture(debs)
 
     def one(item: tuple[LockedDeb, Path]) -> tuple[Deb, Unpacked]:

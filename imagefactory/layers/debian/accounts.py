@@ -1,7 +1,7 @@
 """The users and groups of the base: Debian's fixed system accounts, and `vllm`, who serves.
 
-Uids and gids below 100 are fixed by Debian for every system (package base-passwd). What maintainer scripts would
-number as they come (`rdma`) is numbered here once. No account has a password.
+Uids and gids below 100 are fixed by Debian for every system (package base-passwd). What maintainer scripts
+would number as they come (`rdma`) is numbered here once. No account has a password.
 """
 
 from __future__ import annotations

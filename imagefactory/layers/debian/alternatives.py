@@ -1,7 +1,7 @@
-"""Alternatives: the links /usr/bin/cc -> /etc/alternatives/cc -> /usr/bin/gcc that maintainer scripts would make.
+"""Alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would make.
 
-Every registration is declared below. The scripts are read, not run: one that registers something else than the
-table says stops the build, so that a new package cannot silently miss its command.
+Every registration is declared below. The scripts are read, not run: one that registers something else than
+the table says stops the build, so that a new package cannot silently miss its command.
 """
 
 from __future__ import annotations

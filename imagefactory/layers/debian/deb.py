@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, cast
 
 import zstandard
 
@@ -28,14 +28,22 @@ _HEADER = 60
 _END_OF_HEADER = b"`\n"
 
 
+def _xz(file: BinaryIO) -> IO[bytes]:
+    return lzma.open(file)
+
+
+def _gz(file: BinaryIO) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(file))
+
+
 def _zstd(file: BinaryIO) -> IO[bytes]:
     return zstandard.ZstdDecompressor().stream_reader(file)
 
 
 _OPENERS: Mapping[str, Callable[[BinaryIO], IO[bytes]]] = {
-    ".tar.xz": lzma.open,
+    ".tar.xz": _xz,
     ".tar.zst": _zstd,
-    ".tar.gz": gzip.open,
+    ".tar.gz": _gz,
     ".tar": lambda file: file,
 }
 
@@ -122,7 +130,7 @@ def _opened(archive: BinaryIO, members: Mapping[str, tuple[int, int]], stem: str
     for suffix, opener in _OPENERS.items():
         if f"{stem}{suffix}" in members:
             offset, size = members[f"{stem}{suffix}"]
-            with opener(io.BufferedReader(_Section(archive, offset, size), 1 << 18)) as stream:  # type: ignore[arg-type]
+            with opener(io.BufferedReader(_Section(archive, offset, size), 1 << 18)) as stream:
                 yield stream
             return
     raise _NotADebError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")

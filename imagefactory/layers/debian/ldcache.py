@@ -1,9 +1,9 @@
 """/etc/ld.so.cache, and the SONAME links, as glibc's own ldconfig would make them, without running it.
 
-The format is glibc's `elf/cache.c` ("glibc-ld.so.cache1.1" with an extension that names the generator); the order and
-the choice of files follow `elf/ldconfig.c` of glibc 2.36. Both were compared with the image's own ldconfig: apart from
-the generator's name, the file is the same to the byte. Left out: glibc-hwcaps subfolders, so that the baseline
-variant of a library is used; none of our packages has any.
+The format is glibc's `elf/cache.c` ("glibc-ld.so.cache1.1" with an extension that names the generator); the
+order and the choice of files follow `elf/ldconfig.c` of glibc 2.36. Both were compared with the image's own
+ldconfig: apart from the generator's name, the file is the same to the byte. Left out: glibc-hwcaps
+subfolders, so that the baseline variant of a library is used; none of our packages has any.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class _StringTable:
         self.offset: dict[str, int] = {}
         data = b""
         before = b""
-        # By their last letters, backwards: then the longer string that ends alike is right before a shorter one.
+        # By their last letters, backwards: then the longer string that ends alike is right before a shorter
+        # one.
         for string in sorted((text.encode() for text in strings), key=lambda text: text[::-1], reverse=True):
             if before.endswith(string):
                 self.offset[string.decode()] = len(data) - 1 - len(string)
@@ -120,7 +121,7 @@ def _sort_key(name: str) -> list[tuple[int, int]]:
 
 
 def _folders(tree: Tree, machine: Machine) -> dict[str, str]:
-    """List library folders in ldconfig's order: as they are configured, and where they really are, each once."""
+    """List library folders in ldconfig's order: as configured, and where they really are, each once."""
     builtin = (f"/lib/{machine.triplet}", f"/usr/lib/{machine.triplet}", "/lib", "/usr/lib")
     found: dict[str, str] = {}
     for folder in (*_configured(tree, "etc/ld.so.conf"), *builtin):
@@ -143,7 +144,7 @@ def _configured(tree: Tree, conf: str) -> Iterator[str]:
 
 
 def _libraries(tree: Tree, entries: list[Entry], machine: Machine) -> dict[str, str]:
-    """Find the libraries of one folder: by SONAME, the name of the best file (see `search_dir` in ldconfig.c)."""
+    """Find the libraries of one folder: by SONAME, the best file (`search_dir` in ldconfig.c)."""
     best: dict[str, tuple[bool, str]] = {}
     for entry in entries:
         name = posixpath.basename(entry.path)
@@ -178,10 +179,15 @@ def _soname(tree: Tree, entry: Entry, machine: Machine) -> str | None:
             return None
         for segment in elf.iter_segments("PT_DYNAMIC"):
             if isinstance(segment, DynamicSegment):
-                return next((str(tag.soname) for tag in segment.iter_tags("DT_SONAME")), "")
+                return next((_text(tag, "soname") for tag in segment.iter_tags("DT_SONAME")), "")
     except ELFError:
         return None  # a linker script, such as libc.so
     return None
+
+
+def _text(tag: object, name: str) -> str:
+    """Read an attribute that pyelftools adds to a tag only at run time."""
+    return str(getattr(tag, name))
 
 
 def _link_soname(tree: Tree, folder: str, soname: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The tables of the base layer: which top-level folders are merged, what is left out, which folders are special."""
+"""The tables of the base layer: what usr-merge moves, what is left out, which folders are special."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from imagefactory.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.oci.entry import ImagePath
 
-# --- usr-merge ------------------------------------------------------------------------------------
-# Since bookworm, /bin and friends are links into /usr. Packages still ship files under the old names; dpkg unpacks
-# them through the links, we rewrite the paths. The folders beside `lib` are those debootstrap makes per architecture.
+# --- usr-merge ------------------------------------------------------------------------------------ Since
+# bookworm, /bin and friends are links into /usr. Packages still ship files under the old names; dpkg
+# unpacks them through the links, we rewrite the paths. amd64 has lib64 for its dynamic linker.
 
 _EVERYWHERE = ("bin", "lib", "sbin")
 MERGED: Mapping[str, tuple[str, ...]] = {
-    "amd64": (*_EVERYWHERE, "lib32", "lib64", "libx32"),
+    "amd64": (*_EVERYWHERE, "lib64"),
     "arm64": _EVERYWHERE,
     "all": _EVERYWHERE,
 }
@@ -28,9 +28,9 @@ def merged(path: str, architecture: str) -> ImagePath:
     return ImagePath(f"usr/{path}" if top in MERGED[architecture] else path)
 
 
-# --- what is left out -----------------------------------------------------------------------------
-# In dpkg's own pattern language (`*` crosses slashes), because the same lines go into the image's dpkg.cfg.d: a
-# package that a derived image installs leaves out the same things.
+# --- what is left out ----------------------------------------------------------------------------- In
+# dpkg's own pattern language (`*` crosses slashes), because the same lines go into the image's dpkg.cfg.d:
+# a package that a derived image installs leaves out the same things.
 
 EXCLUDED = (
     "/usr/share/doc/*",  # manuals and changelogs; licences stay, see INCLUDED
@@ -40,8 +40,8 @@ EXCLUDED = (
     "/usr/share/lintian/*",
     "/usr/share/linda/*",
     "/usr/share/locale/*",  # translated messages; C.UTF-8 itself lies in /usr/lib/locale
-    "/usr/bin/*-lto-dump-*",  # 32 MB to look into LTO objects; compiling with -flto does not need it
-    "/usr/lib/python3*/config-*/libpython3*.a",  # 2 x 11 MB to link Python statically into other programs
+    "/usr/bin/*lto-dump*",  # 32 MB to look into LTO objects; compiling with -flto does not need it
+    "/usr/lib/*/libpython3*.a",  # 2 x 11 MB to link Python statically into other programs
 )
 INCLUDED = (
     "/usr/share/doc/*/copyright",  # the licences: an image that is passed on must carry them
@@ -68,8 +68,9 @@ def is_left_out(path: ImagePath, *, folder: bool = False, link: bool = False) ->
     return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
 
 
-# --- folders --------------------------------------------------------------------------------------
-# A folder in an upper layer replaces the attributes of the one below, so all layers must agree: this table, or 0755 root.
+# --- folders -------------------------------------------------------------------------------------- A
+# folder in an upper layer replaces the attributes of the one below, so all layers must agree: this table,
+# or 0755 root.
 
 
 class Folder(NamedTuple):

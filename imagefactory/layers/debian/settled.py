@@ -1,7 +1,8 @@
 """What maintainer scripts would write into the image: default configuration, links, folders, PAM, shells.
 
-Each line below stands for a line of a postinst script, which is named. Not done, because a container has no use for
-it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and /var/cache.
+Each line below stands for a line of a postinst script, which is named. Not done, because a container has no
+use for it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and
+/var/cache.
 """
 
 from __future__ import annotations
@@ -35,16 +36,17 @@ LINKS = (
     ("var/spool/mail", "usr", "../mail"),  # base-files
 )
 
+_PYTHON_CONFIG = """\
+[DEFAULT]
+# how to byte-compile (comma separated: standard, optimize)
+byte-compile = standard
+"""
+
 # Written when the path in the second column is in the tree: (file, needs, mode, content).
 FILES = (
     ("etc/environment", "etc/pam.d", 0o644, ""),  # libpam-modules
     ("etc/machine-id", "usr", 0o644, ""),  # empty: "not set yet", see machine-id(5)
-    (
-        "etc/python3/debian_config",
-        "usr/bin/python3",
-        0o644,
-        "[DEFAULT]\nbyte-compile = standard\n",
-    ),  # python3
+    ("etc/python3/debian_config", "usr/bin/python3", 0o644, _PYTHON_CONFIG),  # python3
     ("etc/security/opasswd", "etc/security", 0o600, ""),  # libpam-modules
     ("etc/subgid", "usr/bin/newgrp", 0o644, ""),  # login
     ("etc/subuid", "usr/bin/newgrp", 0o644, ""),  # login
@@ -63,17 +65,37 @@ FOLDERS = (
     *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share/man", "src")),
 )
 
-# What pam-auth-update makes of the one profile the base has, `unix`: a password, checked against /etc/shadow.
-PAM: Mapping[str, tuple[str, str]] = {
-    "common-account": ("account\t[success=1 new_authtok_reqd=done default=ignore]\tpam_unix.so ", ""),
-    "common-auth": ("auth\t[success=1 default=ignore]\tpam_unix.so nullok", ""),
-    "common-password": ("password\t[success=1 default=ignore]\tpam_unix.so obscure yescrypt", ""),
-    "common-session": ("session\t[default=1]\t\t\tpam_permit.so", "session\trequired\tpam_unix.so "),
-    "common-session-noninteractive": (
-        "session\t[default=1]\t\t\tpam_permit.so",
+# What pam-auth-update makes of the one profile the base has, `unix` (a password, checked against
+# /etc/shadow): the two blocks of each file, and the state by which it recognises its own work later.
+_PERMIT = "[default=1]\t\t\tpam_permit.so"
+PAM: Mapping[str, tuple[str, str, str]] = {
+    "account": (
+        "account\t[success=1 new_authtok_reqd=done default=ignore]\tpam_unix.so ",
+        "",
+        "Module: unix\n[success=end new_authtok_reqd=done default=ignore]\tpam_unix.so\n",
+    ),
+    "auth": (
+        "auth\t[success=1 default=ignore]\tpam_unix.so nullok",
+        "",
+        "Module: unix\n[success=end default=ignore]\tpam_unix.so nullok\n",
+    ),
+    "password": (
+        "password\t[success=1 default=ignore]\tpam_unix.so obscure yescrypt",
+        "",
+        "Module: unix\n[success=end default=ignore]\tpam_unix.so obscure yescrypt\n",
+    ),
+    "session": (
+        f"session\t{_PERMIT}",
         "session\trequired\tpam_unix.so ",
+        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
+    ),
+    "session-noninteractive": (
+        f"session\t{_PERMIT}",
+        "session\trequired\tpam_unix.so ",
+        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
     ),
 }
+_PAM_SEEN = "unix\nmkhomedir\n"
 
 
 def add_merged_links(tree: Tree, architecture: str) -> None:
@@ -98,19 +120,30 @@ def add_settled_files(tree: Tree) -> None:
     for path, needs, mode, text in FILES:
         if needs in tree and path not in tree:
             tree.add_file(path, text, mode)
+    _add_python_folders(tree)
     _add_pam(tree)
     _add_shells(tree)
     _add_package_manager_settings(tree)
 
 
+def _add_python_folders(tree: Tree) -> None:
+    """Make the folder that Debian's Python searches for what `pip install` puts under /usr/local."""
+    for entry in list(tree):
+        if match := re.fullmatch(r"usr/bin/(python3\.\d+)", entry.path):
+            tree.add_folder(f"usr/local/lib/{match[1]}/dist-packages")
+
+
 def _add_pam(tree: Tree) -> None:
     """Fill in the templates of libpam-runtime."""
-    for name, (primary, additional) in PAM.items():
-        if f"usr/share/pam/{name}" in tree:
-            text = tree.read(f"usr/share/pam/{name}").decode()
-            text = re.sub(r"\$\w+_primary\b", primary, text)
-            text = re.sub(r"\$\w+_additional\b", additional, text)
-            tree.add_file(f"etc/pam.d/{name}", text)
+    if "usr/share/pam-configs/unix" not in tree:
+        return
+    for name, (primary, additional, state) in PAM.items():
+        text = tree.read(f"usr/share/pam/common-{name}").decode()
+        text = re.sub(r"\$\w+_primary\n", f"{primary}\n", text)
+        text = re.sub(r"\$\w+_additional\n", f"{additional}\n" if additional else "", text)
+        tree.add_file(f"etc/pam.d/common-{name}", text)
+        tree.add_file(f"var/lib/pam/{name}", state)
+    tree.add_file("var/lib/pam/seen", _PAM_SEEN)
 
 
 def _add_shells(tree: Tree) -> None:

@@ -31,7 +31,7 @@ def read_content(content: Content | None) -> bytes:
 
 
 class Tree:
-    """Paths with their entries and owners. Additions that disagree are errors, whatever order they come in."""
+    """Paths with entries and owners. Additions that disagree are errors, whatever order they come in."""
 
     def __init__(self) -> None:
         self._entries: dict[ImagePath, Entry] = {}
@@ -63,7 +63,7 @@ class Tree:
             raise PathConflictError(
                 f"{first} and {second} both own /{entry.path}, and they disagree.",
                 where=f"/{entry.path}",
-                why=f"One has a {known.kind.value}, the other a {entry.kind.value}, or their content differs.",
+                why=f"They ship a {known.kind.value} and a {entry.kind.value}, with different content.",
                 fix="Remove one of the two packages from the base's list in matrix.yaml.",
             )
         else:
@@ -132,8 +132,8 @@ class Tree:
                     raise UnsafePathError(
                         f"{self.owner(entry.path)} ships /{entry.path}, but /{parent} is no directory.",
                         where=f"/{entry.path}",
-                        why=f"{self.owner(parent)} ships /{parent} as a {known.kind.value}; unpacking would write "
-                        "through it, to somewhere else.",
+                        why=f"{self.owner(parent)} ships /{parent} as a {known.kind.value}; unpacking "
+                        "would write through it, to somewhere else.",
                         fix="Remove one of the two packages from the base's list in matrix.yaml.",
                     )
                 parent = posixpath.dirname(parent)

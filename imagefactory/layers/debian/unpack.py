@@ -1,4 +1,4 @@
-"""Unpack a package's data tar into entries of a layer. Nothing is executed and nothing is written but the spool.
+"""Unpack a package's data tar into entries of a layer. Nothing is executed.
 
 Set-uid and set-gid bits are kept as packaged (su, passwd, newgrp and friends): containers that run with
 `no-new-privileges` ignore them, and without them `su` and `passwd` would be broken for everybody else.
@@ -25,7 +25,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(frozen=True)
 class Unpacked:
-    """What a package holds: entries for the image, those that are left out, and all paths as dpkg lists them."""
+    """What a package holds: entries for the image, entries left out, and all paths as dpkg lists them."""
 
     entries: tuple[Entry, ...]
     left_out: Mapping[ImagePath, Entry]
@@ -61,8 +61,8 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
 def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
     """Make one file of a group of names the file, the first by path, and the others hard links to it.
 
-    Names belong together when their content is the same slice of the same spool. The first one holds the content
-    because a layer is written by path, and a hard link can only point back.
+    Names belong together when their content is the same slice of the same spool. The first one holds the
+    content because a layer is written by path, and a hard link can only point back.
     """
     first: dict[RawSlice, ImagePath] = {}
     for entry in entries:
@@ -165,7 +165,7 @@ def _refuse_extended_attributes(member: tarfile.TarInfo, deb: Deb) -> None:
         raise UndeclaredMetadataError(
             f"{deb.name} ships {member.name} with extended attributes.",
             where=deb.locked.file,
-            why=f"Layers do not carry {', '.join(found)}; Debian sets capabilities in scripts, never in the tar.",
+            why=f"Layers do not carry {', '.join(found)}; Debian sets such things in scripts.",
             fix="Report it: the layer format has to learn this first.",
         )
 
