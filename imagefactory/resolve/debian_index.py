@@ -109,7 +109,6 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
 class _Release:
     """What a verified InRelease says, as far as we use it."""
 
-    codename: str
     date: datetime
     expires: str
     by_hash: bool
@@ -131,37 +130,32 @@ def _read_suite(
     """Read one suite from the first mirror that has it."""
     tried: list[str] = []
     for root in mirrors.roots(archive):
+        where = join(root, f"dists/{suite}/InRelease")
         try:
             signed = fetch(root, f"dists/{suite}/InRelease")
+            if signed is None:
+                tried.append(f"{where}: not there")
+                continue
+            release = _verified_release(signed, certificates, suite, where=where)
+            text = _fetch_packages(root, suite, architecture, release)
         except MirrorError as error:
             tried.append(f"{error.where}: {error.why}")
             continue
-        if signed is None:
-            tried.append(f"{join(root, f'dists/{suite}/InRelease')}: not there")
-            continue
-        release = _verified_release(signed, certificates, where=join(root, f"dists/{suite}/InRelease"))
-        if release.codename != suite:
-            raise SignatureError(
-                f"The mirror gives the index of {release.codename} for {suite}.",
-                where=join(root, f"dists/{suite}/InRelease"),
-                why="The signature is good, but it was made for another suite.",
-                fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or lies.",
-            )
-        text = _fetch_packages(root, suite, architecture, release)
         if text is not None:
             return release, _parse_packages(text, archive, architecture)
         tried.append(f"{root}: {suite} has no packages for {architecture}")
-    where = "; ".join(tried) if tried else "FACTORY_DEBIAN_MIRROR, the host's apt sources"
-    why = "None of the mirrors has it." if tried else "No mirror is known that offers it."
     raise MirrorError(
         f"No Debian mirror has {suite} for {architecture}.",
-        where=where,
-        why=why,
+        where="; ".join(tried) if tried else "FACTORY_DEBIAN_MIRROR, the host's apt sources",
+        why="None of the mirrors has it." if tried else "No mirror is known that offers it.",
         fix="Set FACTORY_DEBIAN_MIRROR (and FACTORY_DEBIAN_SECURITY_MIRROR) to a mirror: a URL or a folder.",
     )
 
 
-def _verified_release(signed: bytes, certificates: list[pysequoia.Cert], *, where: str) -> _Release:
+def _verified_release(
+    signed: bytes, certificates: list[pysequoia.Cert], suite: str, *, where: str
+) -> _Release:
+    """Read a signed Release file: by one of our keys, and for the suite that was asked for."""
     try:
         # Only what the signature covers is read on: text around the signed part is not in `.bytes`.
         verified = pysequoia.verify(bytes=signed, store=lambda _ids: certificates)
@@ -177,8 +171,14 @@ def _verified_release(signed: bytes, certificates: list[pysequoia.Cert], *, wher
         elif section == "SHA256":
             sha256, size, name = line.split()
             hashes[name] = (sha256, int(size))
+    if fields.get("Codename") != suite:
+        raise SignatureError(
+            f"The mirror gives the index of {fields.get('Codename')} for {suite}.",
+            where=where,
+            why="The signature is good, but it was made for another suite.",
+            fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or lies.",
+        )
     return _Release(
-        codename=fields.get("Codename", ""),
         date=parsedate_to_datetime(fields["Date"]).astimezone(UTC),
         expires=fields.get("Valid-Until", ""),
         by_hash=fields.get("Acquire-By-Hash") == "yes",

@@ -279,6 +279,24 @@ def test_a_mirror_without_the_platform_is_passed_over_for_the_next(archive: Debi
     assert list(index.packages) == ["bash"]
 
 
+def test_a_mirror_that_fails_halfway_is_passed_over_for_the_next(
+    archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    archive.publish()
+    inrelease = (archive.suite("bookworm") / "InRelease").read_bytes()
+
+    def flaky(url: str) -> bytes:
+        if url.endswith("InRelease"):
+            return inrelease
+        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="")
+
+    monkeypatch.setattr("imagefactory.resolve.mirrors._download", flaky)
+    both = replace(archive.mirrors, main=("http://flaky.example", *archive.mirrors.main))
+    index = read_index(debian="bookworm", platform="linux/arm64", mirrors=both, say=lambda _line: None)
+    assert list(index.packages) == ["bash"]
+
+
 def test_a_release_without_committed_keys_is_refused() -> None:
     with pytest.raises(SignatureError, match="no archive keys for Debian sid"):
         read_keys(KEYS, "sid")

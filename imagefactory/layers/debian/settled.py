@@ -28,12 +28,12 @@ DEFAULTS: Mapping[str, str] = {
     "root/.profile": "usr/share/base-files/dot.profile",  # base-files
 }
 
-# Made when the path in the second column is in the tree: (link, needs, target).
+# Made when the path in the second column is in the tree, or always when it is empty: (link, needs, target).
 LINKS = (
     ("etc/dpkg/origins/default", "etc/dpkg/origins/debian", "debian"),  # base-files
     ("etc/localtime", "usr/share/zoneinfo/Etc/UTC", "/usr/share/zoneinfo/Etc/UTC"),  # tzdata
-    ("usr/local/man", "usr", "share/man"),  # base-files
-    ("var/spool/mail", "usr", "../mail"),  # base-files
+    ("usr/local/man", "", "share/man"),  # base-files
+    ("var/spool/mail", "", "../mail"),  # base-files
 )
 
 _PYTHON_CONFIG = """\
@@ -42,10 +42,10 @@ _PYTHON_CONFIG = """\
 byte-compile = standard
 """
 
-# Written when the path in the second column is in the tree: (file, needs, mode, content).
+# Written when the path in the second column is in the tree, or always: (file, needs, mode, content).
 FILES = (
     ("etc/environment", "etc/pam.d", 0o644, ""),  # libpam-modules
-    ("etc/machine-id", "usr", 0o644, ""),  # empty: "not set yet", see machine-id(5)
+    ("etc/machine-id", "", 0o644, ""),  # empty: "not set yet", see machine-id(5)
     ("etc/python3/debian_config", "usr/bin/python3", 0o644, _PYTHON_CONFIG),  # python3
     ("etc/security/opasswd", "etc/security", 0o600, ""),  # libpam-modules
     ("etc/subgid", "usr/bin/newgrp", 0o644, ""),  # login
@@ -115,10 +115,10 @@ def add_settled_files(tree: Tree) -> None:
         if source in tree and path not in tree:
             tree.add_file(path, tree.read(source))
     for path, needs, target in LINKS:
-        if needs in tree and path not in tree:
+        if (not needs or needs in tree) and path not in tree:
             tree.add_link(path, target)
     for path, needs, mode, text in FILES:
-        if needs in tree and path not in tree:
+        if (not needs or needs in tree) and path not in tree:
             tree.add_file(path, text, mode)
     _add_python_folders(tree)
     _add_pam(tree)
