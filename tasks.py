@@ -5,16 +5,22 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from invoke import Collection, Context, Exit, task
+from invoke.collection import Collection
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
 
 from imagefactory.errors import FactoryError
 
 ROOT = Path(__file__).resolve().parent
+CHECKS = ("ruff check .", "ruff format --check .", "mypy", "shellcheck inv .ci/run")
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
@@ -26,10 +32,12 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
             try:
                 function(context, *args, **kwargs)
+                sys.stdout.flush()
             except FactoryError as error:
                 from imagefactory.console import err, error_message
 
-                err.print(error_message(error))
+                # Long paths stay whole, so that they can be copied.
+                err.print(error_message(error), soft_wrap=True)
                 raise Exit(code=error.exit_code) from None
             except BrokenPipeError:
                 # The reader (head, less) went away; that is its right.
@@ -40,8 +48,11 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
     return decorate
 
 
-@command(iterable=["target"], help={"target": TARGET, "json": "print JSON", "excluded": "list what is excluded"})
-def targets(context: Context, target: list[str], json: bool = False, excluded: bool = False) -> None:  # noqa: A002
+@command(
+    iterable=["target"],
+    help={"target": TARGET, "json": "print JSON", "excluded": "list what is excluded, and why"},
+)
+def targets(context: Context, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that the matrix stands for."""
     from imagefactory import console
     from imagefactory.cells import exclusions
@@ -99,7 +110,7 @@ def lock(
         "diff": "say which input changed since the last build here",
     },
 )
-def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:  # noqa: A002
+def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Explain what would be built: the layers, their keys, what is cached and what is shared."""
     from imagefactory.plan import make_plan
     from imagefactory.project import Project
@@ -159,19 +170,22 @@ def schemas(context: Context, check: bool = False) -> None:
 )
 def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
     """Run linters, type checks and tests."""
-    for line in ("ruff check .", "ruff format --check .", "mypy", "shellcheck inv .ci/run"):
-        print(f"$ {line}", file=sys.stderr)
-        context.run(line, pty=False)
     options = [
         *(["tests/unit"] if fast else []),
         *(["--require-engine"] if require_engine else []),
-        *(["-k", f"'{match}'"] if match else []),
+        *(["-k", match] if match else []),
     ]
-    context.run(" ".join(["python -m pytest", *options]), pty=sys.stdout.isatty())
+    # The tools of this environment, whether it is activated or not.
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    with context.cd(str(ROOT)):
+        for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
+            print(f"$ {line}", file=sys.stderr, flush=True)
+            context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    # ASCII, so that the bytes do not depend on the terminal's encoding.
+    print(json.dumps(value, indent=2))
 
 
 namespace = Collection(targets, lock, plan, doctor, schemas, test)

@@ -80,8 +80,8 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
     """List the drafters that work in a cell; the first is its default."""
-    refused = {drafter.repo for drafter, _ in drafter_exclusions(matrix, cell)}
-    return [drafter for drafter in matrix.models[cell.model].drafters if drafter.repo not in refused]
+    refused = [drafter for drafter, _ in drafter_exclusions(matrix, cell)]
+    return [drafter for drafter in matrix.models[cell.model].drafters if drafter not in refused]
 
 
 def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:

@@ -19,8 +19,9 @@ from imagefactory.project import Project
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
-out = Console(highlight=False, width=_WIDTH)
-err = Console(stderr=True, highlight=False)
+# Names and reasons come from files; square brackets and colons in them are not markup.
+out = Console(highlight=False, markup=False, emoji=False, width=_WIDTH)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def size(count: int) -> str:
@@ -105,11 +106,12 @@ def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
         )
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
+    title = f"{plan.target} for {plan.platform}, kernels {plan.kernels}"
     summary = (
-        f"{len(plan.layers)} layers ({cached} cached), {size(download)} of inputs, {size(unpacked)} unpacked; "
-        f"{size(shared)} shared with other targets\nplan {plan.key}"
+        f"{len(plan.layers)} layers ({cached} cached), {size(download)} of inputs, "
+        f"{size(unpacked)} unpacked; {size(shared)} shared with other targets\nplan {plan.key}"
     )
-    return Group(Text(f"{plan.target} for {plan.platform}, kernels {plan.kernels}", "bold"), table, Text(summary))
+    return Group(Text(title, "bold"), table, Text(summary))
 
 
 def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:

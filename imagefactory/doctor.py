@@ -13,11 +13,13 @@ from typing import Literal
 
 from imagefactory.errors import FactoryError
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, Indexes
-from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.resolve.index import IndexConfig, Indexes, redact
+from imagefactory.resolve.mirrors import DebianMirrors, fetch
 from imagefactory.store import Store
 
 Health = Literal["ok", "warning", "failed"]
+PATIENCE = 20
+"""Seconds that a program may take to say its version."""
 NEEDED_DISK = 20_000_000_000
 """Downloads and blobs of one full-size image, with room to breathe."""
 
@@ -45,19 +47,19 @@ def examine(project: Project) -> Iterator[Finding]:
 
 def _python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info >= (3, 11):
-        return Finding("Python", "ok", version)
-    return Finding("Python", "failed", version, "Install Python 3.11 or newer.")
+    # An older one cannot even import this module; what is left to say is which one it is.
+    return Finding("Python", "ok", f"{version} ({sys.executable})")
 
 
 def _uv() -> Finding:
-    from uv import find_uv_bin  # noqa: PLC0415 - its absence is a finding, not a crash
-
+    remedy = "Reinstall the environment: remove .venv and run ./inv again."
     try:
-        done = subprocess.run([find_uv_bin(), "--version"], capture_output=True, text=True, check=True)  # noqa: S603
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        return Finding("uv", "failed", str(error), "Reinstall the environment: remove .venv and run ./inv again.")
-    return Finding("uv", "ok", done.stdout.strip())
+        from uv import find_uv_bin  # noqa: PLC0415 - its absence is a finding, not a crash
+
+        version = _output([find_uv_bin(), "--version"])
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        return Finding("uv", "failed", str(error), remedy)
+    return Finding("uv", "ok", version)
 
 
 def _engine() -> Finding:
@@ -66,13 +68,11 @@ def _engine() -> Finding:
     docker = shutil.which("docker")
     if docker is None:
         return Finding("container engine", "warning", "no docker on PATH", remedy)
-    done = subprocess.run(  # noqa: S603 - a fixed command
-        [docker, "version", "--format", "{{.Server.Version}}"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["the daemon does not answer"])[-1]
-        return Finding("container engine", "warning", reason, remedy)
-    return Finding("container engine", "ok", f"Docker {done.stdout.strip()}")
+    try:
+        version = _output([docker, "version", "--format", "{{.Server.Version}}"])
+    except (OSError, subprocess.SubprocessError):
+        return Finding("container engine", "warning", "the Docker daemon does not answer", remedy)
+    return Finding("container engine", "ok", f"Docker {version}")
 
 
 def _index() -> Finding:
@@ -92,29 +92,40 @@ def _index() -> Finding:
 
 
 def _mirror(debian: str) -> Finding:
+    subject, remedy = f"Debian mirror ({debian})", "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
     mirrors = DebianMirrors.discover(debian)
-    if mirrors.main:
-        return Finding(f"Debian mirror ({debian})", "ok", ", ".join(mirrors.main))
-    return Finding(
-        f"Debian mirror ({debian})",
-        "warning",
-        "none configured; the snapshot archive is used, which is slow",
-        "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you.",
-    )
+    if not mirrors.main:
+        detail = "none configured; the snapshot archive is used, which is slow"
+        return Finding(subject, "warning", detail, remedy)
+    for root in mirrors.main:
+        try:
+            release = fetch(root, f"dists/{debian}/InRelease")
+        except FactoryError as error:
+            return Finding(subject, "failed", f"{redact(root)}: {error.why}", remedy)
+        if release is None:
+            return Finding(subject, "failed", f"{redact(root)} has no {debian}", remedy)
+    return Finding(subject, "ok", ", ".join(map(redact, mirrors.main)))
 
 
 def _store(store: Store) -> Iterator[Finding]:
     folder = _nearest_existing(store.root)
-    if os.access(folder, os.W_OK):
+    if folder.is_dir() and os.access(folder, os.W_OK):
         yield Finding("cache", "ok", str(store.root))
     else:
-        yield Finding("cache", "failed", f"{store.root} is not writable", "Set FACTORY_CACHE to a folder of yours.")
+        detail = f"{store.root} is not a writable folder"
+        yield Finding("cache", "failed", detail, "Set FACTORY_CACHE to a folder of yours.")
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1e9:.0f} GB free, a full-size image wants {NEEDED_DISK / 1e9:.0f} GB"
     if free >= NEEDED_DISK:
         yield Finding("free disk", "ok", detail)
     else:
-        yield Finding("free disk", "warning", detail, "Free some space, or set FACTORY_CACHE to a larger disk.")
+        remedy = "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
+        yield Finding("free disk", "warning", detail, remedy)
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)  # noqa: S603
+    return done.stdout.strip()
 
 
 def _nearest_existing(path: Path) -> Path:

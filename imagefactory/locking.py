@@ -9,7 +9,15 @@ from pathlib import Path
 from imagefactory.cells import Cell, buildable, intended_kernels
 from imagefactory.content import checksum
 from imagefactory.errors import CompileNeededError, LockDriftError, UnknownNameError, did_you_mean
-from imagefactory.locks import BaseLock, MadeFrom, ModelLock, WheelLock, model_lock_path
+from imagefactory.locks import (
+    BaseLock,
+    MadeFrom,
+    ModelLock,
+    WheelLock,
+    base_lock_path,
+    model_lock_path,
+    wheel_lock_path,
+)
 from imagefactory.matrix import Matrix, ServedModel
 from imagefactory.project import Project
 from imagefactory.resolve.debs import lock_base
@@ -56,26 +64,28 @@ def check_locks(project: Project) -> list[Path]:
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
+    # layers.toml records what layers come out as; it answers nothing in the matrix.
+    present = {path for path in project.locks.glob("**/*.toml") if path.name != "layers.toml"}
+    needed = {project.base_lock_path(cell) for cell in locked_cells(project)} | {
+        model_lock_path(project.locks)
+    }
     drifts: list[tuple[Path, str]] = []
-    present = sorted(project.locks.glob("**/*.toml"))
-    for path in (model_lock_path(project.locks), *present):
+    for path in sorted(present | needed):
         relative = path.relative_to(project.root)
-        if path.name == "layers.toml":
-            continue
         if path not in expected:
             drifts.append((relative, "locks something that matrix.yaml no longer builds"))
         elif not path.exists():
             drifts.append((relative, "is missing"))
         else:
-            drifts += [(relative, what) for what in _differences(_read_any(path).made_from, expected[path])]
+            drifts += [(relative, what) for what in _disagreements(project, path, expected[path])]
     if drifts:
         raise LockDriftError(
             f"{len(drifts)} disagreement{'s' if len(drifts) > 1 else ''} between matrix.yaml and the locks.",
-            where=", ".join(sorted({str(path) for path, _ in drifts})),
+            where=", ".join(dict.fromkeys(str(path) for path, _ in drifts)),
             why="; ".join(f"{path}: {what}" for path, what in drifts),
             fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
         )
-    return present
+    return sorted(present)
 
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
@@ -85,7 +95,9 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     return {
         f"vllm.{cell.vllm}": checksum(matrix.vllm[cell.vllm].model_dump(mode="json")),
         f"archs.{cell.arch}": checksum(
-            arch.model_dump(mode="json", include={"distribution", "indexes", "local_versions", "without", "base"})
+            arch.model_dump(
+                mode="json", include={"distribution", "indexes", "local_versions", "without", "base"}
+            )
         ),
         f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
         "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
@@ -95,7 +107,8 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     """Checksum the parts of the matrix that decide a base lock."""
     name = matrix.archs[cell.arch].base
-    return {f"bases.{name}": checksum(matrix.bases[name].model_dump(mode="json", include={"debian", "packages"}))}
+    base = matrix.bases[name].model_dump(mode="json", include={"debian", "packages"})
+    return {f"bases.{name}": checksum(base)}
 
 
 def models_made_from(matrix: Matrix) -> MadeFrom:
@@ -142,7 +155,9 @@ def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: 
         made_from=made_from,
     )
     keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
-    lock = lock_wheels(request, config=IndexConfig.from_environment(), store=project.store, keep=keep, say=say)
+    lock = lock_wheels(
+        request, config=IndexConfig.from_environment(), store=project.store, keep=keep, say=say
+    )
     return LockResult(path, changed=lock.write(path))
 
 
@@ -198,10 +213,22 @@ def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Seque
             )
 
 
-def _read_any(path: Path) -> WheelLock | BaseLock | ModelLock:
-    if path.name == "models.toml":
-        return ModelLock.read(path)
-    return BaseLock.read(path) if path.name.startswith("linux-") else WheelLock.read(path)
+def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator[str]:
+    """Say in what a lock does not answer the matrix, or that it is a copy of another place's lock."""
+    if path == model_lock_path(project.locks):
+        yield from _differences(ModelLock.read(path).made_from, expected)
+        return
+    lock: WheelLock | BaseLock
+    if path.name.startswith("linux-"):
+        lock = BaseLock.read(path)
+        home = base_lock_path(project.locks, lock.base, lock.platform)
+    else:
+        lock = WheelLock.read(path)
+        home = wheel_lock_path(project.locks, lock.vllm, lock.arch, lock.platform)
+    if home == path:
+        yield from _differences(lock.made_from, expected)
+    else:
+        yield f"is a copy of {home.relative_to(project.root)}"
 
 
 def _differences(old: MadeFrom, new: MadeFrom) -> Iterator[str]:

@@ -8,6 +8,7 @@ edit by hand is seen).
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import tomllib
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from imagefactory.content import Sha256, checksum
 from imagefactory.errors import Location, LockEditedError, LockFormatError, LockMissingError
+from imagefactory.store import translating_disk_full
 
 FORMAT = 1
 
@@ -98,8 +100,10 @@ class _Lock(_Frozen):
                 why="Nothing can be planned or built before its files are pinned.",
                 fix="Run `invoke lock` for this target and commit the result.",
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _unreadable(path, str(error)) from None
+        except OSError as error:
+            raise _unreadable(path, error.strerror or type(error).__name__) from None
         try:
             lock = cls.model_validate(raw)
         except ValidationError as error:
@@ -130,7 +134,9 @@ class _Lock(_Frozen):
 class WheelLock(_Lock):
     """Every wheel of one vLLM version on one arch and platform."""
 
-    header: ClassVar[str] = "The wheels of one vLLM version for one arch: names and hashes, found on any index."
+    header: ClassVar[str] = (
+        "The wheels of one vLLM version for one arch: names and hashes, found on any index."
+    )
 
     vllm: str
     arch: str
@@ -187,24 +193,27 @@ def model_lock_path(root: Path) -> Path:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with translating_disk_full(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink()
+            raise
 
 
 def _unreadable(path: Path, why: str) -> LockFormatError:
+    line = re.search(r"at line (\d+)", why)
     return LockFormatError(
         f"The lock {path.name} cannot be read.",
-        where=path,
+        where=Location(file=str(path), line=int(line[1]) if line else None),
         why=why,
         fix="Restore it from git, or delete it and run `invoke lock`.",
     )
@@ -215,5 +224,3 @@ def _line_of(path: Path, key: str) -> int | None:
         if line.startswith(f"{key} ="):
             return number
     return None
-
-

@@ -6,10 +6,10 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, LiteralString, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import (
     AfterValidator,
@@ -33,7 +33,7 @@ def _specifier(text: str) -> str:
     try:
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise PydanticCustomError("specifier", "{text} is not a version range", {"text": repr(text)}) from None
+        raise _wrong("specifier", "{text} is not a version range", text) from None
     return text
 
 
@@ -41,8 +41,26 @@ def _version(text: str) -> str:
     try:
         Version(text)
     except InvalidVersion:
-        raise PydanticCustomError("specifier", "{text} is not a version", {"text": repr(text)}) from None
+        raise _wrong("specifier", "{text} is not a version", text) from None
     return text
+
+
+def _distribution(text: str) -> str:
+    try:
+        return str(canonicalize_name(text, validate=True))
+    except InvalidName:
+        raise _wrong("distribution", "{text} is not the name of a Python package", text) from None
+
+
+def _unique(values: list[str]) -> list[str]:
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise _wrong("unique", "{text} stands twice", twice)
+    return values
+
+
+def _wrong(kind: LiteralString, message: LiteralString, text: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, message, {"text": repr(text)})
 
 
 Specifier = Annotated[str, AfterValidator(_specifier)]
@@ -50,8 +68,10 @@ VersionText = Annotated[str, AfterValidator(_version)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=60)]
 """Names become parts of tags and paths, so they keep to what a registry accepts."""
 HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
-Distribution = Annotated[str, AfterValidator(lambda text: str(canonicalize_name(text)))]
-ArchList = Annotated[str, StringConstraints(pattern=r"^\d+\.\d[af]?( \d+\.\d[af]?)*$")]
+Distribution = Annotated[str, AfterValidator(_distribution)]
+DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
+ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class _Model(BaseModel):
@@ -69,9 +89,9 @@ class Base(_Model):
     """A Debian system that every image of an arch stands on."""
 
     debian: Name
-    python: Annotated[str, StringConstraints(pattern=r"^3\.\d+$")]
-    glibc: Annotated[str, StringConstraints(pattern=r"^2\.\d+$")]
-    packages: Annotated[list[str], Field(min_length=1)]
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
+    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
+    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(_unique)]
 
 
 class Arch(_Model):
@@ -79,7 +99,7 @@ class Arch(_Model):
 
     gpu: str | None = None
     capability: VersionText | None = None
-    platforms: Annotated[list[Platform], Field(min_length=1)]
+    platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(_unique)]
     base: str
     torch_cuda_arch_list: ArchList | None = None
     flashinfer_cuda_arch_list: ArchList | None = None
@@ -88,7 +108,7 @@ class Arch(_Model):
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Package indexes beyond the configured one."""
     local_versions: list[Name] = []
-    """Local version labels (torch 2.13.0+cpu) that this arch accepts; a build for other hardware hides there."""
+    """Local version labels (torch 2.13.0+cpu) that it accepts; builds for other hardware hide there."""
     without: list[Distribution] = []
     """Requirements of vLLM that are left out on this arch."""
 
@@ -140,9 +160,9 @@ class Serve(_Model):
     kv_cache_dtype: str | None = None
     load_format: str | None = None
     attention_backend: str | None = None
-    max_model_len: Annotated[int, Field(ge=1)] | None = None
-    max_num_seqs: Annotated[int, Field(ge=1)] | None = None
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_model_len: Count | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     enforce_eager: bool = False
     enable_prefix_caching: bool = False
@@ -150,7 +170,7 @@ class Serve(_Model):
     trust_remote_code: bool = False
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
-    limit_mm_per_prompt: dict[str, int] | None = None
+    limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
 
 
@@ -180,7 +200,7 @@ class ServedModel(_Model):
 class Conflict(_Model):
     """Two wheels that own the same paths, and which of them keeps them."""
 
-    between: Annotated[list[Distribution], Field(min_length=2, max_length=2)]
+    between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(_unique)]
     wins: Distribution
     reason: Annotated[str, Field(min_length=10)]
 
@@ -288,10 +308,9 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     }
     single: dict[str, type[_Model]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
     for depth, part in enumerate(path):
-        if part in single:
-            kind = single[str(part)]
-        elif part in collections and depth in (0, 2):
-            kind = collections[str(part)]
+        # Settings stand at these depths; between them are names that the user chose.
+        if depth in (0, 2):
+            kind = single.get(str(part)) or collections.get(str(part)) or kind
     return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
@@ -316,7 +335,7 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             )
     shared = set(matrix.vllm) & set(matrix.bases)
     if shared:
-        name = sorted(shared)[0]
+        name = min(shared)
         raise MatrixError(
             f"{name!r} is both a base and a vLLM version.",
             where=source.location(("bases", name)),

@@ -1,12 +1,12 @@
 """The plan: the ordered layers of an image, each named by a key over everything it is made of.
 
-A plan is a pure function of matrix.yaml and the locks: no network, no clock, no look at the disk's other content.
+A plan is a pure function of matrix.yaml and the locks: no network, no clock, nothing else on the disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,7 +19,7 @@ from imagefactory.matrix import Matrix
 from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
 from imagefactory.project import Project
 
-PLAN_FORMAT = 1
+PLAN_FORMAT: Final = 1
 LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "model"]
 Settings = dict[str, object]
 
@@ -96,7 +96,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
         raise TooManyLayersError(
             f"{cell} needs {len(layers)} layers; {MAX_LAYERS} are allowed.",
             where=project.wheel_lock_path(cell),
-            why=f"{len(layers) - 4} of its wheels have {BIG_WHEEL // 1_000_000} MB or more, and each owns a layer.",
+            why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
     config = _image_config(project, cell, wheels)
@@ -167,17 +167,20 @@ def _wheel_layers(lock: WheelLock, distribution: str) -> Iterable[Layer]:
 def _layer_of_wheels(
     kind: LayerKind, name: str, wheels: list[LockedWheel], python: str, distribution: str
 ) -> Layer:
+    members = sorted(wheels, key=lambda wheel: wheel.file)
     settings: Settings = {"python": python, "venv": VENV}
     without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
     if without:
         settings["without"] = without
     if distribution != "vllm" and any(wheel.name == distribution for wheel in wheels):
         # vLLM asks for the metadata of `vllm`, whatever its distribution is called (see layers.wheels).
-        settings["answers_to"] = "vllm"
+        version = next(wheel.version for wheel in wheels if wheel.name == distribution)
+        label = distribution.removeprefix("vllm-")
+        settings["second_name"] = {"name": "vllm", "version": f"{version}+{label}"}
     return _layer(
         kind,
         name,
-        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in sorted(wheels, key=lambda wheel: wheel.file)),
+        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
         settings,
         download=sum(wheel.size for wheel in wheels),
         unpacked=sum(wheel.unpacked for wheel in wheels),

@@ -1,4 +1,4 @@
-"""What a plan means here and now: what is cached, what other targets share, what changed since the last build."""
+"""What a plan means here and now: what is cached, what others share, what changed since the last build."""
 
 from __future__ import annotations
 
@@ -81,10 +81,12 @@ def _why(old: Layer, new: Layer) -> list[str]:
     after = {item.name: item.sha256 for item in new.inputs}
     reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
     reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
-    reasons += [f"input changed: {name}" for name in sorted(after) if before.get(name, after[name]) != after[name]]
+    reasons += [
+        f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
+    ]
     if old.settings != new.settings:
         reasons.append(f"settings: {_differing(old.settings, new.settings)}")
-    return reasons
+    return reasons or ["the order of its inputs"]
 
 
 def _differing(old: object, new: object) -> str:

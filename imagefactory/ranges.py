@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from http import HTTPStatus
 
 import requests
 
 WINDOW = 64 * 1024
-"""How much is fetched at least: one request then covers a zip's end record and, mostly, its whole directory."""
+"""How much is fetched at least: one request then covers a zip's end record and mostly its directory."""
+SMALL = 16 * WINDOW
+"""A file up to this size is taken whole from a server that does not know ranges."""
 
 
 class RangesRefusedError(OSError):
-    """The server answers a range request with the whole file."""
+    """The server answers a range request with the whole of a large file, or with nonsense."""
 
 
 class RangeFile(io.RawIOBase):
@@ -62,7 +65,15 @@ class RangeFile(io.RawIOBase):
         with self._session.get(self._url, headers=headers, timeout=self._timeout, stream=True) as answer:
             answer.raise_for_status()
             if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
-                raise RangesRefusedError(f"the server ignores range requests (status {answer.status_code})")
-            span, _, total = answer.headers["Content-Range"].removeprefix("bytes ").partition("/")
-            self.size = int(total)
-            return int(span.partition("-")[0]), answer.content
+                length = answer.headers.get("Content-Length", "")
+                if not length.isdecimal() or int(length) > SMALL:
+                    raise RangesRefusedError(
+                        f"the server ignores range requests (status {answer.status_code})"
+                    )
+                self.size = int(length)
+                return 0, answer.content
+            span = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+            if span is None:
+                raise RangesRefusedError("the server does not say which range it sends")
+            self.size = int(span[2])
+            return int(span[1]), answer.content

@@ -71,6 +71,13 @@ def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
                         cells.append(cell)
                     else:
                         excluded.append((cell, reason))
+    if not cells and not excluded:
+        raise UnknownNameError(
+            f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
+            where=f"the target {selector.text!r}",
+            why="The archs that it names run on other processors.",
+            fix="`invoke targets` lists the platform of every target.",
+        )
     if not cells:
         cell, reason = excluded[0]
         raise ExcludedCellError(

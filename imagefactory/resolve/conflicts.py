@@ -14,7 +14,7 @@ from imagefactory.resolve.wheelfiles import WheelContents
 def settle(
     found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]
 ) -> list[LockedWheel]:
-    """Say for every wheel which of its paths it gives up to another one; an unsettled conflict is an error."""
+    """Say for every wheel which of its paths it gives up to another; an unsettled conflict is an error."""
     owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for wheel, contents in found:
         for path, content in contents.paths.items():
@@ -35,7 +35,7 @@ def settle(
     if unsettled:
         raise _refuse(unsettled)
     return [
-        wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))}) if given_up[wheel.name] else wheel
+        wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))})
         for wheel, _ in sorted(found, key=lambda item: item[0].name)
     ]
 

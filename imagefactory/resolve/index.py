@@ -6,18 +6,24 @@ import configparser
 import html
 import os
 import re
+import sys
 import threading
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit
 from urllib.request import url2pathname
 
 import requests
 from packaging.utils import canonicalize_name
-from pypi_simple import ACCEPT_JSON_PREFERRED, PYPI_SIMPLE_ENDPOINT, ProjectPage
+from pypi_simple import (
+    ACCEPT_JSON_PREFERRED,
+    PYPI_SIMPLE_ENDPOINT,
+    ProjectPage,
+    UnsupportedRepoVersionError,
+)
 
 from imagefactory.errors import IndexUnreachableError
 
@@ -34,11 +40,9 @@ class IndexConfig:
     @classmethod
     def from_environment(cls) -> IndexConfig:
         """Read the variables and configuration files of pip and uv."""
-        env = os.environ.get
         pip, uv = _pip_settings(), _uv_settings()
-        main = (
-            env("UV_DEFAULT_INDEX") or env("UV_INDEX_URL") or env("PIP_INDEX_URL") or uv.main or pip.main or ""
-        )
+        named = map(os.environ.get, ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"))
+        main = next(filter(None, (*named, uv.main, pip.main)), "")
         extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"), *uv.extra, *pip.extra]
         # uv writes a named index as name=url.
         extra = [url.split("=", 1)[1] if "=" in url.split("/", 1)[0] else url for url in extra]
@@ -52,7 +56,7 @@ class IndexConfig:
     def describe(self) -> str:
         """Say where wheels are looked for, without passwords."""
         named = [redact(url) or "the public default index" for url in self.indexes]
-        return ", ".join([*named, *self.find_links])
+        return ", ".join([*named, *map(redact, self.find_links)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,24 +120,41 @@ class Indexes:
                 fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
             ) from None
         if "json" in answer.headers.get("Content-Type", ""):
-            packages = ProjectPage.from_json_data(answer.json(), base_url=answer.url).packages
-            return [
-                WheelLocation(file=package.filename, url=package.url, sha256=package.digests.get("sha256"))
-                for package in packages
-                if package.filename.endswith(".whl")
-            ]
+            return _parse_json(answer, index)
         return _parse_html(answer.text, answer.url)
 
 
-# An index page (PEP 503) is a flat list of anchors. A real HTML parser spends half a minute of processor time on
-# the 200 pages of one lock; this expression takes less than one second.
-_ANCHOR = re.compile(r"""<a\s[^>]*?href=["']([^"']+)["'][^>]*>\s*([^<\s]+\.whl)\s*</a>""", re.IGNORECASE)
+def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
+    """Read a page of the JSON API (PEP 691)."""
+    try:
+        packages = ProjectPage.from_json_data(answer.json(), base_url=answer.url).packages
+    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
+        raise IndexUnreachableError(
+            "The package index answers with something that is not an index page.",
+            where=redact(index) or "the public default index",
+            why=f"Its JSON cannot be read ({type(error).__name__}).",
+            fix="Point PIP_INDEX_URL or UV_INDEX_URL at the folder that holds the projects, mostly …/simple.",
+        ) from None
+    return [
+        WheelLocation(file=package.filename, url=package.url, sha256=package.digests.get("sha256"))
+        for package in packages
+        if package.filename.endswith(".whl")
+    ]
+
+
+# An index page (PEP 503) is a flat list of anchors. A real HTML parser spends half a minute of processor time
+# on the 200 pages of one lock; these expressions take a second. Quoted attributes may hold a bare ">".
+_ANCHOR = re.compile(r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.whl)\s*</a>""", re.IGNORECASE)
+_HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
 
 
 def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
     found: list[WheelLocation] = []
-    for href, file in _ANCHOR.findall(page):
-        url, _, fragment = urljoin(base_url, html.unescape(href)).partition("#")
+    for attributes, file in _ANCHOR.findall(page):
+        href = _HREF.search(attributes)
+        if href is None:
+            continue
+        url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
         kind, _, digest = fragment.partition("=")
         found.append(
             WheelLocation(file=html.unescape(file), url=url, sha256=digest if kind == "sha256" else None)
@@ -162,13 +183,12 @@ def reachable(index: str) -> bool:
     return True
 
 
+_CREDENTIALS = re.compile(r"//[^/\s]*@")
+
+
 def redact(url: str) -> str:
-    """Take user name and password out of a URL before anybody sees it."""
-    parts = urlsplit(url)
-    if not parts.username and not parts.password:
-        return url
-    host = parts.hostname or ""
-    return urlunsplit(parts._replace(netloc=f"{host}:{parts.port}" if parts.port else host))
+    """Take user name and password out of a URL, or of a text with URLs in it, before anybody sees it."""
+    return _CREDENTIALS.sub("//", url)
 
 
 def _reason(error: requests.RequestException) -> str:
@@ -192,19 +212,22 @@ class _Settings:
 
 
 def _pip_settings() -> _Settings:
-    """Merge pip's configuration files the way pip does: site, then user, then the virtual environment."""
-    home = Path.home()
+    """Merge pip's configuration files the way pip does: global, user, environment, then the named one."""
+    named = os.environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return _Settings(None, [], [])  # pip's way to say: no configuration at all
+    user = [Path.home() / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
     files = [
+        Path("/etc/xdg/pip/pip.conf"),
         Path("/etc/pip.conf"),
-        home / ".pip/pip.conf",
-        Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
-        *([Path(os.environ["VIRTUAL_ENV"]) / "pip.conf"] if os.environ.get("VIRTUAL_ENV") else []),
-        *([Path(os.environ["PIP_CONFIG_FILE"])] if os.environ.get("PIP_CONFIG_FILE") else []),
+        *([] if named and Path(named).exists() else user),
+        Path(os.environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf",
+        *([Path(named)] if named else []),
     ]
     parser = configparser.RawConfigParser()
     try:
         parser.read(files, encoding="utf-8")
-    except configparser.Error:
+    except (configparser.Error, UnicodeDecodeError):
         return _Settings(None, [], [])
     section = dict(parser.items("global")) if parser.has_section("global") else {}
     return _Settings(
@@ -215,17 +238,22 @@ def _pip_settings() -> _Settings:
 
 
 def _uv_settings() -> _Settings:
-    config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    for file in (config_home / "uv/uv.toml", Path("/etc/uv/uv.toml")):
+    named = os.environ.get("UV_CONFIG_FILE")
+    files = [Path(named)] if named else [_config_home() / "uv/uv.toml", Path("/etc/uv/uv.toml")]
+    for file in files:
         try:
             data = tomllib.loads(file.read_text("utf-8"))
-        except (OSError, tomllib.TOMLDecodeError):
+        except (OSError, ValueError):  # not there, or not TOML
             continue
-        named = data.get("index", [])
-        main = next((entry["url"] for entry in named if entry.get("default")), data.get("index-url"))
-        extra = [entry["url"] for entry in named if not entry.get("default")]
+        tables = [entry for entry in data.get("index", []) if "url" in entry]
+        main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url"))
+        extra = [entry["url"] for entry in tables if not entry.get("default")]
         return _Settings(main, [*extra, *data.get("extra-index-url", [])], data.get("find-links", []))
     return _Settings(None, [], [])
+
+
+def _config_home() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
 
 def _words(*variables: str) -> list[str]:

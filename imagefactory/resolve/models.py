@@ -10,13 +10,14 @@ import requests
 
 from imagefactory.errors import ModelHubError
 from imagefactory.locks import LockedRevision
+from imagefactory.resolve.index import redact
 
 TIMEOUT = (10, 30)
 
 
 def hub_endpoint() -> str:
     """Give `HF_ENDPOINT` where it is set, as the hub's own clients do, else the public hub."""
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def lock_revision(repo: str) -> LockedRevision:
@@ -30,7 +31,8 @@ def lock_revision(repo: str) -> LockedRevision:
     except requests.RequestException as error:
         raise _failed(repo, f"The hub does not answer ({type(error).__name__}).") from None
     if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        raise _failed(repo, "The repository is private or gated, or does not exist; HF_TOKEN opens gated ones.")
+        why = "The repository is private or gated, or does not exist; HF_TOKEN opens gated ones."
+        raise _failed(repo, why)
     if answer.status_code != HTTPStatus.OK:
         raise _failed(repo, f"The hub answered {answer.status_code} {answer.reason}.")
     try:
@@ -42,7 +44,7 @@ def lock_revision(repo: str) -> LockedRevision:
 def _failed(repo: str, why: str) -> ModelHubError:
     return ModelHubError(
         f"The revision of {repo} cannot be looked up.",
-        where=hub_endpoint(),
+        where=redact(hub_endpoint()),
         why=why,
         fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
     )

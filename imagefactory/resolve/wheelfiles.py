@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import zlib
 from dataclasses import asdict, dataclass
 from zipfile import BadZipFile, ZipFile
 
@@ -12,8 +13,8 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.content import Sha256
 from imagefactory.errors import DownloadError
-from imagefactory.ranges import RangeFile
-from imagefactory.resolve.index import WheelLocation
+from imagefactory.ranges import RangeFile, RangesRefusedError
+from imagefactory.resolve.index import WheelLocation, redact
 from imagefactory.store import Store
 
 FACTS = "wheel-contents-1"
@@ -68,13 +69,29 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         remote = RangeFile(location.url, session)
         with ZipFile(remote) as archive:
             return _describe(archive, location.file, remote.size, python)
-    except (BadZipFile, requests.RequestException, OSError) as error:
-        raise DownloadError(
-            f"The directory of {location.file} cannot be read.",
-            where=location.file,
-            why=f"{type(error).__name__}: {error}",
-            fix="Run the command again; if it stays, the file on the index is damaged or ranges are refused.",
+    except RangesRefusedError as error:
+        raise _unreadable(
+            location,
+            error,
+            "Use an index that answers range requests, or put the wheel into a folder of PIP_FIND_LINKS.",
         ) from None
+    except (requests.RequestException, OSError) as error:
+        raise _unreadable(location, error, "Check the network and run the command again.") from None
+    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, zlib.error) as error:
+        raise _unreadable(
+            location, error, "The file on the index is damaged; choose another version or another index."
+        ) from None
+    except configparser.Error as error:
+        raise _unreadable(location, error, "The wheel is badly made; choose another version.") from None
+
+
+def _unreadable(location: WheelLocation, error: Exception, fix: str) -> DownloadError:
+    return DownloadError(
+        f"The directory of {location.file} cannot be read.",
+        where=redact(location.url),
+        why=f"{type(error).__name__}: {redact(str(error))}",
+        fix=fix,
+    )
 
 
 def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelContents:
@@ -96,7 +113,8 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
 def console_scripts(entry_points: bytes) -> dict[str, str]:
     """Read the commands that a wheel asks to have installed."""
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign] - names keep their case
+    # Names keep their case.
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(entry_points.decode("utf-8"))
     sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]
     return {name: target for section in sections for name, target in parser.items(section)}

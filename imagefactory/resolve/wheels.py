@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import subprocess
 import tempfile
@@ -17,7 +18,13 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from imagefactory.content import Sha256
-from imagefactory.errors import IncompatibleWheelError, IndexUnreachableError, ResolutionError, WheelMissingError
+from imagefactory.errors import (
+    FactoryError,
+    IncompatibleWheelError,
+    IndexUnreachableError,
+    ResolutionError,
+    WheelMissingError,
+)
 from imagefactory.locks import Kernels, LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix import Arch, Base, Conflict
 from imagefactory.resolve.conflicts import settle
@@ -129,7 +136,9 @@ def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[Locked
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own arguments
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, capture_output=True, text=True, check=False, env=_uv_environment()
+        )
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
         return list(_parse_pins(pins.read_text(), wanted.name))
@@ -155,6 +164,7 @@ def choose_file(
 ) -> WheelLocation:
     """Pick the file of a version that fits the platform best."""
     of_version: list[str] = []
+    unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []
     for location in offered:
         try:
@@ -166,12 +176,21 @@ def choose_file(
         of_version.append(location.file)
         accepted = version.local is None or version.local in request.arch.local_versions
         ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
-        if ranks and (location.sha256 or location.local):
+        if ranks and not location.sha256 and not location.local:
+            unhashed.append(location.file)
+        elif ranks:
             fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
     if fitting:
         # min() keeps the first of equals, so that the best source of one and the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
     where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
+    if unhashed:
+        raise WheelMissingError(
+            f"No index says the sha256 of {unhashed[0]}.",
+            where=where,
+            why="A lock names files by their sha256, and this index does not tell it.",
+            fix="Use an index with hashes, or put the wheel into a folder of PIP_FIND_LINKS.",
+        )
     if of_version:
         raise IncompatibleWheelError(
             f"No wheel of {pin.name} {pin.version} runs on this base.",
@@ -234,6 +253,15 @@ def _index_options(config: IndexConfig, folder: Path) -> list[str]:
     ]
 
 
+def _uv_environment() -> dict[str, str]:
+    """Keep variables that would change uv's answer away from it: what counts is given as options."""
+    deciding = re.compile(
+        r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
+        r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
+    )
+    return {name: value for name, value in os.environ.items() if not deciding.fullmatch(name)}
+
+
 def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
     """Read `name==version  # via a, b` lines."""
     for line in text.splitlines():
@@ -248,10 +276,11 @@ def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
             yield Pin(str(canonicalize_name(name)), version, tuple(dict.fromkeys(needed_by)))
 
 
-def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> ResolutionError | IndexUnreachableError:
-    why = " ".join(re.sub(r"[×╰─▶│├]", " ", stderr).split()) or "uv gave no reason"
-    for url in config.indexes:
-        why = why.replace(url, redact(url)) if url else why
+def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
+    # uv draws its reasons as a tree.
+    why = (
+        redact(" ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())) or "uv gave no reason."
+    )
     if re.search(r"error sending request|dns error|Could not connect|Failed to fetch|client error", why):
         return IndexUnreachableError(
             "The package index does not answer.",
@@ -259,9 +288,18 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
             why=why,
             fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
         )
+    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
+    missing = re.search(r"there is no version of (\S+==[^\s,]+)|Because (\S+) was not found", why)
+    if missing:
+        return WheelMissingError(
+            f"No index has a wheel of {missing[1] or missing[2]}.",
+            where=where,
+            why=why,
+            fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+        )
     return ResolutionError(
         f"{request.arch.distribution} {request.release} cannot be resolved for {request.arch_name}.",
-        where=f"vLLM {request.vllm} on {request.arch_name} ({request.platform})",
+        where=where,
         why=why,
         fix="Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS).",
     )
