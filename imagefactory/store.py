@@ -36,6 +36,10 @@ class Store:
         """Say where the result of building a layer (diff_id, digest, size) is recorded."""
         return self.root / "layers" / key[:2] / f"{key}.json"
 
+    def owners(self, key: Sha256) -> Path:
+        """Say where it is noted which package owns each path of a layer."""
+        return self.layer(key).with_suffix(".owners")
+
     def blob(self, digest: Digest) -> Path:
         """Say where a blob is, or would be."""
         algorithm, _, value = digest.partition(":")
@@ -44,6 +48,18 @@ class Store:
     def facts(self, kind: str, sha256: Sha256) -> Path:
         """Say where small facts read from a file (its zip directory, its architectures) are kept."""
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
+
+    def scratch(self) -> Path:
+        """Make a folder for work in progress, on the disk of the store."""
+        parent = self.root / "scratch"
+        with translating_disk_full(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
+
+    def adopt(self, file: Path, target: Path) -> None:
+        """Move a finished file to its place; when it is there already, the two are the same."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, target)
 
     @contextmanager
     def writing(self, target: Path) -> Iterator[BinaryIO]:

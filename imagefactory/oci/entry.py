@@ -32,6 +32,8 @@ class RawSlice:
     file: Path
     offset: int
     size: int
+    sha256: Sha256 | None = None
+    """What a wheel's RECORD promises; Debian packages promise for the whole package."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,13 +99,18 @@ class LayerBlob:
         self._emit(_HEADER + stream + struct.pack("<II", deflate.crc32(data), len(data)))
 
     def _copy(self, content: RawSlice, name: str) -> None:
+        promised = hashlib.sha256() if content.sha256 is not None else None
         done = 0
         while done < content.size:
             data = self._read(content.file, content.offset + done, min(_OUTPUT, content.size - done))
             if not data:
                 raise _damaged(content.file, name, "the file ends too early")
             self.write(data)
+            if promised is not None:
+                promised.update(data)
             done += len(data)
+        if promised is not None and promised.hexdigest() != content.sha256:
+            raise _record_lies(content.file, name)
 
     def _splice(self, content: DeflatedSlice, name: str) -> None:
         if self._pending:
@@ -115,20 +120,24 @@ class LayerBlob:
         inflater = isal_zlib.decompressobj(-15)
         promised = hashlib.sha256()
         crc, size, done = 0, 0, 0
-        while done < content.deflated:
-            data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
-            if not data:
-                raise _damaged(content.file, name, "the file ends too early")
-            done += len(data)
-            self._emit(data)
-            while data and size <= content.size:
-                out = _inflate(inflater, data, content.file, name)
-                data = inflater.unconsumed_tail
-                self._raw.update(out)
-                promised.update(out)
-                crc = isal_zlib.crc32(out, crc)
-                size += len(out)
-        if not inflater.eof or inflater.unused_data or size != content.size or crc != content.crc32:
+        data = b""
+        while size <= content.size and not inflater.eof:
+            if not data and done < content.deflated:
+                data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
+                if not data:
+                    raise _damaged(content.file, name, "the file ends too early")
+                done += len(data)
+                self._emit(data)
+            out = _inflate(inflater, data, content.file, name)
+            if not out and not data:
+                break  # all input is in, and nothing more comes out
+            data = inflater.unconsumed_tail
+            self._raw.update(out)
+            promised.update(out)
+            crc = isal_zlib.crc32(out, crc)
+            size += len(out)
+        whole = inflater.eof and not inflater.unused_data and done == content.deflated
+        if not whole or size != content.size or crc != content.crc32:
             raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
         if content.sha256 is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)

@@ -1,0 +1,145 @@
+"""From a layer of the plan to its blob: collect the entries of its kind, write them in the one order."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from imagefactory.content import Sha256, sha256_of
+from imagefactory.layers.base import base_entries
+from imagefactory.layers.environment import environment_entries
+from imagefactory.layers.model import model_entries
+from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
+from imagefactory.locks import LockedDeb
+from imagefactory.oci.entry import Bytes, Entry
+from imagefactory.oci.gzip import Blob, LayerBlob
+from imagefactory.oci.tar import END, complete, header, padding
+from imagefactory.plan import Input, Layer
+from imagefactory.store import Store, translating_disk_full
+
+Progress = Callable[[int], None]
+REPORT_EVERY = 8 * 1024 * 1024
+"""Bytes between two reports of progress."""
+
+
+def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progress: Progress) -> Blob:
+    """Make the blob of a layer, put it into the store and remember what it came out as."""
+    scratch = store.scratch()
+    try:
+        owned = list(_entries(layer, files, scratch))
+        entries = complete((entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}")
+        blob = _write(entries, store, scratch, progress)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    owners = {entry.path: owner for owner, entry in owned}
+    _record(layer, blob, owners, store)
+    return blob
+
+
+def read_blob_record(layer_key: Sha256, store: Store) -> Blob | None:
+    """Recall what a layer came out as, if it was built here and its blob is still there."""
+    try:
+        blob = Blob(**json.loads(store.layer(layer_key).read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    return blob if store.blob(blob.digest).exists() else None
+
+
+def read_owners(layer_key: Sha256, store: Store) -> dict[str, str]:
+    """Recall which package owns each path of a layer that was built here."""
+    path = store.owners(layer_key)
+    if not path.exists():
+        return {}
+    lines = path.read_text("utf-8").splitlines()
+    return {path: owner for owner, _, path in (line.partition("\t") for line in lines)}
+
+
+def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
+    """List a layer's entries, each with the file of the lock that owns it."""
+    if layer.kind == "model":
+        yield from (("matrix.yaml", entry) for entry in model_entries(layer.settings))
+        return
+    environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
+    if layer.kind == "base":
+        debs = [(_deb(item), files[item.sha256]) for item in layer.inputs]
+        yield from (("", entry) for entry in base_entries(debs=debs, scratch=scratch))
+        yield from (("imagefactory", entry) for entry in environment_entries(environment))
+        return
+    without = layer.settings.get("without", {})
+    second_name = layer.settings.get("second_name")
+    if isinstance(second_name, dict):
+        yield from (("imagefactory", entry) for entry in metadata_entries(second_name, environment))
+    seen: dict[str, Entry] = {}
+    for item in layer.inputs:
+        given_up = without.get(item.name, ()) if isinstance(without, dict) else ()
+        for entry in wheel_entries(files[item.sha256], item.name, environment, without=given_up):
+            if not _repeats(entry, seen):
+                seen[entry.path] = entry
+                yield item.name, entry
+
+
+def _deb(item: Input) -> LockedDeb:
+    name, version, architecture = item.name.removesuffix(".deb").split("_")
+    return LockedDeb(
+        name=name,
+        version=version.replace("%3a", ":"),
+        architecture=architecture,
+        archive="main",
+        file=item.name,
+        sha256=item.sha256,
+        size=0,
+        unpacked=0,
+        needed_by=(),
+    )
+
+
+def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
+    """True for a path that another wheel of the bundle already brought, with the same content.
+
+    Namespace packages share their __init__.py that way. Different content was refused when the lock was made, and
+    is refused again when the entries are put in order.
+    """
+    other = seen.get(entry.path)
+    return other is not None and other.mode == entry.mode and _fingerprint(other) == _fingerprint(entry)
+
+
+def _fingerprint(entry: Entry) -> object:
+    if isinstance(entry.content, Bytes):
+        return sha256_of(entry.content.data)
+    return entry.content.sha256 if entry.content is not None else None
+
+
+def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress) -> Blob:
+    temporary = scratch / "blob"
+    with translating_disk_full(temporary), temporary.open("wb", buffering=4 * 1024 * 1024) as file:
+        writer = LayerBlob(file)
+        try:
+            reported = 0
+            for entry in entries:
+                writer.write(header(entry))
+                if entry.content is not None:
+                    writer.add(entry.content, entry.path)
+                    writer.write(padding(entry.content.size))
+                if writer.unpacked - reported >= REPORT_EVERY:
+                    reported = writer.unpacked
+                    progress(reported)
+            writer.write(END)
+            blob = writer.finish()
+        finally:
+            writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+    store.adopt(temporary, store.blob(blob.digest))
+    return blob
+
+
+def _record(layer: Layer, blob: Blob, owners: Mapping[str, str], store: Store) -> None:
+    """Write who owns what first: a layer counts as built only once its record is there."""
+    with store.writing(store.owners(layer.key)) as file:
+        file.write("".join(f"{owner}\t{path}\n" for path, owner in sorted(owners.items())).encode())
+    with store.writing(store.layer(layer.key)) as file:
+        file.write(json.dumps(asdict(blob), sort_keys=True).encode())

@@ -1,0 +1,21 @@
+"""The last layer: what the image knows about its model, and the model itself where the factory makes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from imagefactory.layers.tiny import tiny_model
+from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+
+SETTINGS = "usr/share/imagefactory/model.json"
+MODELS = "opt/models"
+
+
+def model_entries(settings: Mapping[str, object]) -> list[Entry]:
+    """List the files of a model's layer."""
+    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+    files = {SETTINGS: text.encode()}
+    if settings.get("generated") == "tiny":
+        files |= {f"{MODELS}/tiny/{name}": data for name, data in tiny_model().items()}
+    return [Entry(ImagePath(path), Kind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())]

