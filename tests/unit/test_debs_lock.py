@@ -284,11 +284,10 @@ def test_a_mirror_that_fails_halfway_is_passed_over_for_the_next(
 ) -> None:
     archive.suites["bookworm"] = [stanza("bash")]
     archive.publish()
-    inrelease = (archive.suite("bookworm") / "InRelease").read_bytes()
 
     def flaky(url: str) -> bytes:
         if url.endswith("InRelease"):
-            return inrelease
+            return (archive.suite(url.split("/")[-2]) / "InRelease").read_bytes()
         raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="")
 
     monkeypatch.setattr("imagefactory.resolve.mirrors._download", flaky)
