@@ -79,6 +79,11 @@ class Plan(_Value):
     config: ImageConfig
 
     @property
+    def locked(self) -> bool:
+        """False when a locked file had to be replaced by its successor."""
+        return self.config.labels[LOCKED_LABEL] == "yes"
+
+    @property
     def cell(self) -> Cell:
         """The cell that this is the plan of."""
         return Cell(self.model, self.vllm, self.arch, self.platform)
@@ -99,7 +104,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = _image_config(project, cell, wheels)
+    config = _image_config(project, cell, wheels, locked=base.integrity != "")
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -192,7 +197,7 @@ def _model_layer(project: Project, cell: Cell) -> Layer:
     return _layer("model", cell.model, (), settings, download=0, unpacked=0)
 
 
-def _image_config(project: Project, cell: Cell, lock: WheelLock) -> ImageConfig:
+def _image_config(project: Project, cell: Cell, lock: WheelLock, *, locked: bool) -> ImageConfig:
     matrix = project.matrix
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
@@ -205,6 +210,7 @@ def _image_config(project: Project, cell: Cell, lock: WheelLock) -> ImageConfig:
         "imagefactory.vllm": cell.vllm,
         "imagefactory.arch": cell.arch,
         "imagefactory.kernels": lock.kernels,
+        LOCKED_LABEL: "yes" if locked else "no",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }
     command = entrypoint(model_settings(matrix, cell, project.model_lock))

@@ -38,6 +38,11 @@ class Project:
         """The folder of the locks."""
         return self.root / "locks"
 
+    @property
+    def known_layers(self) -> Path:
+        """The record of what layers come out as."""
+        return self.locks / "layers.toml"
+
     def build_folder(self, cell: Cell) -> Path:
         """Say where the image of a cell is laid out."""
         return self.root / "build" / cell.slug
@@ -67,6 +72,10 @@ class Project:
         if path not in self._base_locks:
             self._base_locks[path] = BaseLock.read(path)
         return self._base_locks[path]
+
+    def substitute_base_lock(self, cell: Cell, lock: BaseLock) -> None:
+        """Use other Debian packages than the locked ones from here on."""
+        self._base_locks[self.base_lock_path(cell)] = lock
 
     @cached_property
     def model_lock(self) -> ModelLock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import BinaryIO
 from platformdirs import user_cache_path
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import DiskFullError
+from imagefactory.errors import DiskFullError, StoreBusyError
 
 
 def default_root() -> Path:
@@ -57,9 +58,39 @@ class Store:
             return Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
 
     def adopt(self, file: Path, target: Path) -> None:
-        """Move a finished file to its place; when it is there already, the two are the same."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file, target)
+        """Move a finished file to its place, once it is safely on disk."""
+        with translating_disk_full(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+            os.replace(file, target)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `clean` away while a build works with the store; builds do not keep each other away."""
+        with self._usage_lock(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def for_cleaning(self) -> Iterator[None]:
+        """Hold the store alone; refuse while a build uses it."""
+        try:
+            with self._usage_lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                yield
+        except BlockingIOError:
+            raise StoreBusyError(
+                "A build is running with this cache.",
+                where=self.root,
+                why="What is cleaned away could be what it is about to read.",
+                fix="Wait for the build to end, then run `invoke clean` again.",
+            ) from None
+
+    @contextmanager
+    def _usage_lock(self, mode: int) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".in-use").open("a") as file:
+            fcntl.flock(file, mode)
+            yield
 
     @contextmanager
     def writing(self, target: Path) -> Iterator[BinaryIO]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
@@ -131,8 +130,6 @@ def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Prog
             blob = writer.finish()
         finally:
             writer.close()
-        file.flush()
-        os.fsync(file.fileno())
     store.adopt(temporary, store.blob(blob.digest))
     return blob
 

@@ -1,0 +1,202 @@
+"""The embedded engine: from a plan to an image without Docker, bit for bit.
+
+Downloads run in threads, layers in processes; a layer starts as soon as its last input is there. Nothing here depends
+on the order in which they finish.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import requests
+from filelock import FileLock
+
+from imagefactory.content import Sha256
+from imagefactory.downloads import PARALLEL, Wanted, fetch
+from imagefactory.layers.build import build_layer, read_blob_record
+from imagefactory.oci.gzip import Blob
+from imagefactory.plan import Layer
+from imagefactory.store import Store
+
+State = Literal["cached", "waiting", "downloading", "splicing", "done"]
+SMALL_WORK = 32_000_000
+"""Less than this (bytes to unpack) is done at once; starting processes would take longer."""
+
+
+class Watcher(Protocol):
+    """Somebody who is told how the build goes."""
+
+    def layers(self, layers: Sequence[Layer]) -> None:
+        """Hear which layers there are."""
+
+    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+        """Hear how far a layer is: bytes done of those of the present step."""
+
+
+@dataclass
+class _Job:
+    """A layer that has to be built, and what it still waits for."""
+
+    layer: Layer
+    missing: set[Sha256]
+    fetched: dict[Sha256, int] = field(default_factory=dict)
+
+
+def build_layers(
+    layers: Iterable[Layer],
+    wanted: Callable[[Layer], Sequence[Wanted]],
+    store: Store,
+    watch: Watcher,
+    *,
+    workers: int | None = None,
+) -> dict[Sha256, Blob]:
+    """Make sure that every layer is in the store; say what each came out as."""
+    unique = {layer.key: layer for layer in layers}
+    watch.layers(list(unique.values()))
+    blobs: dict[Sha256, Blob] = {}
+    to_build: list[Layer] = []
+    for layer in unique.values():
+        blob = read_blob_record(layer.key, store)
+        if blob is None:
+            to_build.append(layer)
+        else:
+            blobs[layer.key] = blob
+            watch.state(layer.key, "cached", blob.size, blob.size)
+    if to_build:
+        # The largest first: the last one to start must not be the longest.
+        to_build.sort(key=lambda layer: (-layer.unpacked, layer.key))
+        blobs |= _Construction(to_build, wanted, store, watch, workers or available_cores()).run()
+    return blobs
+
+
+def available_cores() -> int:
+    """Count the processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Construction:
+    """One run of the pools: downloads feed layers until all are built or something fails."""
+
+    def __init__(
+        self,
+        to_build: Sequence[Layer],
+        wanted: Callable[[Layer], Sequence[Wanted]],
+        store: Store,
+        watch: Watcher,
+        workers: int,
+    ) -> None:
+        self.store = store
+        self.watch = watch
+        self.workers = workers
+        self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
+        self.files: dict[Sha256, Wanted] = {}
+        self.waiting: dict[Sha256, list[_Job]] = {}
+        self.sizes: dict[Sha256, int] = {}
+        for job in self.jobs.values():
+            self.sizes[job.layer.key] = 0
+            for item in wanted(job.layer):
+                if not store.download(item.sha256).exists():
+                    job.missing.add(item.sha256)
+                    self.files[item.sha256] = item
+                    self.waiting.setdefault(item.sha256, []).append(job)
+                    self.sizes[job.layer.key] += item.size
+        self.progress: queue.Queue[tuple[Sha256, int]] = queue.Queue()
+
+    def run(self) -> dict[Sha256, Blob]:
+        small = sum(job.layer.unpacked for job in self.jobs.values()) < SMALL_WORK
+        context = multiprocessing.get_context("forkserver")
+        reports: Any = queue.SimpleQueue() if small else context.SimpleQueue()
+        with ExitStack() as stack:
+            session = stack.enter_context(requests.Session())
+            session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL, max_retries=2))
+            downloads = stack.enter_context(ThreadPoolExecutor(PARALLEL))
+            builders = stack.enter_context(_builders(small=small, workers=self.workers, context=context, reports=reports))
+            pending: dict[Future[Any], Sha256] = {}
+            for sha256, item in self.files.items():
+                pending[downloads.submit(fetch, item, self.store, session, self._reporter(sha256))] = sha256
+            for job in self.jobs.values():
+                self.watch.state(job.layer.key, "waiting", 0, job.layer.download)
+                if not job.missing:
+                    pending[self._start(builders, job)] = job.layer.key
+            try:
+                return self._until_done(pending, builders, reports)
+            except BaseException:
+                for future in pending:
+                    future.cancel()
+                downloads.shutdown(wait=False, cancel_futures=True)
+                builders.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _until_done(self, pending: dict[Future[Any], Sha256], builders: Executor, reports: Any) -> dict[Sha256, Blob]:
+        blobs: dict[Sha256, Blob] = {}
+        while pending:
+            done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+            self._tell(reports)
+            for future in done:
+                identity = pending.pop(future)
+                result = future.result()
+                if identity in self.jobs:
+                    blobs[identity] = result
+                    self.watch.state(identity, "done", result.size, result.size)
+                    continue
+                for job in self.waiting[identity]:
+                    job.missing.discard(identity)
+                    if not job.missing:
+                        pending[self._start(builders, job)] = job.layer.key
+        return blobs
+
+    def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
+        self.watch.state(job.layer.key, "splicing", 0, job.layer.unpacked)
+        return builders.submit(_build, job.layer, self.store.root)
+
+    def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
+        return lambda done: self.progress.put((sha256, done))
+
+    def _tell(self, reports: Any) -> None:
+        """Pass on what downloads and builders reported."""
+        while not self.progress.empty():
+            sha256, done = self.progress.get()
+            for job in self.waiting[sha256]:
+                if job.missing:
+                    job.fetched[sha256] = done
+                    total = self.sizes[job.layer.key]
+                    self.watch.state(job.layer.key, "downloading", sum(job.fetched.values()), total)
+        while not reports.empty():
+            key, done = reports.get()
+            self.watch.state(key, "splicing", done, self.jobs[key].layer.unpacked)
+
+
+_reports: Any = None
+
+
+def _builders(*, small: bool, workers: int, context: BaseContext, reports: Any) -> Executor:
+    if small:
+        return ThreadPoolExecutor(1, initializer=_take_reports, initargs=(reports,))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_take_reports, initargs=(reports,))
+
+
+def _take_reports(reports: Any) -> None:
+    global _reports  # noqa: PLW0603 - the only way to hand a queue to the processes of a pool
+    _reports = reports
+
+
+def _build(layer: Layer, root: Path) -> Blob:
+    """Build one layer in a worker; two builds on one store that want the same layer take turns."""
+    store = Store(root)
+    record = store.layer(layer.key)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(record.with_suffix(".lock")):
+        blob = read_blob_record(layer.key, store)
+        if blob is None:
+            files = {item.sha256: store.download(item.sha256) for item in layer.inputs}
+            blob = build_layer(layer, files, store, lambda done: _reports.put((layer.key, done)))
+    return blob

@@ -1,0 +1,112 @@
+"""Known layers: what each key came out as, recorded once by the build that made it and committed.
+
+With it the digest of an image is known before anything is built, and a build that gets something else for the same
+key stops.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from imagefactory.content import Digest, Sha256
+from imagefactory.errors import LockFormatError, NotReproducibleError
+from imagefactory.locks import write_text_atomically
+from imagefactory.oci.gzip import Blob
+from imagefactory.oci.image import Image, make_image
+from imagefactory.plan import Layer, Plan
+
+HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"
+
+
+class _KnownLayer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Sha256
+    name: str
+    diff_id: Digest
+    digest: Digest
+    size: int
+    unpacked: int
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = 1
+    layers: tuple[_KnownLayer, ...] = ()
+
+
+class KnownLayers:
+    """The record of a checkout: locks/layers.toml."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries = {entry.key: entry for entry in _read(path).layers}
+
+    def blob(self, key: Sha256) -> Blob | None:
+        """Recall what a layer comes out as."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        return Blob(diff_id=entry.diff_id, digest=entry.digest, size=entry.size, unpacked=entry.unpacked)
+
+    def image(self, plan: Plan) -> Image | None:
+        """Work out an image's digest without building it; None when a layer is not known yet."""
+        blobs = [self.blob(layer.key) for layer in plan.layers]
+        known = [blob for blob in blobs if blob is not None]
+        return make_image(plan, known) if len(known) == len(blobs) else None
+
+    def confirm(self, layer: Layer, blob: Blob) -> None:
+        """Stop when a layer came out differently from what is on record."""
+        known = self.blob(layer.key)
+        if known is not None and known != blob:
+            raise NotReproducibleError(
+                f"The layer {layer.kind} {layer.name} did not come out as recorded.",
+                where=f"{self.path.name}, key {layer.key}",
+                why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
+                f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
+                fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
+            )
+
+    def record(self, found: Mapping[Sha256, tuple[str, Blob]], still_needed: Iterable[Sha256]) -> bool:
+        """Add new layers, drop those that no plan needs any more; say whether the file changed."""
+        keep = set(still_needed) | set(found)
+        entries = {key: entry for key, entry in self._entries.items() if key in keep}
+        for key, (name, blob) in found.items():
+            entries.setdefault(
+                key,
+                _KnownLayer(
+                    key=key,
+                    name=name,
+                    diff_id=blob.diff_id,
+                    digest=blob.digest,
+                    size=blob.size,
+                    unpacked=blob.unpacked,
+                ),
+            )
+        if entries == self._entries:
+            return False
+        self._entries = entries
+        ordered = sorted(entries.values(), key=lambda entry: (entry.name, entry.key))
+        data = _File(layers=tuple(ordered)).model_dump(mode="json")
+        write_text_atomically(self.path, HEADER + tomli_w.dumps(data))
+        return True
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return _File()
+    except (tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError) as error:
+        raise LockFormatError(
+            f"{path.name} cannot be read.",
+            where=path,
+            why=str(error).splitlines()[0],
+            fix="Restore it from git; a build adds what is missing.",
+        ) from None

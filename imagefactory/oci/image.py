@@ -1,0 +1,89 @@
+"""Image configuration and manifest: the two JSON documents that make an image out of layer blobs.
+
+Both are pure functions of the plan and of what its layers came out as, so the digest of an image is known as soon as
+those are, whether or not the blobs are at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imagefactory.content import Digest, canonical_json, sha256_of
+from imagefactory.oci.gzip import Blob
+from imagefactory.plan import Plan
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as documents: they name the layer blobs but do not contain them."""
+
+    platform: str
+    config: bytes
+    manifest: bytes
+    layers: tuple[Blob, ...]
+
+    @property
+    def config_digest(self) -> Digest:
+        """Name the configuration; Docker calls this the image's id."""
+        return Digest(f"sha256:{sha256_of(self.config)}")
+
+    @property
+    def digest(self) -> Digest:
+        """Name the image."""
+        return Digest(f"sha256:{sha256_of(self.manifest)}")
+
+
+def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
+    """Write the documents of an image."""
+    config = canonical_json(_config(plan, blobs))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": {
+            "mediaType": CONFIG_TYPE,
+            "digest": f"sha256:{sha256_of(config)}",
+            "size": len(config),
+        },
+        "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
+        "annotations": {
+            key: value
+            for key, value in plan.config.labels.items()
+            if key.startswith("org.opencontainers.image.")
+        },
+    }
+    return Image(plan.platform, config, canonical_json(manifest), tuple(blobs))
+
+
+def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
+    settings = plan.config
+    system, _, machine = plan.platform.partition("/")
+    return {
+        "architecture": machine,
+        "os": system,
+        "created": settings.created,
+        "config": {
+            "Env": [f"{name}={value}" for name, value in sorted(settings.env.items())],
+            "Entrypoint": list(settings.entrypoint),
+            "Cmd": list(settings.command),
+            "Labels": dict(sorted({**settings.labels, "imagefactory.plan": plan.key}.items())),
+            "User": settings.user,
+            "WorkingDir": settings.working_dir,
+            "ExposedPorts": {port: {} for port in settings.exposed_ports},
+            "StopSignal": settings.stop_signal,
+        },
+        "rootfs": {"type": "layers", "diff_ids": [blob.diff_id for blob in blobs]},
+        "history": [
+            {
+                "created": settings.created,
+                "created_by": f"imagefactory {layer.kind} {layer.name}",
+                "comment": f"layer key {layer.key}",
+            }
+            for layer in plan.layers
+        ],
+    }
