@@ -1,0 +1,90 @@
+"""What every test starts from: which tests can run here, and an environment that holds no surprises."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# A module stands after those that it imports: pytest rewrites its assertions when it is first imported.
+pytest_plugins = (
+    "tests.fixtures.checkouts",
+    "tests.fixtures.engines",
+    "tests.fixtures.wheels",
+    "tests.fixtures.servers",
+)
+
+UNIT = Path(__file__).parent / "unit"
+SURPRISES = re.compile(r"(PIP|UV|HF|FACTORY|XDG)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-engine",
+        action="store_true",
+        help="fail instead of skipping when Docker, a registry or the package index is missing",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("--require-engine"):
+        missing = _engine_missing()
+        if missing:
+            raise pytest.UsageError(
+                f"--require-engine was given, but {missing}. (.ci/run starts what is needed.)"
+            )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--require-engine"):
+        return
+    for marker, missing in (("engine", _engine_missing), ("network", _network_missing)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        for item in marked if reason else ():
+            item.add_marker(pytest.mark.skip(reason=f"{reason}"))
+
+
+@cache
+def _engine_missing() -> str | None:
+    from tests.fixtures.engines import engine_missing  # noqa: PLC0415 - see pytest_plugins
+
+    return engine_missing()
+
+
+@cache
+def _network_missing() -> str | None:
+    """Say why tests with the real package index cannot run."""
+    from imagefactory.errors import FactoryError  # noqa: PLC0415 - only where such tests are collected
+    from imagefactory.resolve.index import IndexConfig, Indexes  # noqa: PLC0415
+
+    try:
+        files = Indexes(IndexConfig.from_environment()).files("packaging")
+    except FactoryError as error:
+        return f"the package index does not answer: {error.why}"
+    return None if files else "the package index has no files"
+
+
+@pytest.fixture(autouse=True)
+def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Give unit tests an empty home, no configured indexes, and no way to any other machine."""
+    if UNIT not in request.path.parents:
+        return
+    for name in filter(SURPRISES.fullmatch, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FACTORY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_CONFIG_FILE", os.devnull)
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: tuple[str, int] | str) -> None:
+        if self.family != socket.AF_UNIX and address[0] not in {"127.0.0.1", "::1"}:
+            raise AssertionError(f"a unit test tried to reach {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
