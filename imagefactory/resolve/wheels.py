@@ -130,7 +130,7 @@ def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[Locked
         glibc = request.base.glibc.replace(".", "_")
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
-            "--override", str(overrides), "--only-binary", ":all:", "--no-header", "--no-config",
+            *(["--override", str(overrides)] if request.arch.without else []), "--only-binary", ":all:", "--no-header", "--no-config",
             "--python-version", request.base.python,
             "--python-platform", f"{_MACHINES[request.platform]}-manylinux_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
@@ -277,10 +277,9 @@ def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
 
 
 def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
-    # uv draws its reasons as a tree.
-    why = (
-        redact(" ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())) or "uv gave no reason."
-    )
+    # uv draws its reasons as a tree, below its warnings.
+    text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
+    why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
     if re.search(r"error sending request|dns error|Could not connect|Failed to fetch|client error", why):
         return IndexUnreachableError(
             "The package index does not answer.",
@@ -289,7 +288,15 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
             fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
         )
     where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
-    missing = re.search(r"there is no version of (\S+==[^\s,]+)|Because (\S+) was not found", why)
+    misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
+    if misfit:
+        return IncompatibleWheelError(
+            f"No wheel of {misfit[1]} runs on this base.",
+            where=where,
+            why=why,
+            fix="Choose another version, or another base in matrix.yaml.",
+        )
+    missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
     if missing:
         return WheelMissingError(
             f"No index has a wheel of {missing[1] or missing[2]}.",
