@@ -137,6 +137,146 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
         console.out.print(console.plan_table(project, plan, shared_download(plan, others)))
 
 
+@command(
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "output": "folder for the OCI layout (default: build/<target>); with several targets, one folder each below it",
+        "locked": "fail when a locked file has vanished, instead of using its successor",
+        "workers": "layers that are built at the same time (default: the number of cores)",
+    },
+)
+def build(
+    context: Context, target: list[str], output: str = "", locked: bool = False, workers: int = 0
+) -> None:
+    """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
+    from imagefactory import console
+    from imagefactory.build import build
+    from imagefactory.display import watching
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    with watching(console.err) as watch:
+        images = build(
+            project,
+            cells,
+            watch,
+            console.err.print,
+            locked_only=locked,
+            output=Path(output).absolute() if output else None,
+            workers=workers or None,
+        )
+    for image in images:
+        console.err.print(console.built_message(image))
+        print(image.image.digest)
+
+
+@command(iterable=["target"], help={"target": TARGET})
+def load(context: Context, target: list[str]) -> None:
+    """Stream built images into the Docker daemon."""
+    from imagefactory import console
+    from imagefactory.engines.docker import load
+
+    for cell, layout, name in _built(target):
+        console.err.print(f"loading {cell} as {name}")
+        print(load(layout, name))
+
+
+@command(
+    positional=["file"],
+    iterable=["target"],
+    help={"target": TARGET, "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it"},
+)
+def export(context: Context, file: str, target: list[str]) -> None:
+    """Write a built image as one tar file."""
+    from imagefactory.oci.layout import archive, write_archive
+
+    [(_, layout, name)] = _built(target, one=True)
+    write_archive(archive(layout, name), Path(file).absolute())
+    print(file)
+
+
+@command(iterable=["target"], help={"target": TARGET, "digest": "compare with this digest instead of the built image"})
+def verify(context: Context, target: list[str], digest: str = "") -> None:
+    """Rebuild from the lock with an empty layer cache and compare, bit for bit."""
+    from imagefactory import console
+    from imagefactory.display import watching
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+    from imagefactory.verify import verify
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        with watching(console.err) as watch:
+            verified = verify(project, cell, watch, console.err.print, digest=digest or None)
+        console.err.print(f"{cell}: verified")
+        print(verified)
+
+
+@command(positional=["left", "right"], help={"left": "a target or an OCI layout", "right": "another one"})
+def diff(context: Context, left: str, right: str) -> None:
+    """Compare two images path by path."""
+    from imagefactory import console
+    from imagefactory.compare import diff_images
+    from imagefactory.oci.layout import Layout
+    from imagefactory.project import Project
+
+    one, other = (
+        Layout(Path(name)) if Path(name, "index.json").exists() else _built([name], one=True)[0][1]
+        for name in (left, right)
+    )
+    differences = diff_images(one, other, Project(ROOT).store)
+    console.out.print(console.differences_table(differences))
+    if differences:
+        raise Exit(code=1)
+
+
+@command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
+def explain(context: Context, path: str, target: list[str]) -> None:
+    """Say which layer, package and lock entry own a path in an image."""
+    from imagefactory import console
+    from imagefactory.explain import explain
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        console.out.print(console.ownership_table(explain(project, cell, path), ROOT))
+
+
+@command(
+    help={
+        "older_than": "remove what was not used for so many days",
+        "larger_than": "remove the oldest until at most so many GB are left",
+        "everything": "remove all downloads, layers and blobs",
+        "dry_run": "only say what would be removed",
+    }
+)
+def clean(
+    context: Context,
+    older_than: float = 0,
+    larger_than: float = -1,
+    everything: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Clean the cache: by default what was not used for 30 days."""
+    from imagefactory import console
+    from imagefactory.cleaning import clean
+    from imagefactory.project import Project
+
+    days = older_than or (30 if larger_than < 0 else None)
+    cleaned = clean(
+        Project(ROOT).store,
+        older_than=None if everything else days,
+        larger_than=None if everything or larger_than < 0 else int(larger_than * 1e9),
+        dry_run=dry_run,
+    )
+    verb = "would free" if dry_run else "freed"
+    console.err.print(f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept")
+
+
 @command()
 def doctor(context: Context) -> None:
     """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
@@ -183,9 +323,17 @@ def test(context: Context, require_engine: bool = False, fast: bool = False, mat
             context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)
 
 
+def _built(target: list[str], *, one: bool = False) -> list[tuple[Any, Any, str]]:
+    """Find built images: the cell, its layout and the name it goes by."""
+    from imagefactory.build import built_layouts
+    from imagefactory.project import Project
+
+    return built_layouts(Project(ROOT), target, one=one)
+
+
 def _print_json(value: object) -> None:
     # ASCII, so that the bytes do not depend on the terminal's encoding.
     print(json.dumps(value, indent=2))
 
 
-namespace = Collection(targets, lock, plan, doctor, schemas, test)
+namespace = Collection(targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, test)

@@ -14,7 +14,7 @@ from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.downloads import PARALLEL, Wanted, fetch
 from imagefactory.engines.embedded import Watcher, build_layers
-from imagefactory.errors import DownloadError
+from imagefactory.errors import DownloadError, UnknownNameError
 from imagefactory.layers.build import read_blob_record
 from imagefactory.known import KnownLayers
 from imagefactory.locking import locked_cells
@@ -29,6 +29,7 @@ from imagefactory.resolve.debs import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.index import IndexConfig, Indexes, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.targets import select
 
 Say = Callable[[str], None]
 
@@ -51,6 +52,7 @@ def build(
     locked_only: bool = False,
     output: Path | None = None,
     workers: int | None = None,
+    record: bool = True,
 ) -> list[Built]:
     """Build the images of cells; layers that several of them share are built once."""
     with project.store.in_use():
@@ -73,8 +75,28 @@ def build(
             layout = write_layout(image, plan.cell.slug, project.store, folder)
             write_text_atomically(folder / LAST_PLAN, plan.model_dump_json(indent=1))
             built.append(Built(plan, image, layout))
-    _remember(project, known, [item.plan for item in built if item.plan.locked], blobs)
+    if record:
+        _remember(project, known, [item.plan for item in built if item.plan.locked], blobs)
     return built
+
+
+def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False) -> list[tuple[Cell, Layout, str]]:
+    """Find the images that were built for targets, each with the name it goes by in an engine."""
+    cells = select(project.matrix, targets or [next(iter(project.matrix.models))])
+    if one and len(cells) > 1:
+        raise UnknownNameError(
+            f"{len(cells)} images are meant; one is needed.",
+            where=f"the target {' '.join(targets)!r}",
+            why=f"It stands for {', '.join(str(cell) for cell in cells[:3])} and others.",
+            fix="Name one image in full: MODEL@VLLM/ARCH.",
+        )
+    repository = project.matrix.effective_registry.rpartition("/")[2].lower()
+    found = []
+    for cell in cells:
+        layout = Layout(project.build_folder(cell))
+        layout.manifest_digest()  # fails with a remedy when there is no image
+        found.append((cell, layout, f"{repository}:{cell.slug}"))
+    return found
 
 
 class Sources:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from imagefactory.build import Built
 from imagefactory.cells import Cell, Exclusion, intended_kernels
+from imagefactory.compare import Difference
 from imagefactory.doctor import Finding
 from imagefactory.errors import FactoryError
+from imagefactory.explain import Ownership
 from imagefactory.locking import repositories
 from imagefactory.plan import Plan
 from imagefactory.planview import LayerChange, is_cached
@@ -123,6 +127,39 @@ def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
     table = Table("changed", "because", box=None)
     for change in changes:
         table.add_row(change.name, change.what)
+    return table
+
+
+def built_message(built: Built) -> Text:
+    """Say what was built and where it is."""
+    blobs = built.image.layers
+    return Text.assemble(
+        ("built ", "bold green"),
+        f"{built.plan.target} for {built.plan.platform}: {len(blobs)} layers, "
+        f"{size(sum(blob.size for blob in blobs))} ({size(sum(blob.unpacked for blob in blobs))} unpacked) "
+        f"in {built.layout.folder}",
+    )
+
+
+def differences_table(differences: Sequence[Difference]) -> RenderableType:
+    """Show what two images do not have in common."""
+    if not differences:
+        return Text("the images hold the same", "green")
+    table = Table("path", "field", "left", "right", box=None)
+    for difference in differences:
+        table.add_row(difference.path, difference.field, difference.left[:60], difference.right[:60])
+    return table
+
+
+def ownership_table(ownership: Ownership, root: Path) -> Table:
+    """Show who owns a path."""
+    table = Table(box=None, show_header=False)
+    table.add_row("path", f"/{ownership.path}")
+    table.add_row("layer", f"{ownership.layer.kind} {ownership.layer.name} (key {ownership.layer.key[:12]})")
+    table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
+    if ownership.lock:
+        table.add_row("locked in", str(ownership.lock.relative_to(root)))
+        table.add_row("needed by", ", ".join(ownership.needed_by))
     return table
 
 

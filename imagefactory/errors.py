@@ -31,6 +31,11 @@ class FactoryError(Exception):
 
     def __init__(self, what: str, *, where: Location | Path | str, why: str, fix: str) -> None:
         super().__init__(what)
+        # What another program said may be nothing; the rest is ours to write.
+        why = why.strip() or "No reason is known."
+        for part, text in {"what": what, "where": str(where), "fix": fix}.items():
+            if not text.strip():
+                raise ValueError(f"{type(self).__name__} without its part {part!r}")
         self.what = what
         self.where = str(where)
         self.why = why
@@ -46,7 +51,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     near = get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"known: {', '.join(names)}"
+    return f"known: {', '.join(names)}" if names else "none is known"
 
 
 # --- matrix.yaml and targets: 10-19 -------------------------------------------------------------

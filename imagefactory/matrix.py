@@ -273,6 +273,9 @@ def load_matrix(path: Path) -> Matrix:
 
 def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     """Turn the first validation error, in the order of the file, into one of ours."""
+    # A mistyped key is two errors to the validator, an unknown key and a missing one; the typo tells more.
+    mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
+    details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
     location = source.location(first["loc"])
     at = ".".join(str(part) for part in first["loc"]) or "the file"

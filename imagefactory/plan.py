@@ -20,6 +20,7 @@ from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS
 from imagefactory.project import Project
 
 PLAN_FORMAT: Final = 1
+LOCKED_LABEL: Final = "imagefactory.locked"
 LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "model"]
 Settings = dict[str, object]
 

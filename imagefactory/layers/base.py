@@ -15,18 +15,17 @@ from imagefactory.errors import DebFormatError
 from imagefactory.layers.debian.accounts import account_entries
 from imagefactory.layers.debian.alternatives import add_alternatives
 from imagefactory.layers.debian.certificates import add_certificates
-from imagefactory.layers.debian.deb import Deb, open_deb
+from imagefactory.layers.debian.deb import Deb, Package, open_deb
 from imagefactory.layers.debian.dpkg_database import add_dpkg_database
 from imagefactory.layers.debian.ldcache import add_ld_cache
 from imagefactory.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
 from imagefactory.layers.debian.tree import Tree
 from imagefactory.layers.debian.unpack import Unpacked, join_hard_links, unpack
-from imagefactory.locks import LockedDeb
 from imagefactory.oci.entry import Entry
 
 
-def base_entries(*, debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> list[Entry]:
-    """Assemble the base from its packages, given as lock entries with the files that hold them.
+def base_entries(*, debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[str, Entry]]:
+    """Assemble the base from its packages, given with the files that hold them; say who owns each entry.
 
     The entries refer to spool files in `scratch`, which must stay until the layer is written.
     """
@@ -47,14 +46,14 @@ def base_entries(*, debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> li
     add_dpkg_database(tree, packages, architecture)
     add_ld_cache(tree, architecture)
     tree.add_parents()
-    return list(join_hard_links(iter(tree)))
+    return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 
-def _unpack_all(debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
+def _unpack_all(debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
     """Decompress on all cores (decompressors let go of Python's lock); the result is in order of names."""
     architecture = _architecture(debs)
 
-    def one(item: tuple[LockedDeb, Path]) -> tuple[Deb, Unpacked]:
+    def one(item: tuple[Package, Path]) -> tuple[Deb, Unpacked]:
         deb = open_deb(*item, scratch)
         return deb, unpack(deb, architecture)
 
@@ -62,7 +61,7 @@ def _unpack_all(debs: Sequence[tuple[LockedDeb, Path]], scratch: Path) -> list[t
         return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
 
 
-def _architecture(debs: Sequence[tuple[LockedDeb, Path]]) -> str:
+def _architecture(debs: Sequence[tuple[Package, Path]]) -> str:
     found = sorted({deb.architecture for deb, _ in debs} - {"all"})
     if len(found) > 1:
         raise DebFormatError(

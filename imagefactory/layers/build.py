@@ -7,13 +7,15 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from imagefactory.content import Sha256, sha256_of
 from imagefactory.layers.base import base_entries
+from imagefactory.layers.debian.policy import folder
+from imagefactory.layers.debian.tree import FACTORY
 from imagefactory.layers.environment import environment_entries
 from imagefactory.layers.model import model_entries
 from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
-from imagefactory.locks import LockedDeb
 from imagefactory.oci.entry import Bytes, Entry
 from imagefactory.oci.gzip import Blob, LayerBlob
 from imagefactory.oci.tar import END, complete, header, padding
@@ -30,7 +32,9 @@ def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progre
     scratch = store.scratch()
     try:
         owned = list(_entries(layer, files, scratch))
-        entries = complete((entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}")
+        entries = complete(
+            (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
+        )
         blob = _write(entries, store, scratch, progress)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -64,14 +68,14 @@ def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Itera
         return
     environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
     if layer.kind == "base":
-        debs = [(_deb(item), files[item.sha256]) for item in layer.inputs]
-        yield from (("", entry) for entry in base_entries(debs=debs, scratch=scratch))
-        yield from (("imagefactory", entry) for entry in environment_entries(environment))
+        debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
+        yield from base_entries(debs=debs, scratch=scratch)
+        yield from ((FACTORY, entry) for entry in environment_entries(environment))
         return
     without = layer.settings.get("without", {})
     second_name = layer.settings.get("second_name")
     if isinstance(second_name, dict):
-        yield from (("imagefactory", entry) for entry in metadata_entries(second_name, environment))
+        yield from ((FACTORY, entry) for entry in metadata_entries(second_name, environment))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
         given_up = without.get(item.name, ()) if isinstance(without, dict) else ()
@@ -81,19 +85,19 @@ def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Itera
                 yield item.name, entry
 
 
-def _deb(item: Input) -> LockedDeb:
-    name, version, architecture = item.name.removesuffix(".deb").split("_")
-    return LockedDeb(
-        name=name,
-        version=version.replace("%3a", ":"),
-        architecture=architecture,
-        archive="main",
-        file=item.name,
-        sha256=item.sha256,
-        size=0,
-        unpacked=0,
-        needed_by=(),
-    )
+class _Deb(NamedTuple):
+    """A Debian package as its file name describes it."""
+
+    name: str
+    version: str
+    architecture: str
+    file: str
+    sha256: str
+
+    @classmethod
+    def of(cls, item: Input) -> _Deb:
+        name, version, architecture = item.name.removesuffix(".deb").split("_")
+        return cls(name, version.replace("%3a", ":"), architecture, item.name, item.sha256)
 
 
 def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:

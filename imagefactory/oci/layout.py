@@ -19,7 +19,7 @@ from imagefactory.errors import ImageMissingError
 from imagefactory.oci.entry import Bytes, Content, Entry, ImagePath, Kind, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store import Store
+from imagefactory.store import Store, translating_disk_full
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024
@@ -116,6 +116,18 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
             yield entry.content.data
         yield padding(entry.content.size if entry.content else 0)
     yield END
+
+
+def write_archive(stream: Iterator[bytes], file: Path) -> None:
+    """Write an archive to a file, whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with translating_disk_full(file), temporary.open("wb") as target:
+            for data in stream:
+                target.write(data)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _member(digest: Digest) -> str:

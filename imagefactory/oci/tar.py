@@ -6,7 +6,7 @@ pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html), reduc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from imagefactory.errors import DuplicatePathError
 from imagefactory.oci.entry import Entry, ImagePath, Kind
@@ -56,11 +56,17 @@ def padding(size: int) -> bytes:
     return bytes(-size % BLOCK)
 
 
-def complete(entries: Iterable[Entry], *, owner: str) -> list[Entry]:
+def complete(
+    entries: Iterable[Entry],
+    *,
+    owner: str,
+    folder_of: Callable[[str], tuple[int, int, int]] = lambda _: (0o755, 0, 0),
+) -> list[Entry]:
     """Put entries into the one order of the format, with every parent folder; a path may occur once only.
 
     The order is that of the paths' bytes, so a folder stands before what is in it. Implied parent folders are
-    undefined in the image specification and refused by some engines (moby #53257), so all are written.
+    undefined in the image specification and refused by some engines (moby #53257), so all are written. A folder of
+    an upper layer replaces the attributes of the same folder below, so `folder_of` (mode, uid, gid) is one table.
     """
     by_path: dict[ImagePath, Entry] = {}
     for entry in entries:
@@ -75,7 +81,8 @@ def complete(entries: Iterable[Entry], *, owner: str) -> list[Entry]:
     for path in list(by_path):
         parent = path.rpartition("/")[0]
         while parent and ImagePath(parent) not in by_path:
-            by_path[ImagePath(parent)] = Entry(ImagePath(parent), Kind.DIRECTORY, 0o755)
+            mode, uid, gid = folder_of(parent)
+            by_path[ImagePath(parent)] = Entry(ImagePath(parent), Kind.DIRECTORY, mode, uid=uid, gid=gid)
             parent = parent.rpartition("/")[0]
     return sorted(by_path.values(), key=lambda entry: entry.path.encode())
 

@@ -130,7 +130,8 @@ def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[Locked
         glibc = request.base.glibc.replace(".", "_")
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
-            *(["--override", str(overrides)] if request.arch.without else []), "--only-binary", ":all:", "--no-header", "--no-config",
+            "--only-binary", ":all:", "--no-header", "--no-config",
+            *(["--override", str(overrides)] if request.arch.without else []),
             "--python-version", request.base.python,
             "--python-platform", f"{_MACHINES[request.platform]}-manylinux_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",

@@ -126,7 +126,7 @@ class Workshop:
     def entries(self, debs: Sequence[tuple[LockedDeb, Path]] | None = None) -> list[Entry]:
         scratch = self.path / "scratch"
         scratch.mkdir(exist_ok=True)
-        return base_entries(debs=self.debs if debs is None else debs, scratch=scratch)
+        return [entry for _, entry in base_entries(debs=self.debs if debs is None else debs, scratch=scratch)]
 
     def image(self) -> dict[str, Entry]:
         entries = self.entries()

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO, IO, Protocol, cast
 
 import zstandard
 
 from imagefactory.errors import DebFormatError
-from imagefactory.locks import LockedDeb
 from imagefactory.store import translating_disk_full
 
 _MAGIC = b"!<arch>\n"
@@ -48,11 +47,35 @@ _OPENERS: Mapping[str, Callable[[BinaryIO], IO[bytes]]] = {
 }
 
 
+class Package(Protocol):
+    """What the base has to know of a package before it opens it; a lock entry says all of it."""
+
+    @property
+    def name(self) -> str:
+        """The package's name."""
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+
+    @property
+    def architecture(self) -> str:
+        """Its architecture, or `all`."""
+
+    @property
+    def file(self) -> str:
+        """The name of its file, for messages."""
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its file."""
+
+
 @dataclass(frozen=True)
 class Deb:
     """A package ready to be unpacked: its control files in memory, its data tar in a spool file."""
 
-    locked: LockedDeb
+    locked: Package
     control: Mapping[str, bytes]
     data: Path
 
@@ -74,7 +97,7 @@ class Deb:
         return ""
 
 
-def open_deb(locked: LockedDeb, file: Path, scratch: Path) -> Deb:
+def open_deb(locked: Package, file: Path, scratch: Path) -> Deb:
     """Read a package's control files, and decompress its data tar into the scratch folder."""
     spool = scratch / f"{locked.sha256}.tar"
     with reading(locked), file.open("rb") as archive:
@@ -87,7 +110,7 @@ def open_deb(locked: LockedDeb, file: Path, scratch: Path) -> Deb:
 
 
 @contextmanager
-def reading(locked: LockedDeb) -> Iterator[None]:
+def reading(locked: Package) -> Iterator[None]:
     """Turn what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:
         yield

@@ -1,0 +1,64 @@
+"""Cleaning the store: by age, by size, or everything; never while a build uses it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.store import Store
+
+_PARTS = ("downloads", "blobs", "layers", "facts")
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed, or would be."""
+
+    files: int
+    freed: int
+    kept: int
+
+
+def clean(
+    store: Store, *, older_than: float | None = None, larger_than: int | None = None, dry_run: bool = False
+) -> Cleaned:
+    """Remove the files that were not used for longest; without a limit, all of them.
+
+    Args:
+        store: what to clean.
+        older_than: remove what was not used for so many days.
+        larger_than: then go on, oldest first, until the store has at most so many bytes.
+        dry_run: remove nothing, only count.
+    """
+    with store.for_cleaning():
+        files = sorted(_files(store), key=lambda item: (item[1], item[0]))
+        total = sum(size for _, _, size in files)
+        everything = older_than is None and larger_than is None
+        horizon = time.time() - (older_than or 0) * DAY
+        removed: list[Path] = []
+        freed = 0
+        for path, used, size in files:
+            too_old = older_than is not None and used < horizon
+            too_much = larger_than is not None and total - freed > larger_than
+            if everything or too_old or too_much:
+                removed.append(path)
+                freed += size
+        if not dry_run:
+            for path in removed:
+                path.unlink(missing_ok=True)
+            shutil.rmtree(store.root / "scratch", ignore_errors=True)
+    return Cleaned(len(removed), freed, total - freed)
+
+
+def _files(store: Store) -> list[tuple[Path, float, int]]:
+    """List the store's files with the time of their last use and their size."""
+    found: list[tuple[Path, float, int]] = []
+    for part in _PARTS:
+        for path in (store.root / part).glob("**/*"):
+            if path.is_file():
+                status = path.stat()
+                found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
+    return found

@@ -1,0 +1,111 @@
+"""Watching a build: a live table on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from imagefactory.console import size
+from imagefactory.content import Sha256
+from imagefactory.engines.embedded import State, Watcher
+from imagefactory.plan import Layer
+
+_STYLES: dict[State, str] = {
+    "cached": "green",
+    "waiting": "dim",
+    "downloading": "cyan",
+    "splicing": "yellow",
+    "done": "bold green",
+}
+_TOLD: tuple[State, ...] = ("cached", "done")
+"""What a plain log says of a layer; steps in between would be noise."""
+
+
+@dataclass
+class _Row:
+    label: str
+    state: State = "waiting"
+    done: int = 0
+    total: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def rate(self) -> str:
+        seconds = time.monotonic() - self.since
+        moving = self.state in ("downloading", "splicing") and seconds > 0
+        return f"{size(int(self.done / seconds))}/s" if moving and self.done else ""
+
+
+class _Rows:
+    """What both displays remember about each layer."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Sha256, _Row] = {}
+
+    def layers(self, layers: Sequence[Layer]) -> None:
+        """Hear which layers there are."""
+        self.rows = {layer.key: _Row(f"{layer.kind} {layer.name}") for layer in layers}
+
+    def update(self, key: Sha256, state: State, done: int, total: int) -> bool:
+        """Take news in; say whether the layer entered another state."""
+        row = self.rows[key]
+        changed = row.state != state
+        if changed:
+            row.since = time.monotonic()
+        row.state, row.done, row.total = state, done, total
+        return changed
+
+
+class LiveDisplay(_Rows):
+    """A table that is redrawn while the build runs."""
+
+    def __rich__(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for heading, justify in (("layer", "left"), ("state", "left"), ("bytes", "right"), ("", "right")):
+            table.add_column(heading, justify="right" if justify == "right" else "left")
+        for row in self.rows.values():
+            amount = size(row.done) if row.done >= row.total else f"{size(row.done)} of {size(row.total)}"
+            table.add_row(row.label, Text(row.state, _STYLES[row.state]), amount, row.rate())
+        return table
+
+    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+        """Hear how far a layer is."""
+        self.update(key, state, done, total)
+
+
+class PlainDisplay(_Rows):
+    """One line for each layer that is ready, and one now and then for the rest."""
+
+    def __init__(self, console: Console, every: float = 15.0) -> None:
+        super().__init__()
+        self._console = console
+        self._every = every
+        self._spoke = time.monotonic()
+
+    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+        """Hear how far a layer is."""
+        if self.update(key, state, done, total) and state in _TOLD:
+            self._console.print(f"{state:<8} {self.rows[key].label} ({size(total)})")
+            self._spoke = time.monotonic()
+        elif time.monotonic() - self._spoke > self._every:
+            self._spoke = time.monotonic()
+            for row in self.rows.values():
+                if row.state in ("downloading", "splicing"):
+                    self._console.print(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}")
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[Watcher]:
+    """Show a build on a console, in the way that suits it."""
+    if not console.is_terminal:
+        yield PlainDisplay(console)
+        return
+    display = LiveDisplay()
+    with Live(display, console=console, refresh_per_second=8, vertical_overflow="crop"):
+        yield display

@@ -1,0 +1,53 @@
+"""Whose is this path: the layer, the package and the lock entry that put it into an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.cells import Cell
+from imagefactory.errors import PathNotFoundError, did_you_mean
+from imagefactory.layers.build import read_owners
+from imagefactory.plan import Layer, make_plan
+from imagefactory.project import Project
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Everything that is known about one path."""
+
+    path: str
+    layer: Layer
+    owner: str
+    lock: Path | None
+    version: str
+    needed_by: tuple[str, ...]
+
+
+def explain(project: Project, cell: Cell, path: str) -> Ownership:
+    """Find the uppermost layer that has a path, and what it came from."""
+    wanted = path.strip("/")
+    known: set[str] = set()
+    built = False
+    for layer in reversed(make_plan(project, cell).layers):
+        owners = read_owners(layer.key, project.store)
+        built |= bool(owners)
+        known |= owners.keys()
+        if wanted in owners:
+            return _ownership(project, cell, wanted, layer, owners[wanted])
+    raise PathNotFoundError(
+        f"Nothing in {cell} owns /{wanted}.",
+        where=str(cell),
+        why="No layer that was built here has this path." if built else "The image has not been built here.",
+        fix=f"{did_you_mean(wanted, known).capitalize()}" if built else f"Run `invoke build --target {cell}` first.",
+    )
+
+
+def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
+    for wheel in project.wheel_lock(cell).wheels:
+        if wheel.file == owner:
+            return Ownership(path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by)
+    for deb in project.base_lock(cell).debs:
+        if deb.name == owner:
+            return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)
+    return Ownership(path, layer, owner, None, "", ())

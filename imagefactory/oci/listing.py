@@ -1,0 +1,92 @@
+"""What is inside a layer blob: every path with its metadata and a hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from isal import igzip
+
+from imagefactory.content import Digest, Sha256
+from imagefactory.errors import DamagedFileError
+from imagefactory.store import Store
+
+FACTS = "layer-listing-1"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One path of a layer, as an engine would unpack it."""
+
+    path: str
+    kind: str
+    mode: str
+    uid: int
+    gid: int
+    mtime: int
+    size: int
+    target: str
+    sha256: str
+
+
+_KINDS = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.LNKTYPE: "hard link",
+    tarfile.SYMTYPE: "symlink",
+    tarfile.DIRTYPE: "directory",
+}
+
+
+def read_listing(blob: Path) -> Iterator[Listed]:
+    """Read a layer blob from front to back, compressed or not."""
+    try:
+        with blob.open("rb") as raw:
+            compressed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = igzip.open(raw, "rb") if compressed else raw
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    yield _listed(archive, member)
+    except (tarfile.TarError, zlib.error, igzip.BadGzipFile, EOFError, OSError) as error:
+        raise DamagedFileError(
+            "A layer cannot be read.",
+            where=blob,
+            why=f"{type(error).__name__}: {error}",
+            fix="Remove it from the cache (`invoke clean --everything`) and build again.",
+        ) from None
+
+
+def cached_listing(blob: Path, digest: Digest, store: Store) -> list[Listed]:
+    """Read a layer's listing, or recall it: a blob never changes under its digest."""
+    memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
+    names = [field.name for field in fields(Listed)]
+    if memory.exists():
+        return [Listed(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
+    listing = list(read_listing(blob))
+    with store.writing(memory) as file:
+        file.write(json.dumps([list(asdict(entry).values()) for entry in listing]).encode())
+    return listing
+
+
+def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Listed:
+    digest = ""
+    if member.isreg():
+        content = archive.extractfile(member)
+        digest = hashlib.file_digest(content, "sha256").hexdigest() if content is not None else ""  # type: ignore[arg-type]
+    return Listed(
+        path=member.name.removeprefix("./").rstrip("/"),
+        kind=_KINDS.get(member.type, f"type {member.type!r}"),
+        mode=f"{member.mode:04o}",
+        uid=member.uid,
+        gid=member.gid,
+        mtime=int(member.mtime),
+        size=member.size,
+        target=member.linkname,
+        sha256=digest,
+    )
