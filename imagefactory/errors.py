@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,6 +41,10 @@ class FactoryError(Exception):
         self.where = str(where)
         self.why = why
         self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments need help to travel from a worker process to its parent.
+        return partial(type(self), where=self.where, why=self.why, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
         return f"{self.what}\n  where: {self.where}\n  why:   {self.why}\n  next:  {self.fix}"
