@@ -80,6 +80,7 @@ def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FACTORY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("UV_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     connect = socket.socket.connect
 
     def connect_here(self: socket.socket, address: tuple[str, int] | str) -> None:

@@ -277,11 +277,17 @@ def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
             yield Pin(str(canonicalize_name(name)), version, tuple(dict.fromkeys(needed_by)))
 
 
+_INDEX_FAILED = re.compile(
+    "error sending request|dns error|Could not connect|Failed to fetch|client error"
+    "|unexpected (JSON|HTML)|Unsupported `Content-Type`"
+)
+
+
 def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
     # uv draws its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    if re.search(r"error sending request|dns error|Could not connect|Failed to fetch|client error", why):
+    if _INDEX_FAILED.search(why):
         return IndexUnreachableError(
             "The package index does not answer.",
             where=config.describe(),
