@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from imagefactory.build import Built
 from imagefactory.cells import Cell, Exclusion, intended_kernels
-from imagefactory.compare import Difference
-from imagefactory.doctor import Finding
 from imagefactory.errors import FactoryError
-from imagefactory.explain import Ownership
-from imagefactory.locking import repositories
 from imagefactory.plan import Plan
 from imagefactory.planview import LayerChange, is_cached
 from imagefactory.project import Project
+
+if TYPE_CHECKING:
+    # Only for annotations: showing a plan must not import what resolves and downloads.
+    from imagefactory.build import Built
+    from imagefactory.compare import Difference
+    from imagefactory.doctor import Finding
+    from imagefactory.explain import Ownership
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
@@ -66,7 +69,7 @@ def target_rows(project: Project, cells: Iterable[Cell]) -> list[dict[str, str]]
     for cell in cells:
         model = matrix.models[cell.model]
         locked = project.is_locked(cell)
-        wanted = repositories(model)
+        wanted = model.repositories
         pinned = [repo for repo in wanted if project.model_lock.commit_of(repo)]
         rows.append(
             {

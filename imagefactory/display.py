@@ -14,7 +14,7 @@ from rich.text import Text
 
 from imagefactory.console import size
 from imagefactory.content import Sha256
-from imagefactory.engines.embedded import State, Watcher
+from imagefactory.engines.watch import State, Watcher
 from imagefactory.plan import Layer
 
 _STYLES: dict[State, str] = {

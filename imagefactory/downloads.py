@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -35,6 +37,27 @@ class Wanted:
     sha256: Sha256
     size: int
     locations: Callable[[], Sequence[str]]
+
+
+class Downloader:
+    """Fetches several files at once; leaving it stops what has not started."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pool = ThreadPoolExecutor(PARALLEL)
+        self._session = requests.Session()
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL, max_retries=2))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._session.close()
+
+    def submit(self, wanted: Wanted, progress: Progress) -> Future[Path]:
+        """Fetch a file in the background."""
+        return self._pool.submit(fetch, wanted, self._store, self._session, progress)
 
 
 def fetch(wanted: Wanted, store: Store, session: requests.Session, progress: Progress) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagefactory.cells import Cell
 from imagefactory.errors import PathNotFoundError, did_you_mean
-from imagefactory.layers.build import read_owners
+from imagefactory.layers.records import read_owners
 from imagefactory.plan import Layer, make_plan
 from imagefactory.project import Project
 

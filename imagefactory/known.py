@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors import LockFormatError, NotReproducibleError
 from imagefactory.locks import write_text_atomically
-from imagefactory.oci.gzip import Blob
+from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
 from imagefactory.plan import Layer, Plan
 

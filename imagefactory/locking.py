@@ -18,7 +18,7 @@ from imagefactory.locks import (
     model_lock_path,
     wheel_lock_path,
 )
-from imagefactory.matrix import Matrix, ServedModel
+from imagefactory.matrix import Matrix
 from imagefactory.project import Project
 from imagefactory.resolve.debs import lock_base
 from imagefactory.resolve.index import IndexConfig
@@ -120,11 +120,6 @@ def models_made_from(matrix: Matrix) -> MadeFrom:
     }
 
 
-def repositories(model: ServedModel) -> list[str]:
-    """List the hub repositories that serving a model reads from."""
-    return [*([model.repo] if model.repo else []), *(drafter.repo for drafter in model.drafters)]
-
-
 def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
     matrix, path = project.matrix, project.wheel_lock_path(cell)
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
@@ -187,7 +182,7 @@ def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: S
 def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
     path = model_lock_path(project.locks)
     old = project.model_lock
-    wanted = sorted({repo for model in project.matrix.models.values() for repo in repositories(model)})
+    wanted = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
     revisions = tuple(entry for entry in old.revisions if entry.repo in wanted)
     if look_up:
         say(f"Asking the model hub for {len(wanted)} revisions")

@@ -196,6 +196,11 @@ class ServedModel(_Model):
             raise PydanticCustomError("origin", "give either `repo` or `generated`")
         return self
 
+    @property
+    def repositories(self) -> list[str]:
+        """The hub repositories that serving this model reads from."""
+        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
+
 
 class Conflict(_Model):
     """Two wheels that own the same paths, and which of them keeps them."""
@@ -209,6 +214,13 @@ class Conflict(_Model):
         if self.wins not in self.between:
             raise PydanticCustomError("conflict", "`wins` must be one of the two in `between`")
         return self
+
+
+class BrokenRecord(_Model):
+    """A wheel whose RECORD is known to be wrong, and why that is no reason to refuse it."""
+
+    wheel: Distribution
+    reason: Annotated[str, Field(min_length=10)]
 
 
 class Condition(_Model):
@@ -246,6 +258,7 @@ class Matrix(_Model):
     vllm: Annotated[dict[Name, VllmVersion], Field(min_length=1)]
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     conflicts: list[Conflict] = []
+    broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
 
     @field_validator("registry")
@@ -307,6 +320,7 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         "models": ServedModel,
         "drafters": Drafter,
         "conflicts": Conflict,
+        "broken_records": BrokenRecord,
         "exclude": Rule,
     }
     single: dict[str, type[_Model]] = {"defaults": Defaults, "serve": Serve, "when": Condition}

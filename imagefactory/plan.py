@@ -95,7 +95,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     layers = (
         _base_layer(matrix, cell, base),
-        *_wheel_layers(wheels, matrix.archs[cell.arch].distribution),
+        *_wheel_layers(matrix, wheels, matrix.archs[cell.arch].distribution),
         _model_layer(project, cell),
     )
     if len(layers) > MAX_LAYERS:
@@ -156,28 +156,32 @@ def _base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
     )
 
 
-def _wheel_layers(lock: WheelLock, distribution: str) -> Iterable[Layer]:
+def _wheel_layers(matrix: Matrix, lock: WheelLock, distribution: str) -> Iterable[Layer]:
     """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
     for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
-        yield _layer_of_wheels("wheel", wheel.name, [wheel], lock.python, distribution)
+        yield _layer_of_wheels(matrix, "wheel", wheel.name, [wheel], lock.python, distribution)
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
     bundles: tuple[tuple[LayerKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
     for kind, pure in bundles:
         members = [wheel for wheel in rest if wheel.pure is pure]
         if members:
-            yield _layer_of_wheels(kind, f"{len(members)} wheels", members, lock.python, distribution)
+            yield _layer_of_wheels(matrix, kind, f"{len(members)} wheels", members, lock.python, distribution)
 
 
 def _layer_of_wheels(
-    kind: LayerKind, name: str, wheels: list[LockedWheel], python: str, distribution: str
+    matrix: Matrix, kind: LayerKind, name: str, wheels: list[LockedWheel], python: str, distribution: str
 ) -> Layer:
     members = sorted(wheels, key=lambda wheel: wheel.file)
     settings: Settings = {"python": python, "venv": VENV}
     without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
     if without:
         settings["without"] = without
+    broken = {entry.wheel for entry in matrix.broken_records}
+    rehash = sorted(wheel.file for wheel in wheels if wheel.name in broken)
+    if rehash:
+        settings["rehash"] = rehash
     if distribution != "vllm" and any(wheel.name == distribution for wheel in wheels):
         # vLLM asks for the metadata of `vllm`, whatever its distribution is called (see layers.wheels).
         version = next(wheel.version for wheel in wheels if wheel.name == distribution)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from imagefactory.content import Digest
+from imagefactory.layers.records import read_blob_record
 from imagefactory.plan import Layer, Plan
 from imagefactory.store import Store
 
@@ -26,10 +26,7 @@ class LayerChange:
 
 def is_cached(store: Store, layer: Layer) -> bool:
     """Say whether a layer has been built on this machine and is still there."""
-    record = store.layer(layer.key)
-    if not record.exists():
-        return False
-    return store.blob(Digest(json.loads(record.read_text("utf-8"))["digest"])).exists()
+    return read_blob_record(layer.key, store) is not None
 
 
 def shared_download(plan: Plan, others: Iterable[Plan]) -> int:

@@ -12,7 +12,7 @@ from imagefactory.build import Built, build
 from imagefactory.cells import Cell
 from imagefactory.compare import diff_layers
 from imagefactory.content import Digest
-from imagefactory.engines.embedded import Watcher
+from imagefactory.engines.watch import Watcher
 from imagefactory.errors import VerificationError
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project

@@ -15,31 +15,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
-import requests
 from filelock import FileLock
 
 from imagefactory.content import Sha256
-from imagefactory.downloads import PARALLEL, Wanted, fetch
-from imagefactory.layers.build import build_layer, read_blob_record
-from imagefactory.oci.gzip import Blob
+from imagefactory.engines.watch import Watcher
+from imagefactory.layers.build import build_layer
+from imagefactory.layers.records import read_blob_record
+from imagefactory.oci.blob import Blob
 from imagefactory.plan import Layer
 from imagefactory.store import Store
 
-State = Literal["cached", "waiting", "downloading", "splicing", "done"]
+if TYPE_CHECKING:
+    from imagefactory.downloads import Wanted
+
 SMALL_WORK = 32_000_000
 """Less than this (bytes to unpack) is done at once; starting processes would take longer."""
-
-
-class Watcher(Protocol):
-    """Somebody who is told how the build goes."""
-
-    def layers(self, layers: Sequence[Layer]) -> None:
-        """Hear which layers there are."""
-
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
-        """Hear how far a layer is: bytes done of those of the present step."""
 
 
 @dataclass
@@ -59,23 +51,10 @@ def build_layers(
     *,
     workers: int | None = None,
 ) -> dict[Sha256, Blob]:
-    """Make sure that every layer is in the store; say what each came out as."""
-    unique = {layer.key: layer for layer in layers}
-    watch.layers(list(unique.values()))
-    blobs: dict[Sha256, Blob] = {}
-    to_build: list[Layer] = []
-    for layer in unique.values():
-        blob = read_blob_record(layer.key, store)
-        if blob is None:
-            to_build.append(layer)
-        else:
-            blobs[layer.key] = blob
-            watch.state(layer.key, "cached", blob.size, blob.size)
-    if to_build:
-        # The largest first: the last one to start must not be the longest.
-        to_build.sort(key=lambda layer: (-layer.unpacked, layer.key))
-        blobs |= _Construction(to_build, wanted, store, watch, workers or available_cores()).run()
-    return blobs
+    """Build layers that the store does not have; say what each came out as."""
+    # The largest first: the last one to start must not be the longest.
+    ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
+    return _Construction(ordered, wanted, store, watch, workers or available_cores()).run()
 
 
 def available_cores() -> int:
@@ -116,13 +95,8 @@ class _Construction:
         context = multiprocessing.get_context("forkserver")
         reports: Any = queue.SimpleQueue() if small else context.SimpleQueue()
         with ExitStack() as stack:
-            session = stack.enter_context(requests.Session())
-            session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL, max_retries=2))
-            downloads = stack.enter_context(ThreadPoolExecutor(PARALLEL))
             builders = stack.enter_context(_builders(small=small, workers=self.workers, context=context, reports=reports))
-            pending: dict[Future[Any], Sha256] = {}
-            for sha256, item in self.files.items():
-                pending[downloads.submit(fetch, item, self.store, session, self._reporter(sha256))] = sha256
+            pending = self._start_downloads(stack) if self.files else {}
             for job in self.jobs.values():
                 self.watch.state(job.layer.key, "waiting", 0, job.layer.download)
                 if not job.missing:
@@ -132,9 +106,16 @@ class _Construction:
             except BaseException:
                 for future in pending:
                     future.cancel()
-                downloads.shutdown(wait=False, cancel_futures=True)
                 builders.shutdown(wait=False, cancel_futures=True)
                 raise
+
+    def _start_downloads(self, stack: ExitStack) -> dict[Future[Any], Sha256]:
+        from imagefactory.downloads import Downloader  # noqa: PLC0415 - a build without downloads starts faster
+
+        downloader = stack.enter_context(Downloader(self.store))
+        return {
+            downloader.submit(item, self._reporter(sha256)): sha256 for sha256, item in self.files.items()
+        }
 
     def _until_done(self, pending: dict[Future[Any], Sha256], builders: Executor, reports: Any) -> dict[Sha256, Blob]:
         blobs: dict[Sha256, Blob] = {}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.layers.base import base_entries
 from imagefactory.layers.debian.policy import folder
 from imagefactory.layers.debian.tree import FACTORY
 from imagefactory.layers.environment import environment_entries
 from imagefactory.layers.model import model_entries
 from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
+from imagefactory.layers.records import write_record
+from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry
-from imagefactory.oci.gzip import Blob, LayerBlob
+from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan import Input, Layer
 from imagefactory.store import Store, translating_disk_full
@@ -39,26 +38,8 @@ def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progre
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     owners = {entry.path: owner for owner, entry in owned}
-    _record(layer, blob, owners, store)
+    write_record(layer.key, blob, owners, store)
     return blob
-
-
-def read_blob_record(layer_key: Sha256, store: Store) -> Blob | None:
-    """Recall what a layer came out as, if it was built here and its blob is still there."""
-    try:
-        blob = Blob(**json.loads(store.layer(layer_key).read_text("utf-8")))
-    except FileNotFoundError:
-        return None
-    return blob if store.blob(blob.digest).exists() else None
-
-
-def read_owners(layer_key: Sha256, store: Store) -> dict[str, str]:
-    """Recall which package owns each path of a layer that was built here."""
-    path = store.owners(layer_key)
-    if not path.exists():
-        return {}
-    lines = path.read_text("utf-8").splitlines()
-    return {path: owner for owner, _, path in (line.partition("\t") for line in lines)}
 
 
 def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
@@ -68,18 +49,24 @@ def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Itera
         return
     environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
     if layer.kind == "base":
+        from imagefactory.layers.base import base_entries  # noqa: PLC0415 - heavy, and built seldom
+
         debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
         yield from base_entries(debs=debs, scratch=scratch)
         yield from ((FACTORY, entry) for entry in environment_entries(environment))
         return
     without = layer.settings.get("without", {})
+    rehash = layer.settings.get("rehash", ())
+    rehash = rehash if isinstance(rehash, list) else ()
     second_name = layer.settings.get("second_name")
     if isinstance(second_name, dict):
         yield from ((FACTORY, entry) for entry in metadata_entries(second_name, environment))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
         given_up = without.get(item.name, ()) if isinstance(without, dict) else ()
-        for entry in wheel_entries(files[item.sha256], item.name, environment, without=given_up):
+        for entry in wheel_entries(
+            files[item.sha256], item.name, environment, without=given_up, rehash=item.name in rehash
+        ):
             if not _repeats(entry, seen):
                 seen[entry.path] = entry
                 yield item.name, entry
@@ -137,10 +124,3 @@ def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Prog
     store.adopt(temporary, store.blob(blob.digest))
     return blob
 
-
-def _record(layer: Layer, blob: Blob, owners: Mapping[str, str], store: Store) -> None:
-    """Write who owns what first: a layer counts as built only once its record is there."""
-    with store.writing(store.owners(layer.key)) as file:
-        file.write("".join(f"{owner}\t{path}\n" for path, owner in sorted(owners.items())).encode())
-    with store.writing(store.layer(layer.key)) as file:
-        file.write(json.dumps(asdict(blob), sort_keys=True).encode())

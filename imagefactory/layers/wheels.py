@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import os
 import re
@@ -76,6 +77,7 @@ def wheel_entries(
     environment: Environment,
     *,
     without: Iterable[str] = (),
+    rehash: bool = False,
 ) -> list[Entry]:
     """List everything that a wheel installs.
 
@@ -84,10 +86,11 @@ def wheel_entries(
         file: the wheel's real file name, which says what it is.
         environment: what it is installed into.
         without: paths below the environment's root that another wheel wins.
+        rehash: take the hashes from the files, because the wheel's RECORD is known to be wrong.
     """
     try:
         with ZipFile(wheel) as archive:
-            return _Installation(archive, wheel, file, environment, frozenset(without)).run()
+            return _Installation(archive, wheel, file, environment, frozenset(without), rehash).run()
     except (BadZipFile, InstallerError, InvalidRecordEntry, AssertionError, UnicodeDecodeError, KeyError) as error:
         raise _bad(file, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
@@ -101,6 +104,7 @@ class _Installation(WheelDestination):
     file: str
     environment: Environment
     without: frozenset[str]
+    rehash: bool
     entries: list[Entry] = field(default_factory=list)
 
     def run(self) -> list[Entry]:
@@ -184,6 +188,9 @@ class _Installation(WheelDestination):
         raise _bad(self.file, f"{info.filename} is compressed in a way that wheels do not use")
 
     def _promised_sha256(self, member: str) -> Sha256:
+        if self.rehash:
+            with self.archive.open(member) as file:
+                return Sha256(hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
         entry = self.records.get(member)
         if entry is None or entry.hash_ is None or entry.hash_.name != "sha256":
             raise _bad(self.file, f"RECORD has no sha256 for {member}")

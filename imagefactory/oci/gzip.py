@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +18,7 @@ from isal import isal_zlib
 
 from imagefactory.content import Digest
 from imagefactory.errors import DamagedFileError
+from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 
@@ -26,16 +26,6 @@ _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """No name, no time, operating system unknown: the same on every machine."""
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Blob:
-    """What a layer came out as."""
-
-    diff_id: Digest
-    digest: Digest
-    size: int
-    unpacked: int
 
 
 class LayerBlob:

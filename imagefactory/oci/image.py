@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefactory.content import Digest, canonical_json, sha256_of
-from imagefactory.oci.gzip import Blob
+from imagefactory.oci.blob import Blob
 from imagefactory.plan import Plan
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"

@@ -1,0 +1,37 @@
+"""What is remembered of a layer once it is built: its digests, and which package owns each path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from imagefactory.content import Sha256
+from imagefactory.oci.blob import Blob
+from imagefactory.store import Store
+
+
+def read_blob_record(key: Sha256, store: Store) -> Blob | None:
+    """Recall what a layer came out as, if it was built here and its blob is still there."""
+    try:
+        blob = Blob(**json.loads(store.layer(key).read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    return blob if store.blob(blob.digest).exists() else None
+
+
+def read_owners(key: Sha256, store: Store) -> dict[str, str]:
+    """Recall which package owns each path of a layer that was built here."""
+    path = store.owners(key)
+    if not path.exists():
+        return {}
+    rows = (line.partition("\t") for line in path.read_text("utf-8").splitlines())
+    return {path: owner for owner, _, path in rows}
+
+
+def write_record(key: Sha256, blob: Blob, owners: Mapping[str, str], store: Store) -> None:
+    """Write who owns what first: a layer counts as built only once its record is there."""
+    with store.writing(store.owners(key)) as file:
+        file.write("".join(f"{owner}\t{path}\n" for path, owner in sorted(owners.items())).encode())
+    with store.writing(store.layer(key)) as file:
+        file.write(json.dumps(asdict(blob), sort_keys=True).encode())

@@ -1,0 +1,101 @@
+"""Where the inputs of layers are found: wheels on indexes, Debian packages on mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from imagefactory.cells import Cell
+from imagefactory.downloads import Downloader, Wanted
+from imagefactory.errors import DownloadError
+from imagefactory.layers.records import read_blob_record
+from imagefactory.locks import BaseLock, LockedDeb, LockedWheel
+from imagefactory.plan import Layer, Plan
+from imagefactory.project import Project
+from imagefactory.resolve.debian_index import read_index
+from imagefactory.resolve.debs import deb_locations, successor
+from imagefactory.resolve.index import IndexConfig, Indexes, reachable
+from imagefactory.resolve.mirrors import DebianMirrors
+
+Say = Callable[[str], None]
+
+
+class Sources:
+    """Finds the files that layers are made from; asked only for what is missing."""
+
+    def __init__(self, project: Project, cells: Sequence[Cell]) -> None:
+        self.project = project
+        self.cells = cells
+        self._wheels = {wheel.sha256: wheel for cell in cells for wheel in project.wheel_lock(cell).wheels}
+
+    def wanted(self, layer: Layer) -> list[Wanted]:
+        """List the files that a layer is made from, with where to look for them."""
+        debs = {deb.sha256: (lock, deb) for lock in self._base_locks() for deb in lock.debs}
+        return [
+            self._wheel(self._wheels[item.sha256])
+            if item.sha256 in self._wheels
+            else self._deb(*debs[item.sha256])
+            for item in layer.inputs
+        ]
+
+    def replace_vanished_debs(self, plans: Sequence[Plan], say: Say) -> bool:
+        """Take the successors of locked debs that no mirror has any more; say whether there were any.
+
+        A security update removes what it replaces. That must not stop somebody who builds for the first time; the
+        image is marked as not locked, and is never published.
+        """
+        changed = False
+        for plan in plans:
+            if read_blob_record(plan.layers[0].key, self.project.store) is not None:
+                continue
+            lock = self.project.base_lock(plan.cell)
+            debs = self._available_debs(lock, say)
+            if debs != lock.debs:
+                changed = True
+                self.project.substitute_base_lock(plan.cell, lock.model_copy(update={"debs": debs, "integrity": ""}))
+        return changed
+
+    def _available_debs(self, lock: BaseLock, say: Say) -> tuple[LockedDeb, ...]:
+        with Downloader(self.project.store) as downloader:
+            futures = [downloader.submit(self._deb(lock, deb), lambda _: None) for deb in lock.debs]
+            there = [not isinstance(future.exception(), DownloadError) for future in futures]
+            for future in futures:
+                if not isinstance(future.exception(), DownloadError):
+                    future.result()  # another failure is not a vanished file
+        if all(there):
+            return lock.debs
+        debian = self.project.matrix.bases[lock.base].debian
+        index = read_index(debian=debian, platform=lock.platform, mirrors=self._mirrors(lock), say=say)
+        replaced = tuple(
+            deb if here else successor(deb, index) for deb, here in zip(lock.debs, there, strict=True)
+        )
+        for old, new in zip(lock.debs, replaced, strict=True):
+            if old != new:
+                say(f"{old.name} {old.version} has vanished from every mirror; {new.version} takes its place")
+        say("The image is not what the lock says: it is labelled locked=no and cannot be published.")
+        return replaced
+
+    def _base_locks(self) -> list[BaseLock]:
+        return [self.project.base_lock(cell) for cell in self.cells]
+
+    @cached_property
+    def _indexes(self) -> Indexes:
+        archs = sorted({cell.arch for cell in self.cells})
+        extra = [url for arch in archs for url in self.project.matrix.archs[arch].indexes if reachable(url)]
+        return Indexes(IndexConfig.from_environment().with_extra(extra))
+
+    def _mirrors(self, lock: BaseLock) -> DebianMirrors:
+        return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
+
+    def _wheel(self, wheel: LockedWheel) -> Wanted:
+        def locations() -> list[str]:
+            return [
+                offer.url
+                for offer in self._indexes.files(wheel.name)
+                if offer.file == wheel.file and offer.sha256 in (None, wheel.sha256)
+            ]
+
+        return Wanted(wheel.file, wheel.sha256, wheel.size, locations)
+
+    def _deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        return Wanted(deb.file, deb.sha256, deb.size, lambda: deb_locations(deb, lock.suites, self._mirrors(lock)))
