@@ -16,6 +16,7 @@ import requests
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.content import Sha256
 from imagefactory.errors import (
@@ -246,10 +247,12 @@ def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
 
 
 def _index_options(config: IndexConfig, folder: Path) -> list[str]:
-    main, *extra = config.indexes
+    # uv takes the files of a version from the first index that has the version, and asks the default index
+    # last. The main index has to be first: an extra one may hold a version for some platforms only.
+    *others, last = (url or PYPI_SIMPLE_ENDPOINT for url in config.indexes)
     return [
-        *(["--default-index", main] if main else []),
-        *(option for url in extra for option in ("--index", url)),
+        *(option for url in others for option in ("--index", url)),
+        *("--default-index", last),
         *(["--find-links", str(folder)] if any(folder.iterdir()) else []),
     ]
 

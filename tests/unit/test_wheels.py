@@ -148,6 +148,20 @@ def test_an_extra_index_that_does_not_answer_is_left_out_aloud(
     assert any("127.0.0.1:9" in line and "does not answer" in line for line in lock.said)
 
 
+def test_an_extra_index_with_part_of_a_version_does_not_hide_the_rest_of_it(
+    lock: Locker, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    wheel = wheel_factory("vllm", tag="cp38-abi3-manylinux_2_31_aarch64")
+    simple_index.add(wheel)
+    partial = SimpleIndex()
+    partial.add(wheel_factory("vllm", tag="cp38-abi3-manylinux_2_31_x86_64"))
+    try:
+        locked = lock(request(), IndexConfig(indexes=(simple_index.url, partial.url)))
+    finally:
+        partial.close()
+    assert [entry.file for entry in locked.wheels] == [wheel.name]
+
+
 def test_a_package_or_version_that_no_index_has_is_missing(
     lock: Locker, simple_index: SimpleIndex, wheel_factory: WheelFactory
 ) -> None:
