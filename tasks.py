@@ -187,7 +187,10 @@ def load(context: Context, target: list[str]) -> None:
 @command(
     positional=["file"],
     iterable=["target"],
-    help={"target": TARGET, "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it"},
+    help={
+        "target": TARGET,
+        "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it",
+    },
 )
 def export(context: Context, file: str, target: list[str]) -> None:
     """Write a built image as one tar file."""
@@ -198,7 +201,10 @@ def export(context: Context, file: str, target: list[str]) -> None:
     print(file)
 
 
-@command(iterable=["target"], help={"target": TARGET, "digest": "compare with this digest instead of the built image"})
+@command(
+    iterable=["target"],
+    help={"target": TARGET, "digest": "compare with this digest instead of the built image"},
+)
 def verify(context: Context, target: list[str], digest: str = "") -> None:
     """Rebuild from the lock with an empty layer cache and compare, bit for bit."""
     from imagefactory import console
@@ -274,7 +280,9 @@ def clean(
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
-    console.err.print(f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept")
+    console.err.print(
+        f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept"
+    )
 
 
 @command()
@@ -336,4 +344,6 @@ def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
-namespace = Collection(targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, test)
+namespace = Collection(
+    targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, test
+)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.cells import Cell
-from imagefactory.errors import PathNotFoundError, did_you_mean
+from imagefactory.errors import PathNotFoundError
 from imagefactory.layers.records import read_owners
 from imagefactory.plan import Layer, make_plan
 from imagefactory.project import Project
@@ -39,14 +39,18 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
         f"Nothing in {cell} owns /{wanted}.",
         where=str(cell),
         why="No layer that was built here has this path." if built else "The image has not been built here.",
-        fix=f"{did_you_mean(wanted, known).capitalize()}" if built else f"Run `invoke build --target {cell}` first.",
+        fix=f"{did_you_mean(wanted, known).capitalize()}"
+        if built
+        else f"Run `invoke build --target {cell}` first.",
     )
 
 
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            return Ownership(path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by)
+            return Ownership(
+                path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by
+            )
     for deb in project.base_lock(cell).debs:
         if deb.name == owner:
             return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)

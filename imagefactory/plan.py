@@ -95,7 +95,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     layers = (
         _base_layer(matrix, cell, base),
-        *_wheel_layers(matrix, wheels, matrix.archs[cell.arch].distribution),
+        *_wheel_layers(matrix, wheels),
         _model_layer(project, cell),
     )
     if len(layers) > MAX_LAYERS:
@@ -156,25 +156,26 @@ def _base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
     )
 
 
-def _wheel_layers(matrix: Matrix, lock: WheelLock, distribution: str) -> Iterable[Layer]:
+def _wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
     """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
     for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
-        yield _layer_of_wheels(matrix, "wheel", wheel.name, [wheel], lock.python, distribution)
+        yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel])
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
     bundles: tuple[tuple[LayerKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
     for kind, pure in bundles:
         members = [wheel for wheel in rest if wheel.pure is pure]
         if members:
-            yield _layer_of_wheels(matrix, kind, f"{len(members)} wheels", members, lock.python, distribution)
+            yield _layer_of_wheels(matrix, lock, kind, f"{len(members)} wheels", members)
 
 
 def _layer_of_wheels(
-    matrix: Matrix, kind: LayerKind, name: str, wheels: list[LockedWheel], python: str, distribution: str
+    matrix: Matrix, lock: WheelLock, kind: LayerKind, name: str, wheels: list[LockedWheel]
 ) -> Layer:
     members = sorted(wheels, key=lambda wheel: wheel.file)
-    settings: Settings = {"python": python, "venv": VENV}
+    distribution = matrix.archs[lock.arch].distribution
+    settings: Settings = {"python": lock.python, "venv": VENV}
     without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
     if without:
         settings["without"] = without

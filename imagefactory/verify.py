@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.build import Built, build
+from imagefactory.build import Built, build, confirm
 from imagefactory.cells import Cell
 from imagefactory.compare import diff_layers
 from imagefactory.content import Digest
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import VerificationError
+from imagefactory.errors import DamagedFileError, VerificationError
+from imagefactory.known import KnownLayers
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
 from imagefactory.store import Store
 
 Say = Callable[[str], None]
+_OTHER_BYTES = "the blob {} has other bytes than its name says"
 
 
 def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: str | None = None) -> Digest:
     """Rebuild a cell with an empty layer cache and compare with its image, or with a digest somebody names."""
     layout = Layout(project.build_folder(cell))
-    if digest is None:
-        digest = layout.manifest_digest()
-    scratch = project.store.scratch()
-    try:
+    expected = digest or layout.manifest_digest()
+    with project.store.in_use(), project.store.scratch() as scratch:
         fresh = replace(project, store=_empty_layers(project.store, scratch))
-        rebuilt = build(fresh, [cell], watch, say, locked_only=True, output=scratch / "image", record=False)[0]
-        if layout.folder.exists():
-            _compare_blobs(layout, rebuilt, project.store)
-        if rebuilt.image.digest != digest:
-            raise _not_the_same(str(cell), f"expected {digest}, the lock gives {rebuilt.image.digest}")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        output = scratch / "image"
+        [rebuilt] = build(fresh, [cell], watch, say, locked_only=True, output=output, record=False)
+        if _holds(layout, expected):
+            _compare_documents(layout)
+            _compare_layers(layout, rebuilt, project.store)
+        if rebuilt.image.digest != expected:
+            raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
+        blobs = {
+            layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
+        }
+        confirm(KnownLayers(project.known_layers), [rebuilt.plan], blobs, project.store)
     return rebuilt.image.digest
 
 
@@ -47,29 +50,50 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
     return Store(scratch / "store")
 
 
-def _compare_blobs(layout: Layout, rebuilt: Built, store: Store) -> None:
-    """Check each blob against its own name, then against the rebuilt one; say where the first difference is."""
+def _holds(layout: Layout, digest: str) -> bool:
+    """Say whether a layout is there, and of the image that is asked about."""
+    return layout.folder.exists() and layout.manifest_digest() == digest
+
+
+def _compare_documents(layout: Layout) -> None:
+    """Check the manifest and the configuration against their own names."""
+    named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
+    for name, digest in named.items():
+        if _digest_of(layout.blob(digest)) != digest:
+            raise _not_the_same(f"the {name} of {layout.folder.name}", f"{_OTHER_BYTES.format(digest)}")
+
+
+def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
+    """Check each layer against its own name, then against the rebuilt one; say where the first difference is."""
     names = [f"{layer.kind} {layer.name}" for layer in rebuilt.plan.layers]
     for name, digest, blob in zip(names, layout.layer_digests(), rebuilt.image.layers, strict=False):
         path = layout.blob(digest)
         actual = _digest_of(path)
         if actual == digest == blob.digest:
             continue
-        expected = rebuilt.layout.blob(blob.digest)
-        detail = "its bytes differ, but its content does not (another compression)"
-        try:
-            differences = diff_layers(path, expected, store, (actual, blob.digest))
-        except Exception as error:  # noqa: BLE001 - a damaged layer may fail in any way, and that is the finding
-            detail = f"it cannot be read: {error}".splitlines()[0]
-        else:
-            if differences:
-                first = differences[0]
-                detail = f"/{first.path}: {first.field} is {first.left}, a rebuild gives {first.right}"
-        what = f"the blob {digest} has other bytes than its name says" if actual != digest else "a rebuild differs"
+        what = _OTHER_BYTES.format(digest) if actual != digest else "a rebuild differs"
+        detail = "it is missing"
+        if actual is not None:
+            expected = rebuilt.layout.blob(blob.digest)
+            detail = _first_difference(path, expected, store, (actual, blob.digest))
         raise _not_the_same(f"layer {name}", f"{what}; {detail}")
 
 
-def _digest_of(path: Path) -> Digest:
+def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
+    try:
+        differences = diff_layers(path, expected, store, digests)
+    except DamagedFileError as error:
+        return f"it cannot be read: {error.why}"
+    if not differences:
+        return "its bytes differ, but its content does not (another compression)"
+    first = differences[0]
+    return f"/{first.path}: {first.field} is {first.left}, a rebuild gives {first.right}"
+
+
+def _digest_of(path: Path) -> Digest | None:
+    """Hash a blob; None when it is not there."""
+    if not path.exists():
+        return None
     with path.open("rb") as file:
         return Digest(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
 

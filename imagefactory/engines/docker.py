@@ -37,4 +37,3 @@ def _refused(why: str) -> EngineError:
         why=why,
         fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
     )
-

@@ -67,7 +67,12 @@ def tiny_model() -> dict[str, bytes]:
                 "use_regex": True,
             },
             "post_processor": None,
-            "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            "decoder": {
+                "type": "ByteLevel",
+                "add_prefix_space": True,
+                "trim_offsets": True,
+                "use_regex": True,
+            },
             "model": {
                 "type": "BPE",
                 "dropout": None,
@@ -90,7 +95,9 @@ def tiny_model() -> dict[str, bytes]:
             "chat_template": _CHAT_TEMPLATE,
         },
     }
-    return {name: (json.dumps(data, indent=1, sort_keys=True) + "\n").encode() for name, data in files.items()}
+    return {
+        name: (json.dumps(data, indent=1, sort_keys=True) + "\n").encode() for name, data in files.items()
+    }
 
 
 def _byte_symbols() -> list[str]:

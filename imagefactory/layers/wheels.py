@@ -91,7 +91,14 @@ def wheel_entries(
     try:
         with ZipFile(wheel) as archive:
             return _Installation(archive, wheel, file, environment, frozenset(without), rehash).run()
-    except (BadZipFile, InstallerError, InvalidRecordEntry, AssertionError, UnicodeDecodeError, KeyError) as error:
+    except (
+        BadZipFile,
+        InstallerError,
+        InvalidRecordEntry,
+        AssertionError,
+        UnicodeDecodeError,
+        KeyError,
+    ) as error:
         raise _bad(file, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
 
@@ -120,23 +127,36 @@ class _Installation(WheelDestination):
         return self.entries
 
     def write_script(
-        self, name: str, module: str, attr: str, section: Literal["console", "gui"]
+        self,
+        name: str,
+        module: str,
+        attr: str,
+        section: Literal["console", "gui"],  # noqa: ARG002
     ) -> RecordEntry | None:
         """Write the program of an entry point."""
         if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+", f"{module}.{attr}"):
             raise _bad(self.file, f"the entry point {name} = {module}:{attr} is not one")
         text = _SCRIPT.format(
-            python=self.environment.interpreter, module=module, imported=attr.split(".")[0], call=attr
+            python=self.environment.interpreter,
+            module=module,
+            imported=attr.split(".", maxsplit=1)[0],
+            call=attr,
         )
         return self._add("scripts", name, Bytes(text.encode()), executable=True)
 
     def write_file(
-        self, scheme: Scheme, path: str | Path, stream: BinaryIO, is_executable: bool
+        self,
+        scheme: Scheme,
+        path: str | Path,
+        stream: BinaryIO,
+        is_executable: bool,  # noqa: FBT001
     ) -> RecordEntry | None:
         """Take a file as it is in the wheel, or as `installer` made it."""
         name = str(path)
         if scheme == "scripts":
-            return self._add(scheme, name, Bytes(_own_interpreter(stream.read(), self.environment)), executable=True)
+            return self._add(
+                scheme, name, Bytes(_own_interpreter(stream.read(), self.environment)), executable=True
+            )
         if isinstance(stream, ZipExtFile):
             info = self.archive.getinfo(stream.name)
             return self._add(scheme, name, self._content(info), executable=is_executable)
@@ -180,9 +200,7 @@ class _Installation(WheelDestination):
         offset = info.header_offset + _LOCAL_HEADER + name_length + extra_length
         promised = self._promised_sha256(info.filename)
         if info.compress_type == ZIP_DEFLATED:
-            return DeflatedSlice(
-                self.path, offset, info.compress_size, info.CRC, info.file_size, promised
-            )
+            return DeflatedSlice(self.path, offset, info.compress_size, info.CRC, info.file_size, promised)
         if info.compress_type == ZIP_STORED:
             return RawSlice(self.path, offset, info.file_size, promised)
         raise _bad(self.file, f"{info.filename} is compressed in a way that wheels do not use")
@@ -265,7 +283,8 @@ def metadata_entries(second_name: Mapping[str, str], environment: Environment) -
     files["RECORD"] = _record_text(rows, f"{folder}/RECORD")
     site = environment.root_of("purelib", name)
     return [
-        Entry(ImagePath(f"{site}/{folder}/{file}"), Kind.FILE, 0o644, Bytes(data)) for file, data in files.items()
+        Entry(ImagePath(f"{site}/{folder}/{file}"), Kind.FILE, 0o644, Bytes(data))
+        for file, data in files.items()
     ]
 
 

@@ -288,7 +288,7 @@ def test_a_mirror_that_fails_halfway_is_passed_over_for_the_next(
     def flaky(url: str) -> bytes:
         if url.endswith("InRelease"):
             return (archive.suite(url.split("/")[-2]) / "InRelease").read_bytes()
-        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="")
+        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="Try again.")
 
     monkeypatch.setattr("imagefactory.resolve.mirrors._download", flaky)
     both = replace(archive.mirrors, main=("http://flaky.example", *archive.mirrors.main))

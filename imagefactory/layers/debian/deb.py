@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, IO, Protocol, cast
+from typing import IO, BinaryIO, Protocol, cast
 
 import zstandard
 
