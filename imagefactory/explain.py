@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.cells import Cell
-from imagefactory.errors import PathNotFoundError
+from imagefactory.errors import PathNotFoundError, did_you_mean
 from imagefactory.layers.records import read_owners
 from imagefactory.plan import Layer, make_plan
 from imagefactory.project import Project
