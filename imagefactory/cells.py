@@ -103,6 +103,13 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
     return found
 
 
+def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
+    """Check a condition on a cell, apart from its drafter."""
+    return _holds(
+        condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    )
+
+
 def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:
     """Say where the CUDA kernels of a cell have to come from, before a lock settles it."""
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]

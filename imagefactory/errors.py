@@ -215,6 +215,12 @@ class DiskFullError(FactoryError):
     exit_code = 42
 
 
+class OutputError(FactoryError):
+    """The place that was named for an image cannot be written to, or holds something else."""
+
+    exit_code = 43
+
+
 # --- the Debian base: 50-59 ----------------------------------------------------------------------
 
 
@@ -297,3 +303,66 @@ class StoreBusyError(FactoryError):
     """A build is using what was to be removed."""
 
     exit_code = 68
+
+
+class WorkerLostError(FactoryError):
+    """A process that built a layer was killed from outside, mostly because memory ran out."""
+
+    exit_code = 69
+
+
+# --- mods: 80-89 ---------------------------------------------------------------------------------
+
+
+class ModManifestError(FactoryError):
+    """A mod.yaml is wrong: a key, a value, a reference, a circle."""
+
+    exit_code = 80
+
+
+class AnchorError(FactoryError):
+    """An anchor occurs not once, but never or several times."""
+
+    exit_code = 81
+
+
+class PatchError(FactoryError):
+    """A diff does not fit where it says, or touches what it does not declare."""
+
+    exit_code = 82
+
+
+class ModFileError(FactoryError):
+    """A file that a mod changes is missing, or one that it adds is there already."""
+
+    exit_code = 83
+
+
+class ModCheckError(FactoryError):
+    """A statement of a mod does not hold in the patched tree, or the tree no longer compiles."""
+
+    exit_code = 84
+
+
+class ModConflictError(FactoryError):
+    """Two mods touch the same lines, or say that they cannot be together."""
+
+    exit_code = 85
+
+
+class ModNotApplicableError(FactoryError):
+    """A mod that was named does not apply to this version."""
+
+    exit_code = 86
+
+
+class ModClaimError(FactoryError):
+    """A mod claims a version for which it does not hold."""
+
+    exit_code = 87
+
+
+class SourceMissingError(FactoryError):
+    """The sources that a mod changes are out of reach."""
+
+    exit_code = 88

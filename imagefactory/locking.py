@@ -13,17 +13,20 @@ from imagefactory.locks import (
     BaseLock,
     MadeFrom,
     ModelLock,
+    SourceLock,
     WheelLock,
     base_lock_path,
     model_lock_path,
+    source_lock_path,
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix
 from imagefactory.project import Project
 from imagefactory.resolve.debs import lock_base
-from imagefactory.resolve.index import IndexConfig
+from imagefactory.resolve.index import IndexConfig, Indexes
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.models import lock_revision
+from imagefactory.resolve.sources import lock_sources
 from imagefactory.resolve.wheels import WheelRequest, lock_wheels
 
 Say = Callable[[str], None]
@@ -49,6 +52,7 @@ def make_locks(
     wheels = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
     for cell in wheels.values():
         yield _make_wheel_lock(project, cell, upgrade, say)
+    yield _make_source_lock(project, say)
     yield _make_model_lock(project, look_up=models, say=say)
 
 
@@ -60,14 +64,18 @@ def locked_cells(project: Project) -> list[Cell]:
 def check_locks(project: Project) -> list[Path]:
     """Compare every lock with the matrix; any disagreement is an error that says which and why."""
     matrix = project.matrix
-    expected: dict[Path, MadeFrom] = {model_lock_path(project.locks): models_made_from(matrix)}
+    expected: dict[Path, MadeFrom] = {
+        model_lock_path(project.locks): models_made_from(matrix),
+        source_lock_path(project.locks): sources_made_from(matrix),
+    }
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
     # layers.toml records what layers come out as; it answers nothing in the matrix.
     present = {path for path in project.locks.glob("**/*.toml") if path.name != "layers.toml"}
     needed = {project.base_lock_path(cell) for cell in locked_cells(project)} | {
-        model_lock_path(project.locks)
+        model_lock_path(project.locks),
+        source_lock_path(project.locks),
     }
     drifts: list[tuple[Path, str]] = []
     for path in sorted(present | needed):
@@ -117,6 +125,15 @@ def models_made_from(matrix: Matrix) -> MadeFrom:
     return {
         f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
         for name, model in matrix.models.items()
+    }
+
+
+def sources_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum which releases the matrix has."""
+    return {
+        f"vllm.{name}": checksum(version.release)
+        for name, version in matrix.vllm.items()
+        if version.release is not None
     }
 
 
@@ -179,6 +196,18 @@ def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: S
     return LockResult(path, changed=lock.write(path))
 
 
+def _make_source_lock(project: Project, say: Say) -> LockResult:
+    path = source_lock_path(project.locks)
+    made_from = sources_made_from(project.matrix)
+    if path.exists() and SourceLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    releases = [version.release for version in project.matrix.vllm.values() if version.release is not None]
+    say(f"Looking up the archives of {len(releases)} releases")
+    indexes = Indexes(IndexConfig.from_environment())
+    sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
+    return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
+
+
 def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
     path = model_lock_path(project.locks)
     old = project.model_lock
@@ -212,6 +241,9 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
     """Say in what a lock does not answer the matrix, or that it is a copy of another place's lock."""
     if path == model_lock_path(project.locks):
         yield from _differences(ModelLock.read(path).made_from, expected)
+        return
+    if path == source_lock_path(project.locks):
+        yield from _differences(SourceLock.read(path).made_from, expected)
         return
     lock: WheelLock | BaseLock
     if path.name.startswith("linux-"):

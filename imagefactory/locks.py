@@ -157,6 +157,29 @@ class BaseLock(_Lock):
     debs: tuple[LockedDeb, ...] = Field(min_length=1)
 
 
+class LockedSource(_Frozen):
+    """A release's archive that mods are checked against: its sdist, or one of its wheels."""
+
+    name: str
+    version: str
+    file: str
+    sha256: Hash
+    size: int
+
+
+class SourceLock(_Lock):
+    """The archives of every vLLM release of the matrix."""
+
+    header: ClassVar[str] = "One wheel and the sdist of every vLLM release: what mods are checked against."
+
+    sources: tuple[LockedSource, ...] = ()
+
+    def find(self, version: str, suffix: str) -> LockedSource | None:
+        """Give the wheel (`.whl`) or the sdist (`.tar.gz`) of a release."""
+        found = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
+        return next(found, None)
+
+
 class LockedRevision(_Frozen):
     """A model repository at one commit."""
 
@@ -184,6 +207,11 @@ def wheel_lock_path(root: Path, vllm: str, arch: str, platform: str) -> Path:
 def base_lock_path(root: Path, base: str, platform: str) -> Path:
     """Say where the Debian packages of a base are locked."""
     return root / base / f"{platform.replace('/', '-')}.toml"
+
+
+def source_lock_path(root: Path) -> Path:
+    """Say where the archives of vLLM releases are locked."""
+    return root / "sources.toml"
 
 
 def model_lock_path(root: Path) -> Path:

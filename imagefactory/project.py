@@ -10,12 +10,15 @@ from imagefactory.cells import Cell
 from imagefactory.locks import (
     BaseLock,
     ModelLock,
+    SourceLock,
     WheelLock,
     base_lock_path,
     model_lock_path,
+    source_lock_path,
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix, load_matrix
+from imagefactory.mods.manifest import Mod, load_mods
 from imagefactory.store import Store
 
 
@@ -76,6 +79,16 @@ class Project:
     def substitute_base_lock(self, cell: Cell, lock: BaseLock) -> None:
         """Use other Debian packages than the locked ones from here on."""
         self._base_locks[self.base_lock_path(cell)] = lock
+
+    @cached_property
+    def source_lock(self) -> SourceLock:
+        """The archives that mods are checked against."""
+        return SourceLock.read(source_lock_path(self.locks))
+
+    @cached_property
+    def mods(self) -> dict[str, Mod]:
+        """Every mod of the checkout, by name."""
+        return load_mods(self.root / "mods")
 
     @cached_property
     def model_lock(self) -> ModelLock:

@@ -1,0 +1,114 @@
+"""Reading the files that mods change: out of wheels by range request, out of sdists, or from a folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import requests
+
+from imagefactory.downloads import Wanted, fetch
+from imagefactory.errors import SourceMissingError
+from imagefactory.locks import LockedSource
+from imagefactory.ranges import RangeFile
+from imagefactory.resolve.index import Indexes
+from imagefactory.store import Store
+
+FACTS = "source-files-1"
+
+
+class FolderSource:
+    """A checked-out tree: a nightly, a pull request, a plugin's repository."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, path: str) -> str | None:
+        """Read a file of the tree."""
+        file = self.folder / path
+        return file.read_text("utf-8") if file.is_file() else None
+
+
+class ReleaseSource:
+    """The files of a release, read from its wheel or sdist once and remembered under the archive's hash."""
+
+    def __init__(self, locked: LockedSource, indexes: Indexes, store: Store) -> None:
+        self._locked = locked
+        self._indexes = indexes
+        self._store = store
+        self._memory_file = store.facts(FACTS, locked.sha256)
+        self._memory: dict[str, str | None] = _recall(self._memory_file)
+        self._lock = threading.Lock()
+        self._open: Callable[[str], str | None] | None = None
+
+    def read(self, path: str) -> str | None:
+        """Read a file of the release."""
+        with self._lock:
+            if path not in self._memory:
+                if self._open is None:
+                    self._open = self._opened()
+                self._memory[path] = self._open(path)
+                with self._store.writing(self._memory_file) as file:
+                    file.write(json.dumps(self._memory, sort_keys=True).encode())
+            return self._memory[path]
+
+    def _opened(self) -> Callable[[str], str | None]:
+        return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
+
+    def _open_wheel(self) -> Callable[[str], str | None]:
+        local = self._store.download(self._locked.sha256)
+        if local.exists():
+            archive = ZipFile(local)
+        else:
+            archive = ZipFile(RangeFile(self._location(), requests.Session()))  # type: ignore[arg-type]
+        names = frozenset(archive.namelist())
+        return lambda path: archive.read(path).decode() if path in names else None
+
+    def _open_sdist(self) -> Callable[[str], str | None]:
+        """A tar.gz cannot be read in places: it is fetched whole, once."""
+        wanted = Wanted(self._locked.file, self._locked.sha256, self._locked.size, lambda: [self._location()])
+        with requests.Session() as session:
+            local = fetch(wanted, self._store, session, lambda _: None)
+        with tarfile.open(local) as archive:
+            members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
+
+        def read(path: str) -> str | None:
+            if path not in members:
+                return None
+            with tarfile.open(local) as archive:
+                file = archive.extractfile(members[path])
+                return io.TextIOWrapper(file, "utf-8").read() if file is not None else None
+
+        return read
+
+    def _location(self) -> str:
+        for offer in self._indexes.files(self._locked.name):
+            if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256):
+                return offer.url
+        raise SourceMissingError(
+            f"{self._locked.file} is on no configured index.",
+            where=self._locked.file,
+            why="The files that mods change are read from it.",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
+        )
+
+
+def git_source(repository: str) -> FolderSource | None:
+    """Find a checkout of a git source that the user put somewhere: FACTORY_SOURCE_<NAME> names the folder."""
+    name = repository.rpartition("/")[2].upper().replace("-", "_").replace(".", "_")
+    folder = os.environ.get(f"FACTORY_SOURCE_{name}")
+    return FolderSource(Path(folder)) if folder else None
+
+
+def _recall(memory: Path) -> dict[str, str | None]:
+    if not memory.exists():
+        return {}
+    data: dict[str, str | None] = json.loads(memory.read_text("utf-8"))
+    return data
+
