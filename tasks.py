@@ -20,6 +20,7 @@ from invoke.tasks import task
 from imagefactory.errors import FactoryError
 
 ROOT = Path(__file__).resolve().parent
+INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 CHECKS = ("ruff check .", "ruff format --check .", "mypy", "shellcheck inv .ci/run")
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
@@ -42,6 +43,10 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
             except BrokenPipeError:
                 # The reader (head, less) went away; that is its right.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            except KeyboardInterrupt:
+                print("interrupted; what is finished is kept", file=sys.stderr, flush=True)
+                # Not sys.exit: it would wait for downloads from a server that has fallen silent.
+                os._exit(INTERRUPTED)
 
         return task(**options)(run)
 
@@ -262,8 +267,8 @@ def explain(context: Context, path: str, target: list[str]) -> None:
 )
 def clean(
     context: Context,
-    older_than: float = 0,
-    larger_than: float = -1,
+    older_than: float = -1.0,
+    larger_than: float = -1.0,
     everything: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -272,7 +277,7 @@ def clean(
     from imagefactory.cleaning import clean
     from imagefactory.project import Project
 
-    days = older_than or (30 if larger_than < 0 else None)
+    days = older_than if older_than >= 0 else 30 if larger_than < 0 else None
     cleaned = clean(
         Project(ROOT).store,
         older_than=None if everything else days,

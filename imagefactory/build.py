@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import UnknownNameError
+from imagefactory.errors import NotReproducibleError, UnknownNameError
 from imagefactory.known import KnownLayers
-from imagefactory.layers.records import read_blob_record
+from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
-from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.oci.layout import Layout, write_layout, writing_output
 from imagefactory.plan import Layer, Plan, make_plan
 from imagefactory.planview import LAST_PLAN
 from imagefactory.project import Project
-from imagefactory.store import Store
+from imagefactory.store import Store, locked
 from imagefactory.targets import select
 
 if TYPE_CHECKING:
@@ -50,30 +50,57 @@ def build(
     record: bool = True,
 ) -> list[Built]:
     """Build the images of cells; layers that several of them share are built once."""
+    known = KnownLayers(project.known_layers)
     with project.store.in_use():
+        project.store.sweep()
         plans, blobs = _make_layers(project, cells, watch, say, locked_only=locked_only, workers=workers)
-        known = KnownLayers(project.known_layers)
-        for plan in plans:
-            for layer in plan.layers:
-                known.confirm(layer, blobs[layer.key])
-        built = []
-        for plan in plans:
-            image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
-            folder = (output / plan.cell.slug if output and len(plans) > 1 else output) or project.build_folder(plan.cell)
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            layout = write_layout(image, plan.cell.slug, project.store, folder)
-            write_text_atomically(folder / LAST_PLAN, plan.model_dump_json(indent=1))
-            built.append(Built(plan, image, layout))
+        if record:
+            confirm(known, plans, blobs, project.store)
+        built = [
+            _lay_out(plan, blobs, project, _folder(project, plan, output, several=len(plans) > 1))
+            for plan in plans
+        ]
     if record:
-        _remember(project, known, [item.plan for item in built if item.plan.locked], blobs)
+        _remember(project, known, [plan for plan in plans if plan.locked], blobs)
     return built
 
 
+def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
+    """Stop when a layer is not what is on record for its key, and do not take it from the cache again."""
+    for layer in (layer for plan in plans for layer in plan.layers):
+        try:
+            known.confirm(layer, blobs[layer.key])
+        except NotReproducibleError:
+            store.layer(layer.key).unlink(missing_ok=True)
+            raise
+
+
+def _folder(project: Project, plan: Plan, output: Path | None, *, several: bool) -> Path:
+    if output is None:
+        return project.build_folder(plan.cell)
+    return output / plan.cell.slug if several else output
+
+
+def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder: Path) -> Built:
+    image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
+    layout = write_layout(image, plan.cell.slug, project.store, folder)
+    with writing_output(folder):
+        write_text_atomically(folder / LAST_PLAN, plan.model_dump_json(indent=1))
+    return Built(plan, image, layout)
+
+
 def _make_layers(
-    project: Project, cells: Sequence[Cell], watch: Watcher, say: Say, *, locked_only: bool, workers: int | None
+    project: Project,
+    cells: Sequence[Cell],
+    watch: Watcher,
+    say: Say,
+    *,
+    locked_only: bool,
+    workers: int | None,
 ) -> tuple[list[Plan], dict[Sha256, Blob]]:
     """Plan, and build the layers that are missing. What downloads or builds is imported only when needed."""
     plans = [make_plan(project, cell) for cell in cells]
+    watch.layers(_layers(plans))
     blobs, missing = _recall(plans, project.store)
     wanted: Callable[[Layer], Sequence[Wanted]] = lambda _: ()  # noqa: E731 - replaced below where there are inputs
     if any(layer.inputs for layer in missing):
@@ -81,10 +108,10 @@ def _make_layers(
 
         sources = Sources(project, cells)
         wanted = sources.wanted
-        if not locked_only and sources.replace_vanished_debs(plans, say):
+        if not locked_only and sources.replace_vanished_debs(plans, watch, say):
             plans = [make_plan(project, cell) for cell in cells]
+            watch.layers(_layers(plans))
             blobs, missing = _recall(plans, project.store)
-    watch.layers(list({layer.key: layer for plan in plans for layer in plan.layers}.values()))
     for key, blob in blobs.items():
         watch.state(key, "cached", blob.size, blob.size)
     if missing:
@@ -94,20 +121,28 @@ def _make_layers(
     return plans, blobs
 
 
+def _layers(plans: Iterable[Plan]) -> list[Layer]:
+    """List the layers of plans, each once."""
+    return list({layer.key: layer for plan in plans for layer in plan.layers}.values())
+
+
 def _recall(plans: Sequence[Plan], store: Store) -> tuple[dict[Sha256, Blob], list[Layer]]:
     """Divide the layers of plans into those that are here and those that are not."""
     blobs: dict[Sha256, Blob] = {}
-    missing: dict[Sha256, Layer] = {}
-    for layer in (layer for plan in plans for layer in plan.layers):
+    missing: list[Layer] = []
+    for layer in _layers(plans):
         blob = read_blob_record(layer.key, store)
         if blob is None:
-            missing[layer.key] = layer
+            missing.append(layer)
         else:
             blobs[layer.key] = blob
-    return blobs, list(missing.values())
+            mark_layer_used(layer.key, blob, store)
+    return blobs, missing
 
 
-def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False) -> list[tuple[Cell, Layout, str]]:
+def built_layouts(
+    project: Project, targets: Sequence[str], *, one: bool = False
+) -> list[tuple[Cell, Layout, str]]:
     """Find the images that were built for targets, each with the name it goes by in an engine."""
     cells = select(project.matrix, targets or [next(iter(project.matrix.models))])
     if one and len(cells) > 1:
@@ -126,7 +161,9 @@ def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False
     return found
 
 
-def _remember(project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]) -> None:
+def _remember(
+    project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
+) -> None:
     """Record what new layers came out as, and forget those that no locked target has any more."""
     found = {
         layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
@@ -138,10 +175,13 @@ def _remember(project: Project, known: KnownLayers, plans: Sequence[Plan], blobs
         return
     from imagefactory.locking import locked_cells  # noqa: PLC0415 - brings the resolvers along
 
+    as_locked = Project(project.root, project.store)  # without successors of vanished packages
     needed = {
         layer.key
-        for cell in locked_cells(project)
-        if project.is_locked(cell)
-        for layer in make_plan(project, cell).layers
+        for cell in locked_cells(as_locked)
+        if as_locked.is_locked(cell)
+        for layer in make_plan(as_locked, cell).layers
     }
-    known.record(found, needed)
+    # Another build may have added to the record since this one read it.
+    with locked(project.store.root / ".recording"):
+        KnownLayers(project.known_layers).record(found, needed)

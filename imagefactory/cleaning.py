@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.store import Store
+from imagefactory.store import WRITING, Store
 
 _PARTS = ("downloads", "blobs", "layers", "facts")
 DAY = 86_400
+HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,35 @@ def clean(
                 removed.append(path)
                 freed += size
         if not dry_run:
-            for path in removed:
+            for path in [*removed, *_leftovers(store)]:
                 path.unlink(missing_ok=True)
-            shutil.rmtree(store.root / "scratch", ignore_errors=True)
+            store.sweep()
     return Cleaned(len(removed), freed, total - freed)
 
 
 def _files(store: Store) -> list[tuple[Path, float, int]]:
     """List the store's files with the time of their last use and their size."""
     found: list[tuple[Path, float, int]] = []
-    for part in _PARTS:
-        for path in (store.root / part).glob("**/*"):
-            if path.is_file():
-                status = path.stat()
-                found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
+    for path in _everything(store):
+        if not _is_leftover(path):
+            status = path.stat()
+            found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
     return found
+
+
+def _leftovers(store: Store) -> Iterator[Path]:
+    """List lock files, and files that a killed process did not finish; nobody needs them once builds rest.
+
+    A lock is made without a build, and may just be remembering what it read.
+    """
+    for path in _everything(store):
+        if _is_leftover(path) and path.stat().st_mtime < time.time() - HOUR:
+            yield path
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(WRITING) or path.suffix == ".lock"
+
+
+def _everything(store: Store) -> Iterator[Path]:
+    return (path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file())

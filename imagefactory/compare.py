@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from imagefactory.store import Store
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
+_FOLDER = "directory"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,11 @@ def _merged(layout: Layout, store: Store) -> dict[str, Listed]:
                 gone = f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
                 merged.pop(gone, None)
                 _remove(merged, f"{gone}/")
-        merged |= {entry.path: entry for entry in _without_whiteouts(listing)}
+        for entry in _without_whiteouts(listing):
+            below = merged.get(entry.path)
+            if below is not None and below.kind == _FOLDER != entry.kind:
+                _remove(merged, f"{entry.path}/")
+            merged[entry.path] = entry
     return merged
 
 
@@ -81,9 +85,7 @@ def _remove(merged: dict[str, Listed], prefix: str) -> None:
 
 
 def _diff_configs(left: Layout, right: Layout) -> Iterator[Difference]:
-    one, other = (
-        json.loads(layout.blob(layout.config_digest()).read_bytes()) for layout in (left, right)
-    )
+    one, other = left.config(), right.config()
     for section in sorted(one.keys() | other.keys()):
         before, after = one.get(section), other.get(section)
         if section == "config" and isinstance(before, dict) and isinstance(after, dict):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +26,12 @@ _STYLES: dict[State, str] = {
 }
 _TOLD: tuple[State, ...] = ("cached", "done")
 """What a plain log says of a layer; steps in between would be noise."""
+_URGENCY: tuple[State, ...] = ("splicing", "downloading", "waiting", "done", "cached")
+_FRAME = 3
+"""Lines around the rows of the table: the heading, the sum, and one for the cursor."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
     label: str
     state: State = "waiting"
@@ -63,16 +66,23 @@ class _Rows:
 
 
 class LiveDisplay(_Rows):
-    """A table that is redrawn while the build runs."""
+    """A table that is redrawn while the build runs; on a small terminal, of the layers that something happens to."""
 
-    def __rich__(self) -> Table:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = list(self.rows.values())
+        room = max((options.height or console.height) - _FRAME, 1)
+        shown = rows if len(rows) <= room else sorted(rows, key=lambda row: _URGENCY.index(row.state))[:room]
         table = Table(box=None, pad_edge=False)
-        for heading, justify in (("layer", "left"), ("state", "left"), ("bytes", "right"), ("", "right")):
-            table.add_column(heading, justify="right" if justify == "right" else "left")
-        for row in self.rows.values():
+        table.add_column("layer", no_wrap=True, overflow="ellipsis")
+        table.add_column("state", no_wrap=True)
+        table.add_column("bytes", justify="right", no_wrap=True)
+        table.add_column("", justify="right", no_wrap=True)
+        for row in (row for row in rows if row in shown):
             amount = size(row.done) if row.done >= row.total else f"{size(row.done)} of {size(row.total)}"
             table.add_row(row.label, Text(row.state, _STYLES[row.state]), amount, row.rate())
-        return table
+        yield table
+        ready = sum(row.state in _TOLD for row in rows)
+        yield Text(f"{ready} of {len(rows)} layers are ready", "dim")
 
     def state(self, key: Sha256, state: State, done: int, total: int) -> None:
         """Hear how far a layer is."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from imagefactory.cells import Cell
-from imagefactory.errors import PathNotFoundError, did_you_mean
+from imagefactory.errors import PathNotFoundError
 from imagefactory.layers.records import read_owners
 from imagefactory.plan import Layer, make_plan
 from imagefactory.project import Project
@@ -39,10 +41,19 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
         f"Nothing in {cell} owns /{wanted}.",
         where=str(cell),
         why="No layer that was built here has this path." if built else "The image has not been built here.",
-        fix=f"{did_you_mean(wanted, known).capitalize()}"
-        if built
-        else f"Run `invoke build --target {cell}` first.",
+        fix=_nearest(wanted, known) if built else f"Run `invoke build --target {cell}` first.",
     )
+
+
+def _nearest(wanted: str, known: Iterable[str]) -> str:
+    """Say what may have been meant: the same name elsewhere, else a like name in the same folder."""
+    folder, _, name = wanted.rpartition("/")
+    namesakes = sorted(path for path in known if path.rpartition("/")[2] == name)
+    siblings = sorted(path for path in known if path.rpartition("/")[0] == folder)
+    near = namesakes or get_close_matches(wanted, siblings, n=3)
+    if not near:
+        return "Check the spelling, and name a file: folders belong to nobody."
+    return f"Did you mean {' or '.join(f'/{path}' for path in near[:3])}?"
 
 
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from imagefactory.cells import Cell
 from imagefactory.downloads import Downloader, Wanted
+from imagefactory.engines.watch import Watcher
 from imagefactory.errors import DownloadError
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedWheel
@@ -18,6 +19,10 @@ from imagefactory.resolve.index import IndexConfig, Indexes, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
 
 Say = Callable[[str], None]
+VANISHED = (
+    "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
+    "lock its successor: `invoke lock --upgrade base`."
+)
 
 
 class Sources:
@@ -38,7 +43,7 @@ class Sources:
             for item in layer.inputs
         ]
 
-    def replace_vanished_debs(self, plans: Sequence[Plan], say: Say) -> bool:
+    def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.
 
         A security update removes what it replaces. That must not stop somebody who builds for the first time; the
@@ -46,33 +51,46 @@ class Sources:
         """
         changed = False
         for plan in plans:
-            if read_blob_record(plan.layers[0].key, self.project.store) is not None:
+            base = plan.layers[0]
+            if read_blob_record(base.key, self.project.store) is not None:
                 continue
             lock = self.project.base_lock(plan.cell)
-            debs = self._available_debs(lock, say)
+            there = self._fetch_debs(lock, base, watch)
+            debs = lock.debs if all(there) else self._with_successors(lock, there, say)
             if debs != lock.debs:
                 changed = True
-                self.project.substitute_base_lock(plan.cell, lock.model_copy(update={"debs": debs, "integrity": ""}))
+                other = lock.model_copy(update={"debs": debs, "integrity": ""})
+                self.project.substitute_base_lock(plan.cell, other)
         return changed
 
-    def _available_debs(self, lock: BaseLock, say: Say) -> tuple[LockedDeb, ...]:
+    def _fetch_debs(self, lock: BaseLock, base: Layer, watch: Watcher) -> list[bool]:
+        """Download the packages of a base; say of each whether it is there."""
+        there: list[bool] = []
+        fetched = 0
         with Downloader(self.project.store) as downloader:
             futures = [downloader.submit(self._deb(lock, deb), lambda _: None) for deb in lock.debs]
-            there = [not isinstance(future.exception(), DownloadError) for future in futures]
-            for future in futures:
-                if not isinstance(future.exception(), DownloadError):
-                    future.result()  # another failure is not a vanished file
-        if all(there):
-            return lock.debs
+            for deb, future in zip(lock.debs, futures, strict=True):
+                try:
+                    future.result()
+                except DownloadError:  # another failure is not a vanished file
+                    there.append(False)
+                    continue
+                there.append(True)
+                fetched += deb.size
+                watch.state(base.key, "downloading", fetched, base.download)
+        return there
+
+    def _with_successors(self, lock: BaseLock, there: Sequence[bool], say: Say) -> tuple[LockedDeb, ...]:
         debian = self.project.matrix.bases[lock.base].debian
         index = read_index(debian=debian, platform=lock.platform, mirrors=self._mirrors(lock), say=say)
         replaced = tuple(
             deb if here else successor(deb, index) for deb, here in zip(lock.debs, there, strict=True)
         )
-        for old, new in zip(lock.debs, replaced, strict=True):
-            if old != new:
-                say(f"{old.name} {old.version} has vanished from every mirror; {new.version} takes its place")
-        say("The image is not what the lock says: it is labelled locked=no and cannot be published.")
+        changes = [(old, new) for old, new in zip(lock.debs, replaced, strict=True) if old != new]
+        for old, new in changes:
+            say(f"{old.name} {old.version} has vanished from every mirror; {new.version} takes its place")
+        if changes:
+            say("The image is not what the lock says: it is labelled locked=no and cannot be published.")
         return replaced
 
     def _base_locks(self) -> list[BaseLock]:
@@ -98,4 +116,7 @@ class Sources:
         return Wanted(wheel.file, wheel.sha256, wheel.size, locations)
 
     def _deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
-        return Wanted(deb.file, deb.sha256, deb.size, lambda: deb_locations(deb, lock.suites, self._mirrors(lock)))
+        def locations() -> list[str]:
+            return deb_locations(deb, lock.suites, self._mirrors(lock))
+
+        return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)

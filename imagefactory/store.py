@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,9 @@ from platformdirs import user_cache_path
 
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors import DiskFullError, StoreBusyError
+
+WRITING = ".writing-"
+"""How the names of files begin that are not finished."""
 
 
 def default_root() -> Path:
@@ -50,20 +54,51 @@ class Store:
         """Say where small facts read from a file (its zip directory, its architectures) are kept."""
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
 
-    def scratch(self) -> Path:
-        """Make a folder for work in progress, on the disk of the store."""
+    @contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Lend a folder for work in progress, on the disk of the store; afterwards it is gone."""
         parent = self.root / "scratch"
         with translating_disk_full(parent):
             parent.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(dir=parent, prefix=f"{os.getpid()}-"))
+            # Nobody may sweep the folder before it is marked as taken.
+            with locked(parent / ".lock"):
+                folder = Path(tempfile.mkdtemp(dir=parent))
+                taken = (folder / ".taken").open("w")
+                fcntl.flock(taken, fcntl.LOCK_EX)
+        with taken:
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove what killed builds left; the folders of those that are alive are locked, and stay."""
+        parent = self.root / "scratch"
+        if not parent.is_dir():
+            return
+        with locked(parent / ".lock"):
+            for folder in (path for path in parent.iterdir() if path.is_dir()):
+                with (folder / ".taken").open("w") as taken:
+                    try:
+                        fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def adopt(self, file: Path, target: Path) -> None:
         """Move a finished file to its place, once it is safely on disk."""
         with translating_disk_full(target):
             target.parent.mkdir(parents=True, exist_ok=True)
+            file.chmod(0o644)
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-            os.replace(file, target)
+            file.replace(target)
+
+    def mark_used(self, *paths: Path) -> None:
+        """Note that files were of use just now: `clean` takes the longest unused first."""
+        for path in paths:
+            with suppress(OSError):  # somebody else's file, or a disk that is read only
+                os.utime(path)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -87,8 +122,10 @@ class Store:
 
     @contextmanager
     def _usage_lock(self, mode: int) -> Iterator[None]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".in-use").open("a") as file:
+        with translating_disk_full(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / ".in-use").open("a")
+        with file:
             fcntl.flock(file, mode)
             yield
 
@@ -97,17 +134,31 @@ class Store:
         """Open a temporary file that becomes `target` when the block ends well, and vanishes otherwise."""
         with translating_disk_full(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=target.parent, prefix=".writing-")
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=WRITING)
+            temporary = Path(name)
             try:
                 with os.fdopen(handle, "wb") as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
-                os.chmod(name, 0o644)
-                os.replace(name, target)
+                temporary.chmod(0o644)
+                temporary.replace(target)
             except BaseException:
-                os.unlink(name)
+                temporary.unlink(missing_ok=True)
                 raise
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Wait until nobody else holds this file; a process that dies lets go of it."""
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Tell a full disk (or a used-up quota) from other failures."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -116,7 +167,7 @@ def translating_disk_full(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             raise
         raise DiskFullError(
             "There is no space left to write to.",

@@ -7,31 +7,54 @@ on the order in which they finish.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import queue
+import signal
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from filelock import FileLock
 
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
+from imagefactory.errors import WorkerLostError
 from imagefactory.layers.build import build_layer
 from imagefactory.layers.records import read_blob_record
 from imagefactory.oci.blob import Blob
 from imagefactory.plan import Layer
-from imagefactory.store import Store
+from imagefactory.store import Store, translating_disk_full
 
 if TYPE_CHECKING:
     from imagefactory.downloads import Wanted
 
 SMALL_WORK = 32_000_000
 """Less than this (bytes to unpack) is done at once; starting processes would take longer."""
+
+
+class _Reports(Protocol):
+    """How builders tell of their progress: a queue between processes, or one within this process."""
+
+    def put(self, report: tuple[Sha256, int]) -> None: ...
+
+    def get(self) -> tuple[Sha256, int]: ...
+
+    def empty(self) -> bool: ...
 
 
 @dataclass
@@ -93,20 +116,23 @@ class _Construction:
     def run(self) -> dict[Sha256, Blob]:
         small = sum(job.layer.unpacked for job in self.jobs.values()) < SMALL_WORK
         context = multiprocessing.get_context("forkserver")
-        reports: Any = queue.SimpleQueue() if small else context.SimpleQueue()
+        reports: _Reports = queue.SimpleQueue() if small else context.SimpleQueue()
         with ExitStack() as stack:
-            builders = stack.enter_context(_builders(small=small, workers=self.workers, context=context, reports=reports))
-            pending = self._start_downloads(stack) if self.files else {}
-            for job in self.jobs.values():
-                self.watch.state(job.layer.key, "waiting", 0, job.layer.download)
-                if not job.missing:
-                    pending[self._start(builders, job)] = job.layer.key
+            builders = stack.enter_context(
+                _builders(small=small, workers=self.workers, context=context, reports=reports)
+            )
+            pending: dict[Future[Any], Sha256] = {}
             try:
+                pending |= self._start_downloads(stack) if self.files else {}
+                for job in self.jobs.values():
+                    self.watch.state(job.layer.key, "waiting", 0, job.layer.download)
+                    if not job.missing:
+                        pending[self._start(builders, job)] = job.layer.key
                 return self._until_done(pending, builders, reports)
-            except BaseException:
-                for future in pending:
-                    future.cancel()
-                builders.shutdown(wait=False, cancel_futures=True)
+            except BaseException as error:
+                _stop_at_once(builders)
+                if isinstance(error, BrokenExecutor):
+                    raise _worker_lost(self.workers) from None
                 raise
 
     def _start_downloads(self, stack: ExitStack) -> dict[Future[Any], Sha256]:
@@ -117,7 +143,9 @@ class _Construction:
             downloader.submit(item, self._reporter(sha256)): sha256 for sha256, item in self.files.items()
         }
 
-    def _until_done(self, pending: dict[Future[Any], Sha256], builders: Executor, reports: Any) -> dict[Sha256, Blob]:
+    def _until_done(
+        self, pending: dict[Future[Any], Sha256], builders: Executor, reports: _Reports
+    ) -> dict[Sha256, Blob]:
         blobs: dict[Sha256, Blob] = {}
         while pending:
             done, _ = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -142,7 +170,7 @@ class _Construction:
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
 
-    def _tell(self, reports: Any) -> None:
+    def _tell(self, reports: _Reports) -> None:
         """Pass on what downloads and builders reported."""
         while not self.progress.empty():
             sha256, done = self.progress.get()
@@ -156,28 +184,71 @@ class _Construction:
             self.watch.state(key, "splicing", done, self.jobs[key].layer.unpacked)
 
 
-_reports: Any = None
+_reports: _Reports
 
 
-def _builders(*, small: bool, workers: int, context: BaseContext, reports: Any) -> Executor:
+def _builders(*, small: bool, workers: int, context: BaseContext, reports: _Reports) -> Executor:
     if small:
         return ThreadPoolExecutor(1, initializer=_take_reports, initargs=(reports,))
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_take_reports, initargs=(reports,))
+    _start_forkserver()
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_work, initargs=(reports,))
 
 
-def _take_reports(reports: Any) -> None:
+def _start_forkserver() -> None:
+    """Start the parent of the workers deaf to Ctrl-C, and them with it: it is for us to stop them."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def _stop_at_once(builders: Executor) -> None:
+    """Kill the workers: whatever they are at, they leave nothing half-valid."""
+    if isinstance(builders, ProcessPoolExecutor):
+        for worker in multiprocessing.active_children():
+            worker.kill()
+    builders.shutdown(wait=False, cancel_futures=True)
+
+
+def _worker_lost(workers: int) -> WorkerLostError:
+    return WorkerLostError(
+        "A process that built a layer was killed.",
+        where=f"one of {workers} workers",
+        why="It did not stop by itself; mostly the system kills a process because memory ran out.",
+        fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
+    )
+
+
+def _take_reports(reports: _Reports) -> None:
     global _reports  # noqa: PLW0603 - the only way to hand a queue to the processes of a pool
     _reports = reports
+
+
+def _begin_work(reports: _Reports) -> None:
+    """Get a worker process ready."""
+    _take_reports(reports)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """End this worker when the build is gone: killed, it cannot tell us, and we would hold its locks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _build(layer: Layer, root: Path) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     store = Store(root)
     record = store.layer(layer.key)
-    record.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(record.with_suffix(".lock")):
-        blob = read_blob_record(layer.key, store)
-        if blob is None:
-            files = {item.sha256: store.download(item.sha256) for item in layer.inputs}
-            blob = build_layer(layer, files, store, lambda done: _reports.put((layer.key, done)))
+    with translating_disk_full(record):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(record.with_suffix(".lock")):
+            blob = read_blob_record(layer.key, store)
+            if blob is None:
+                files = {item.sha256: store.download(item.sha256) for item in layer.inputs}
+                store.mark_used(*files.values())
+                blob = build_layer(layer, files, store, lambda done: _reports.put((layer.key, done)))
     return blob

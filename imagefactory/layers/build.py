@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +11,8 @@ from imagefactory.layers.debian.policy import folder
 from imagefactory.layers.debian.tree import FACTORY
 from imagefactory.layers.environment import environment_entries
 from imagefactory.layers.model import model_entries
-from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
 from imagefactory.layers.records import write_record
+from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry
 from imagefactory.oci.gzip import LayerBlob
@@ -28,16 +27,13 @@ REPORT_EVERY = 8 * 1024 * 1024
 
 def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progress: Progress) -> Blob:
     """Make the blob of a layer, put it into the store and remember what it came out as."""
-    scratch = store.scratch()
-    try:
+    with translating_disk_full(store.root), store.scratch() as scratch:
         owned = list(_entries(layer, files, scratch))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
         blob = _write(entries, store, scratch, progress)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    owners = {entry.path: owner for owner, entry in owned}
+    owners = {str(entry.path): owner for owner, entry in owned}
     write_record(layer.key, blob, owners, store)
     return blob
 
@@ -54,6 +50,12 @@ def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Itera
         debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
         yield from base_entries(debs=debs, scratch=scratch)
         yield from ((FACTORY, entry) for entry in environment_entries(environment))
+        return
+    if layer.kind == "mod":
+        from imagefactory.layers.mods import mod_entries  # noqa: PLC0415 - needs the mods' whole machinery
+
+        wheels = {item.name: files[item.sha256] for item in layer.inputs}
+        yield from ((f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels, environment))
         return
     without = layer.settings.get("without", {})
     rehash = layer.settings.get("rehash", ())
@@ -123,4 +125,3 @@ def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Prog
             writer.close()
     store.adopt(temporary, store.blob(blob.digest))
     return blob
-

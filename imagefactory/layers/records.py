@@ -15,9 +15,15 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
     """Recall what a layer came out as, if it was built here and its blob is still there."""
     try:
         blob = Blob(**json.loads(store.layer(key).read_text("utf-8")))
-    except FileNotFoundError:
+        whole = store.blob(blob.digest).stat().st_size == blob.size
+    except (FileNotFoundError, TypeError, ValueError):  # not there, or damaged: it can be built again
         return None
-    return blob if store.blob(blob.digest).exists() else None
+    return blob if whole else None
+
+
+def mark_layer_used(key: Sha256, blob: Blob, store: Store) -> None:
+    """Keep a layer that a build made use of from being cleaned away for its age."""
+    store.mark_used(store.layer(key), store.owners(key), store.blob(blob.digest))
 
 
 def read_owners(key: Sha256, store: Store) -> dict[str, str]:
@@ -25,7 +31,8 @@ def read_owners(key: Sha256, store: Store) -> dict[str, str]:
     path = store.owners(key)
     if not path.exists():
         return {}
-    rows = (line.partition("\t") for line in path.read_text("utf-8").splitlines())
+    # Not splitlines(): a path may hold characters that Python takes for the end of a line.
+    rows = (line.partition("\t") for line in path.read_bytes().decode().split("\n") if line)
     return {path: owner for owner, _, path in rows}
 
 

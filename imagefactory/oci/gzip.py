@@ -24,6 +24,7 @@ from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """No name, no time, operating system unknown: the same on every machine."""
+INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
 
@@ -57,7 +58,8 @@ class LayerBlob:
             if content.size >= SPLICE_FROM:
                 self._splice(content, name)
             else:
-                self.write(_inflate_small(content, self._read(content.file, content.offset, content.deflated), name))
+                stream = self._read(content.file, content.offset, content.deflated)
+                self.write(_inflate_small(content, stream, name))
         else:
             self.write(content.data)
 
@@ -140,10 +142,10 @@ class LayerBlob:
         return os.pread(self._sources[file], size, offset)
 
 
-def _inflate(inflater: isal_zlib.decompressobj, data: bytes, file: Path, name: str) -> bytes:
+def _inflate(inflater: isal_zlib.Decompress, data: bytes, file: Path, name: str) -> bytes:
     try:
         return bytes(inflater.decompress(data, _OUTPUT))
-    except isal_zlib.error as error:
+    except INFLATE_ERROR as error:
         raise _damaged(file, name, str(error)) from None
 
 

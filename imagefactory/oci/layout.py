@@ -10,16 +10,18 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from imagefactory.content import Digest, canonical_json
-from imagefactory.errors import ImageMissingError
+from imagefactory.errors import ImageMissingError, OutputError
 from imagefactory.oci.entry import Bytes, Content, Entry, ImagePath, Kind, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store import Store, translating_disk_full
+from imagefactory.store import Store, locked, translating_disk_full
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024
@@ -38,53 +40,77 @@ class Layout:
 
     def manifest_digest(self) -> Digest:
         """Read which image the layout holds."""
-        try:
-            index = json.loads((self.folder / "index.json").read_text("utf-8"))
-        except FileNotFoundError:
-            raise ImageMissingError(
-                "There is no image here.",
-                where=self.folder,
-                why="The folder has no index.json.",
-                fix="Build it first: `invoke build --target ...`.",
-            ) from None
-        return Digest(index["manifests"][0]["digest"])
-
-    def manifest(self) -> dict[str, object]:
-        """Read the manifest."""
-        data: dict[str, object] = json.loads(self.blob(self.manifest_digest()).read_bytes())
-        return data
+        with self._reading():
+            return Digest(json.loads((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
 
     def layer_digests(self) -> list[Digest]:
         """List the layers, lowest first."""
-        layers = self.manifest()["layers"]
-        return [Digest(layer["digest"]) for layer in layers] if isinstance(layers, list) else []
+        with self._reading():
+            return [Digest(layer["digest"]) for layer in self._document(self.manifest_digest())["layers"]]
 
     def config_digest(self) -> Digest:
         """Name the configuration."""
-        config = self.manifest()["config"]
-        return Digest(config["digest"]) if isinstance(config, dict) else Digest("")
+        with self._reading():
+            return Digest(self._document(self.manifest_digest())["config"]["digest"])
+
+    def config(self) -> dict[str, Any]:
+        """Read the configuration."""
+        with self._reading():
+            return self._document(self.config_digest())
+
+    def size_of(self, digest: Digest) -> int:
+        """Measure a blob."""
+        with self._reading():
+            return self.blob(digest).stat().st_size
+
+    def _document(self, digest: Digest) -> dict[str, Any]:
+        data: dict[str, Any] = json.loads(self.blob(digest).read_bytes())
+        return data
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say what is wrong with a layout that is not there, or not whole."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = Path(str(error.filename)).name
+            raise ImageMissingError(
+                "There is no image here.",
+                where=self.folder,
+                why=f"The folder has no {missing}.",
+                fix="Build it first: `invoke build --target ...`.",
+            ) from None
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ImageMissingError(
+                "The image here cannot be read.",
+                where=self.folder,
+                why=f"Its documents are damaged ({type(error).__name__}).",
+                fix="Build it again: `invoke build --target ...`.",
+            ) from None
 
 
 def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
-    """Lay an image out; the old content of the folder is replaced in one step."""
+    """Lay an image out. A folder that holds another image has, at every moment, the one or the other."""
     for digest, data in ((image.config_digest, image.config), (image.digest, image.manifest)):
         if not store.blob(digest).exists():
             with store.writing(store.blob(digest)) as file:
                 file.write(data)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    layout = Layout(fresh)
-    try:
-        digests = [image.digest, image.config_digest, *(blob.digest for blob in image.layers)]
-        layout.blob(image.digest).parent.mkdir(parents=True)
-        for digest in dict.fromkeys(digests):
-            _link_or_copy(store.blob(digest), layout.blob(digest))
-        (fresh / "oci-layout").write_bytes(_VERSION)
-        (fresh / "index.json").write_bytes(canonical_json(_index(image, name)))
-        _replace_folder(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return Layout(folder)
+    layout = Layout(folder)
+    digests = {image.digest, image.config_digest, *(blob.digest for blob in image.layers)}
+    with writing_output(folder):
+        _refuse_foreign(folder)
+        layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
+        # Two builds may have the same folder as their output.
+        with locked(folder / ".lock"):
+            _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
+            for digest in digests:
+                _provide(store.blob(digest), layout.blob(digest))
+            index = canonical_json(_index(image, name))
+            _put(folder / "index.json", lambda path: path.write_bytes(index))
+            for blob in layout.blob(image.digest).parent.iterdir():
+                if f"sha256:{blob.name}" not in digests:
+                    blob.unlink()
+    return layout
 
 
 def archive(layout: Layout, name: str) -> Iterator[bytes]:
@@ -103,8 +129,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
         "manifest.json": Bytes(canonical_json(docker_manifest)),
     }
     for digest in dict.fromkeys([layout.manifest_digest(), config, *layers]):
-        blob = layout.blob(digest)
-        contents[_member(digest)] = RawSlice(blob, 0, blob.stat().st_size)
+        contents[_member(digest)] = RawSlice(layout.blob(digest), 0, layout.size_of(digest))
     entries = (Entry(ImagePath(path), Kind.FILE, 0o644, content) for path, content in contents.items())
     for entry in complete(entries, owner="the image archive"):
         yield header(entry)
@@ -120,14 +145,29 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
 
 def write_archive(stream: Iterator[bytes], file: Path) -> None:
     """Write an archive to a file, whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with translating_disk_full(file), temporary.open("wb") as target:
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as target:
             for data in stream:
                 target.write(data)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    with writing_output(file):
+        _put(file, write)
+
+
+@contextmanager
+def writing_output(place: Path) -> Iterator[None]:
+    """Turn what the system says about a place that a user named into an error with a remedy."""
+    try:
+        with translating_disk_full(place):
+            yield
+    except OSError as error:
+        raise OutputError(
+            "The image cannot be written there.",
+            where=place,
+            why=f"{error.strerror or error}.",
+            fix="Name a place that exists and that you may write to.",
+        ) from None
 
 
 def _member(digest: Digest) -> str:
@@ -151,7 +191,41 @@ def _index(image: Image, name: str) -> dict[str, object]:
     }
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """Keep hands off folders that somebody uses for something else."""
+    names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    foreign = sorted(name for name in names if not name.startswith("."))
+    if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
+        raise OutputError(
+            "The folder for the image holds something else.",
+            where=folder,
+            why=f"It has {foreign[0]!r} in it, and is not an OCI layout.",
+            fix="Name an empty folder, one that does not exist yet, or an OCI layout that may be replaced.",
+        )
+
+
+def _put(target: Path, write: Callable[[Path], object]) -> None:
+    """Let a file be written under another name, then give it its own."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _provide(source: Path, target: Path) -> None:
+    """Make a blob of the store appear in a layout, as a hard link where that is possible."""
+    if target.exists():
+        here, there = target.stat(), source.stat()
+        copied = here.st_dev != there.st_dev and here.st_size == there.st_size
+        if copied or here.st_ino == there.st_ino:
+            return
+    _put(target, lambda path: _link_or_copy(source, path))
+
+
 def _link_or_copy(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError as error:
@@ -159,12 +233,3 @@ def _link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
             raise
         shutil.copyfile(source, target)
-
-
-def _replace_folder(fresh: Path, folder: Path) -> None:
-    """Put a new folder in the place of an old one; a reader sees the one or the other."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    if folder.exists():
-        os.replace(folder, old)
-    os.replace(fresh, folder)
-    shutil.rmtree(old, ignore_errors=True)

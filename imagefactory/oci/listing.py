@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
-import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from isal import igzip
 
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors import DamagedFileError
+from imagefactory.oci.gzip import INFLATE_ERROR
 from imagefactory.store import Store
 
 FACTS = "layer-listing-1"
@@ -49,11 +50,11 @@ def read_listing(blob: Path) -> Iterator[Listed]:
         with blob.open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            stream = igzip.open(raw, "rb") if compressed else raw
+            stream = igzip.open(raw, "rb") if compressed else raw  # type: ignore[no-untyped-call]
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     yield _listed(archive, member)
-    except (tarfile.TarError, zlib.error, igzip.BadGzipFile, EOFError, OSError) as error:
+    except (tarfile.TarError, INFLATE_ERROR, EOFError, OSError, ValueError) as error:
         raise DamagedFileError(
             "A layer cannot be read.",
             where=blob,
@@ -66,7 +67,7 @@ def cached_listing(blob: Path, digest: Digest, store: Store) -> list[Listed]:
     """Read a layer's listing, or recall it: a blob never changes under its digest."""
     memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
     names = [field.name for field in fields(Listed)]
-    if memory.exists():
+    with suppress(FileNotFoundError, TypeError, ValueError):  # not there, or damaged: read the layer again
         return [Listed(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
     listing = list(read_listing(blob))
     with store.writing(memory) as file:
