@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import warnings
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,9 @@ INSTALLER = b"imagefactory\n"
 MAX_UNPACKED = 32 * 1024**3
 """More than any wheel has; an archive that claims to unpack to more is a bomb."""
 _LOCAL_HEADER = 30
+_SPACE = 0x20
+_NOT_THE_WHEELS_TO_SAY = ("INSTALLER", "REQUESTED", "direct_url.json")
+"""Metadata that tells how something was installed. Who installs writes them, or leaves them out."""
 _MODE = {True: 0o755, False: 0o644}
 _SCRIPT = """\
 #!/{python}
@@ -70,6 +74,15 @@ class Environment:
             "data": self.venv,
         }[scheme]
 
+    def owns(self, path: str) -> bool:
+        """Say whether a path below the environment's root is its own: an upper layer must not replace it."""
+        return path in {
+            "pyvenv.cfg",
+            "bin/python",
+            "bin/python3",
+            f"bin/python{self.python}",
+        } or path.startswith("lib64/")
+
 
 def wheel_entries(
     wheel: Path,
@@ -91,15 +104,24 @@ def wheel_entries(
     try:
         with ZipFile(wheel) as archive:
             return _Installation(archive, wheel, file, environment, frozenset(without), rehash).run()
-    except (
-        BadZipFile,
-        InstallerError,
-        InvalidRecordEntry,
-        AssertionError,
-        UnicodeDecodeError,
-        KeyError,
-    ) as error:
+    except _BROKEN as error:
         raise _bad(file, f"{type(error).__name__}: {error}".rstrip(": ")) from None
+
+
+_BROKEN = (
+    BadZipFile,
+    InstallerError,
+    InvalidRecordEntry,
+    AssertionError,
+    LookupError,
+    NotImplementedError,  # a zip feature that Python does not know
+    RuntimeError,  # an encrypted member
+    ValueError,  # not UTF-8, not base64, not a version
+    EOFError,
+    csv.Error,
+    zlib.error,
+)
+"""What a broken wheel is answered with by those who read it."""
 
 
 @dataclass
@@ -112,85 +134,93 @@ class _Installation(WheelDestination):
     environment: Environment
     without: frozenset[str]
     rehash: bool
-    entries: list[Entry] = field(default_factory=list)
+    entries: dict[ImagePath, Entry] = field(default_factory=dict)
 
     def run(self) -> list[Entry]:
         self._refuse_unsafe_members()
         self.descriptor = self.archive.fp.fileno() if self.archive.fp else -1
         self.distribution = str(parse_wheel_filename(self.file)[0])
         source = _Source(self.archive, self.file)
+        self.metadata = source.dist_info_dir
         self.records = _promised(source)
         with warnings.catch_warnings():
             # Bytecode in a wheel is left out; `installer` says so each time, and so does our documentation.
             warnings.simplefilter("ignore", RuntimeWarning)
             install(source, self, additional_metadata={"INSTALLER": INSTALLER})
-        return self.entries
+        return list(self.entries.values())
 
     def write_script(
         self,
         name: str,
         module: str,
         attr: str,
-        section: Literal["console", "gui"],  # noqa: ARG002
-    ) -> RecordEntry | None:
+        section: Literal["console", "gui"],  # noqa: ARG002 - the interface is installer's
+    ) -> RecordEntry:
         """Write the program of an entry point."""
-        if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+", f"{module}.{attr}"):
+        if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
             raise _bad(self.file, f"the entry point {name} = {module}:{attr} is not one")
         text = _SCRIPT.format(
             python=self.environment.interpreter,
             module=module,
-            imported=attr.split(".", maxsplit=1)[0],
+            imported=attr.split(".", 1)[0],
             call=attr,
         )
-        return self._add("scripts", name, Bytes(text.encode()), executable=True)
+        return self._add(Scheme("scripts"), name, Bytes(text.encode()), executable=True)
 
     def write_file(
         self,
         scheme: Scheme,
-        path: str | Path,
+        path: str | os.PathLike[str],
         stream: BinaryIO,
-        is_executable: bool,  # noqa: FBT001
-    ) -> RecordEntry | None:
+        is_executable: bool,  # noqa: FBT001 - the interface is installer's
+    ) -> RecordEntry:
         """Take a file as it is in the wheel, or as `installer` made it."""
-        name = str(path)
+        name = os.fspath(path)
+        if not isinstance(stream, ZipExtFile):
+            return self._add(scheme, name, Bytes(stream.read()), executable=is_executable)
+        content = self._content(self.archive.getinfo(stream.name))
+        if name in {f"{self.metadata}/{file}" for file in _NOT_THE_WHEELS_TO_SAY}:
+            return _record_entry(name, content)
         if scheme == "scripts":
-            return self._add(
-                scheme, name, Bytes(_own_interpreter(stream.read(), self.environment)), executable=True
-            )
-        if isinstance(stream, ZipExtFile):
-            info = self.archive.getinfo(stream.name)
-            return self._add(scheme, name, self._content(info), executable=is_executable)
-        return self._add(scheme, name, Bytes(stream.read()), executable=is_executable)
+            script = stream.read()
+            if sha256_of(script) != content.sha256:
+                raise _bad(self.file, f"{name} is not what its RECORD says")
+            script = _own_interpreter(script, self.environment)
+            return self._add(scheme, name, Bytes(script), executable=True)
+        return self._add(scheme, name, content, executable=is_executable)
 
     def finalize_installation(
         self,
         scheme: Scheme,
         record_file_path: str,
-        records: Iterable[tuple[Scheme, RecordEntry | None]],
+        records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
         """Write RECORD anew: what is really there, relative to site-packages."""
-        site = self.environment.root_of("purelib", self.distribution)
+        site = self.environment.root_of(Scheme("purelib"), self.distribution)
+        installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [
-            (_relative(self._image_path(of, entry.path), site), str(entry.hash_), entry.size or 0)
-            for of, entry in records
-            if entry is not None and entry.path != record_file_path
+            (_relative(path, site), str(entry.hash_), entry.size or 0)
+            for path, entry in installed.items()
+            if path in self.entries
         ]
-        self._add(scheme, record_file_path, Bytes(_record_text(rows, record_file_path)), executable=False)
+        text = Bytes(_record_text(rows, record_file_path))
+        self._add(scheme, record_file_path, text, executable=False)
 
-    def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry | None:
+    def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry:
         path = self._image_path(scheme, name)
-        if path.removeprefix(f"{self.environment.venv}/") in self.without:
-            return None
-        self.entries.append(Entry(path, Kind.FILE, _MODE[executable], content))
-        digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
-        if digest is None:
-            raise _bad(self.file, f"{name} has no hash")
-        return RecordEntry.from_elements(name, _record_hash(digest), str(content.size))
+        inside = path.removeprefix(f"{self.environment.venv}/")
+        if self.environment.owns(inside):
+            raise _bad(self.file, f"{name} would replace {inside} of the environment")
+        if path in self.entries:
+            raise _bad(self.file, f"two of its files want to be {inside}")
+        if inside not in self.without:
+            self.entries[path] = Entry(path, Kind.FILE, _MODE[executable], content)
+        return _record_entry(name, content)
 
     def _image_path(self, scheme: Scheme, name: str) -> ImagePath:
         return ImagePath(f"{self.environment.root_of(scheme, self.distribution)}/{name}")
 
-    def _content(self, info: ZipInfo) -> Content:
+    def _content(self, info: ZipInfo) -> RawSlice | DeflatedSlice:
         """Point at a member's bytes in the wheel; nothing is read yet."""
         local = os.pread(self.descriptor, _LOCAL_HEADER, info.header_offset)
         if len(local) < _LOCAL_HEADER or not local.startswith(b"PK\x03\x04"):
@@ -221,8 +251,10 @@ class _Installation(WheelDestination):
         for info in self.archive.infolist():
             name, mode = info.filename, info.external_attr >> 16
             parts = name.removesuffix("/").split("/")
-            if name.startswith("/") or "\\" in name or "\0" in name or not {"", ".", ".."}.isdisjoint(parts):
+            if name.startswith("/") or "\\" in name or not {"", ".", ".."}.isdisjoint(parts):
                 raise _bad(self.file, f"the path {name!r} leaves the environment")
+            if any(ord(character) < _SPACE for character in name):
+                raise _bad(self.file, f"the path {name!r} has control characters in it")
             if any(part.startswith(".wh.") for part in parts):
                 raise _bad(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
@@ -281,11 +313,18 @@ def metadata_entries(second_name: Mapping[str, str], environment: Environment) -
     }
     rows = [(f"{folder}/{file}", _record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
     files["RECORD"] = _record_text(rows, f"{folder}/RECORD")
-    site = environment.root_of("purelib", name)
+    site = environment.root_of(Scheme("purelib"), name)
     return [
         Entry(ImagePath(f"{site}/{folder}/{file}"), Kind.FILE, 0o644, Bytes(data))
         for file, data in files.items()
     ]
+
+
+def _record_entry(name: str, content: Content) -> RecordEntry:
+    digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+    if digest is None:
+        raise ValueError(f"{name} has no hash")
+    return RecordEntry.from_elements(name, _record_hash(digest), str(content.size))
 
 
 def _record_hash(digest: Sha256) -> str:

@@ -79,11 +79,18 @@ def complete(
             )
         by_path[entry.path] = entry
     for path in list(by_path):
-        parent = path.rpartition("/")[0]
-        while parent and ImagePath(parent) not in by_path:
+        parent = ImagePath(path.rpartition("/")[0])
+        while parent and parent not in by_path:
             mode, uid, gid = folder_of(parent)
-            by_path[ImagePath(parent)] = Entry(ImagePath(parent), Kind.DIRECTORY, mode, uid=uid, gid=gid)
-            parent = parent.rpartition("/")[0]
+            by_path[parent] = Entry(parent, Kind.DIRECTORY, mode, uid=uid, gid=gid)
+            parent = ImagePath(parent.rpartition("/")[0])
+        if parent and by_path[parent].kind is not Kind.DIRECTORY:
+            raise DuplicatePathError(
+                f"/{parent} is a {by_path[parent].kind.value} and a folder in one layer.",
+                where=owner,
+                why=f"It also holds /{path}.",
+                fix="If two wheels own the path, settle it in matrix.yaml under `conflicts`.",
+            )
     return sorted(by_path.values(), key=lambda entry: entry.path.encode())
 
 
