@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 SMALL_WORK = 32_000_000
 """Less than this (bytes to unpack) is done at once; starting processes would take longer."""
 
+_PATIENCE = 2.0
+"""Seconds to wait for a killed process to be gone."""
+
 
 class _Reports(Protocol):
     """How builders tell of their progress: a queue between processes, or one within this process."""
@@ -131,6 +134,7 @@ class _Construction:
                 return self._until_done(pending, builders, reports)
             except BaseException as error:
                 _stop_at_once(builders)
+                self.store.sweep()
                 if isinstance(error, BrokenExecutor):
                     raise _worker_lost(self.workers) from None
                 raise
@@ -164,7 +168,7 @@ class _Construction:
         return blobs
 
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
-        self.watch.state(job.layer.key, "splicing", 0, job.layer.unpacked)
+        self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
         return builders.submit(_build, job.layer, self.store.root)
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
@@ -206,8 +210,11 @@ def _start_forkserver() -> None:
 def _stop_at_once(builders: Executor) -> None:
     """Kill the workers: whatever they are at, they leave nothing half-valid."""
     if isinstance(builders, ProcessPoolExecutor):
-        for worker in multiprocessing.active_children():
+        workers = multiprocessing.active_children()
+        for worker in workers:
             worker.kill()
+        for worker in workers:
+            worker.join(timeout=_PATIENCE)
     builders.shutdown(wait=False, cancel_futures=True)
 
 
@@ -243,6 +250,7 @@ def _build(layer: Layer, root: Path) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     store = Store(root)
     record = store.layer(layer.key)
+    _reports.put((layer.key, 0))
     with translating_disk_full(record):
         record.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(record.with_suffix(".lock")):
