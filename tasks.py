@@ -336,6 +336,85 @@ def test(context: Context, require_engine: bool = False, fast: bool = False, mat
             context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)
 
 
+@command(
+    iterable=["name", "vllm"],
+    help={
+        "name": "a mod; may be given several times (default: all)",
+        "vllm": "a vLLM version of the matrix; may be given several times (default: all releases)",
+        "source": "check against this source tree instead, as the version named with --vllm (default: nightly)",
+        "json": "print JSON",
+        "markdown": "print the table as Markdown",
+        "write": "put the table into mods/README.md",
+    },
+)
+def mods_check(
+    context: Context,
+    name: list[str],
+    vllm: list[str],
+    source: str = "",
+    json: bool = False,
+    markdown: bool = False,
+    write: bool = False,
+) -> None:
+    """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
+    from imagefactory import console
+    from imagefactory.mods import table
+    from imagefactory.mods.check import check_mods, refuse_broken
+    from imagefactory.mods.sources import FolderSource
+    from imagefactory.project import Project
+
+    tree = FolderSource(Path(source)) if source else None
+    results = check_mods(Project(ROOT), name, vllm, folder=tree)
+    if json:
+        _print_json([{**vars(result), "holds": result.holds} for result in results])
+    elif markdown:
+        print(table.markdown(results))
+    else:
+        console.out.print(console.mods_table(results))
+    if write:
+        table.write_table(ROOT / "mods" / "README.md", results)
+    refuse_broken(results)
+
+
+@command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
+def mods_new(context: Context, name: str) -> None:
+    """Make the folder of a new mod, with a mod.yaml to fill in."""
+    from imagefactory.mods.authoring import scaffold
+    from imagefactory.project import Project
+
+    print(scaffold(Project(ROOT), name).relative_to(ROOT))
+
+
+@command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
+def mods_diff(context: Context, name: str, vllm: str = "") -> None:
+    """Show exactly what a mod changes in a version, as a diff."""
+    from imagefactory.mods.authoring import changes, unified_diff
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
+
+
+@command(
+    positional=["name"],
+    help={
+        "name": "a mod",
+        "vllm": "the vLLM version (default: the matrix's)",
+        "output": "the folder to write to (default: build/mods/<name>)",
+    },
+)
+def mods_export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
+    """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
+    from imagefactory.mods.authoring import changes, export
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    version = vllm or project.matrix.defaults.vllm
+    folder = Path(output) if output else ROOT / "build" / "mods" / f"{name}-{version}"
+    base = next(iter(project.matrix.bases.values()))
+    print("\n".join(export(changes(project, name, version), folder, base.python)))
+
+
 def _built(target: list[str], *, one: bool = False) -> list[tuple[Any, Any, str]]:
     """Find built images: the cell, its layout and the name it goes by."""
     from imagefactory.build import built_layouts
@@ -352,3 +431,9 @@ def _print_json(value: object) -> None:
 namespace = Collection(
     targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, test
 )
+mods = Collection("mods")
+mods.add_task(mods_check, "check")
+mods.add_task(mods_new, "new")
+mods.add_task(mods_diff, "diff")
+mods.add_task(mods_export, "export")
+namespace.add_collection(mods)

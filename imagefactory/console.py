@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from imagefactory.compare import Difference
     from imagefactory.doctor import Finding
     from imagefactory.explain import Ownership
+    from imagefactory.mods.check import Result
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
@@ -118,7 +119,20 @@ def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
         f"{len(plan.layers)} layers ({cached} cached), {size(download)} of inputs, "
         f"{size(unpacked)} unpacked; {size(shared)} shared with other targets\nplan {plan.key}"
     )
-    return Group(Text(title, "bold"), table, Text(summary))
+    notes = [Text(f"mod {note}", "cyan") for note in plan.notes]
+    return Group(Text(title, "bold"), table, *notes, Text(summary))
+
+
+def mods_table(results: Sequence[Result]) -> Table:
+    """Show the compatibility of mods: a row for each, a column for each vLLM version."""
+    versions = list(dict.fromkeys(result.vllm for result in results))
+    table = Table("mod", *versions, box=None)
+    styles = {"applies": "green", "upstream": "cyan", "not needed": "dim", "out of reach": "yellow"}
+    for name in dict.fromkeys(result.mod for result in results):
+        row = {result.vllm: result for result in results if result.mod == name}
+        cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
+        table.add_row(name, *cells)
+    return table
 
 
 def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:

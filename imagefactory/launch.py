@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from imagefactory.cells import Cell, usable_drafters
 from imagefactory.locks import ModelLock
 from imagefactory.matrix import Drafter, Matrix, Serve
+from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 
 GENERATED_MODELS = "/opt/models"
@@ -31,7 +32,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock) -> dict[str, object]:
+def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, object]:
     """Describe a cell's model: where it is, at which revision, with which drafter and flags."""
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
@@ -42,7 +43,8 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock) -> dict[str
             | _revision(revisions, drafter.repo)
             for drafter in drafters
         ],
-        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        | {flag: value for mod, _ in chosen.mods for flag, value in mod.manifest.settings.flags.items()},
     }
     if model.repo:
         settings |= _revision(revisions, model.repo)

@@ -169,6 +169,7 @@ class Serve(_Model):
     enable_auto_tool_choice: bool = False
     trust_remote_code: bool = False
     tool_call_parser: str | None = None
+    chat_template: str | None = None
     reasoning_parser: str | None = None
     limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
@@ -252,6 +253,8 @@ class Matrix(_Model):
     """Everything in matrix.yaml."""
 
     registry: Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
+    source: Annotated[str, StringConstraints(pattern=r"^https://")]
+    """Where the factory's own sources are; images say so in a label, and GHCR links them by it."""
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]

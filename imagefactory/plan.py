@@ -12,16 +12,17 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.cells import Cell, usable_drafters
 from imagefactory.content import Sha256, checksum
-from imagefactory.errors import TooManyLayersError
+from imagefactory.errors import ModNotApplicableError, TooManyLayersError
 from imagefactory.launch import entrypoint, environment, model_settings
 from imagefactory.locks import BaseLock, Kernels, LockedWheel, WheelLock
 from imagefactory.matrix import Matrix
+from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
 from imagefactory.project import Project
 
 PLAN_FORMAT: Final = 1
 LOCKED_LABEL: Final = "imagefactory.locked"
-LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "model"]
+LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "mod", "model"]
 Settings = dict[str, object]
 
 
@@ -78,6 +79,8 @@ class Plan(_Value):
     key: Sha256
     layers: tuple[Layer, ...]
     config: ImageConfig
+    notes: tuple[str, ...] = ()
+    """What a reader should know and the image does not depend on: mods that were left out, and why."""
 
     @property
     def locked(self) -> bool:
@@ -93,10 +96,12 @@ class Plan(_Value):
 def make_plan(project: Project, cell: Cell) -> Plan:
     """Work out the layers and the configuration of a cell's image."""
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
+    chosen = choose_mods(matrix, cell, project.mods)
     layers = (
         _base_layer(matrix, cell, base),
         *_wheel_layers(matrix, wheels),
-        _model_layer(project, cell),
+        *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
+        _model_layer(project, cell, chosen),
     )
     if len(layers) > MAX_LAYERS:
         raise TooManyLayersError(
@@ -105,7 +110,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = _image_config(project, cell, wheels, locked=base.integrity != "")
+    config = _image_config(project, cell, wheels, chosen, locked=base.integrity != "")
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -124,6 +129,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
         key=key,
         layers=layers,
         config=config,
+        notes=chosen.notes,
     )
 
 
@@ -198,30 +204,69 @@ def _layer_of_wheels(
     )
 
 
-def _model_layer(project: Project, cell: Cell) -> Layer:
-    settings = model_settings(project.matrix, cell, project.model_lock)
+def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[Layer]:
+    """Give every mod a layer; each is named by all mods up to it, because they are applied in a chain."""
+    chain: list[Settings] = []
+    wheels: dict[str, LockedWheel] = {}
+    for mod, variant in chosen.mods:
+        chain.append(mod.data() | {"variant": mod.manifest.variants.index(variant)})
+        name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
+        found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
+        if found is None:
+            raise ModNotApplicableError(
+                f"The mod {mod.name} changes {name}, which this image does not have.",
+                where=mod.where("distribution"),
+                why=f"No wheel of that name is locked for vLLM {lock.vllm} on {lock.arch}.",
+                fix="Correct `distribution` or `needed_when` in the mod.yaml.",
+            )
+        wheels[mod.manifest.distribution] = found
+        settings: Settings = {
+            "python": lock.python,
+            "venv": VENV,
+            "chain": list(chain),
+            "wheels": {distribution: wheel.file for distribution, wheel in sorted(wheels.items())},
+            "without": {wheel.file: list(wheel.without) for wheel in wheels.values() if wheel.without},
+        }
+        inputs = sorted({(wheel.file, wheel.sha256) for wheel in wheels.values()})
+        yield _layer(
+            "mod",
+            mod.name,
+            (Input(name=file, sha256=sha256) for file, sha256 in inputs),
+            settings,
+            download=0,
+            unpacked=0,
+        )
+
+
+def _model_layer(project: Project, cell: Cell, chosen: Chosen) -> Layer:
+    settings = model_settings(project.matrix, cell, project.model_lock, chosen)
     return _layer("model", cell.model, (), settings, download=0, unpacked=0)
 
 
-def _image_config(project: Project, cell: Cell, lock: WheelLock, *, locked: bool) -> ImageConfig:
+def _image_config(
+    project: Project, cell: Cell, lock: WheelLock, chosen: Chosen, *, locked: bool
+) -> ImageConfig:
     matrix = project.matrix
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
     labels = {
         "org.opencontainers.image.title": f"vLLM {cell.vllm} for {cell.model} on {cell.arch}",
         "org.opencontainers.image.version": cell.vllm,
-        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.licenses": " AND ".join(_licences(chosen)),
+        "org.opencontainers.image.source": matrix.source,
         "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
         "imagefactory.model": cell.model,
         "imagefactory.vllm": cell.vllm,
         "imagefactory.arch": cell.arch,
         "imagefactory.kernels": lock.kernels,
         LOCKED_LABEL: "yes" if locked else "no",
+        "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }
-    command = entrypoint(model_settings(matrix, cell, project.model_lock))
+    command = entrypoint(model_settings(matrix, cell, project.model_lock, chosen))
+    mod_env = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
     return ImageConfig(
-        env=dict(sorted((environment() | model.serve.env).items())),
+        env=dict(sorted((environment() | mod_env | model.serve.env).items())),
         entrypoint=command.entrypoint,
         command=command.arguments,
         labels=dict(sorted(labels.items())),
@@ -231,3 +276,13 @@ def _image_config(project: Project, cell: Cell, lock: WheelLock, *, locked: bool
         stop_signal="SIGTERM",
         created=CREATED,
     )
+
+
+def _licences(chosen: Chosen) -> list[str]:
+    """List the licences of the factory's files, of the mods and of what mods bring along."""
+    found = {"Apache-2.0"}
+    for mod, variant in chosen.mods:
+        found.add(mod.manifest.licence)
+        if variant.source is not None:
+            found.add(variant.source.licence)
+    return sorted(found)

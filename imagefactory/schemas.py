@@ -9,9 +9,14 @@ from pydantic import BaseModel
 
 from imagefactory.locks import write_text_atomically
 from imagefactory.matrix import Matrix
+from imagefactory.mods.manifest import Manifest
 from imagefactory.plan import Plan
 
-SCHEMAS: dict[str, type[BaseModel]] = {"matrix.schema.json": Matrix, "plan.schema.json": Plan}
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "matrix.schema.json": Matrix,
+    "mod.schema.json": Manifest,
+    "plan.schema.json": Plan,
+}
 
 
 def write_schemas(folder: Path, *, check: bool) -> list[Path]:

@@ -57,8 +57,8 @@ def check_mods(
     folder: FolderSource | None = None,
 ) -> list[Result]:
     """Check mods on versions of the matrix, or on one source tree that stands for a version."""
-    mods = [_named(project, name) for name in names] or list(project.mods.values())
-    releases = _versions(project, versions, folder)
+    mods = [named_mod(project, name) for name in names] or list(project.mods.values())
+    releases = named_versions(project, versions, folder)
     indexes = Indexes(IndexConfig.from_environment())
     sources: dict[tuple[str, str], Source] = {}
     for release in releases:
@@ -105,6 +105,8 @@ def _check(mod: Mod, release: str, version: Version, source: Callable[[str], Sou
             detail = f"{variant.source.git if variant.source else ''} is not on this machine"
             return Result(mod.name, release, "out of reach", detail)
         try:
+            if variant.source is not None and isinstance(tree, FolderSource):
+                tree.verify(variant.source)
             apply_mods([(mod, variant)], tree.read)
         except ModFileError as error:
             return Result(mod.name, release, "file missing", f"{error.what} ({error.where})")
@@ -130,7 +132,8 @@ def _how(variants: Sequence[Variant]) -> str:
     return ", ".join(f"{variant.versions} ({variant.stage})" for variant in variants)
 
 
-def _named(project: Project, name: str) -> Mod:
+def named_mod(project: Project, name: str) -> Mod:
+    """Find a mod by its name, or say which is nearest."""
     if name not in project.mods:
         raise UnknownNameError(
             f"There is no mod {name!r}.",
@@ -141,7 +144,10 @@ def _named(project: Project, name: str) -> Mod:
     return project.mods[name]
 
 
-def _versions(project: Project, wanted: Sequence[str], folder: FolderSource | None) -> list[str]:
+def named_versions(
+    project: Project, wanted: Sequence[str], folder: FolderSource | None = None
+) -> list[str]:
+    """Find vLLM versions by name; without names, every release (or nightly, for a source tree)."""
     known = list(project.matrix.vllm)
     for name in wanted:
         if name not in known:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -134,6 +133,8 @@ class GitSource(_Model):
     licence: Licence
     package: str
     """The folder of the repository that is the Python package."""
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """The hash of that folder at that commit, so that a copy from anywhere can be trusted."""
 
 
 class Variant(_Model):
@@ -200,12 +201,27 @@ class Manifest(_Model):
 
 
 class Mod:
-    """A mod's folder: its manifest and the files next to it."""
+    """A mod: its manifest and the files next to it, from a folder or from a plan that carries both."""
 
-    def __init__(self, folder: Path, manifest: Manifest, source: YamlFile) -> None:
-        self.folder = folder
+    def __init__(self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None) -> None:
         self.manifest = manifest
+        self._files = files
         self._source = source
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> Self:
+        """Make a mod from what `data` gave."""
+        files = data["files"]
+        if not isinstance(files, dict):
+            raise TypeError(files)
+        return cls(Manifest.model_validate(data["manifest"]), {name: text.encode() for name, text in files.items()})
+
+    def data(self) -> dict[str, object]:
+        """Give everything that decides what the mod does, as plain values; prose does not count."""
+        manifest = self.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        manifest |= {"summary": "(not part of a plan)", "needed_when": [{"model": "*"}]}
+        manifest.pop("not_needed", None)
+        return {"manifest": manifest, "files": {name: data.decode() for name, data in sorted(self._files.items())}}
 
     @property
     def name(self) -> str:
@@ -239,31 +255,16 @@ class Mod:
 
     def read(self, name: str) -> bytes:
         """Read a file that lies next to mod.yaml."""
-        try:
-            return (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            raise ModManifestError(
-                f"The mod {self.name} names a file that it does not have: {name}.",
-                where=self.where("variants"),
-                why="The file is not in the mod's folder.",
-                fix="Add the file, or correct its name in mod.yaml.",
-            ) from None
+        return self._files[name]
 
     def where(self, *path: str | int) -> str:
         """Say where something stands, for error messages."""
-        location = self._source.location(path)
-        return f"mods/{self.folder.name}/{location}"
+        location = self._source.location(path) if self._source is not None else MANIFEST
+        return f"mods/{self.name}/{location}"
 
     def digest(self) -> Sha256:
-        """Hash everything that decides what the mod does; prose does not count."""
-        data = self.manifest.model_dump(mode="json", exclude={"summary", "why", "needed_when", "not_needed"})
-        files = {
-            name: hashlib.sha256(self.read(name)).hexdigest()
-            for variant in self.manifest.variants
-            for change in variant.changes
-            for name in _files_of(change)
-        }
-        return checksum({"manifest": data, "files": files})
+        """Hash everything that decides what the mod does."""
+        return checksum(self.data())
 
 
 def load_mods(root: Path) -> dict[str, Mod]:
@@ -309,7 +310,32 @@ def load_mod(folder: Path) -> Mod:
             why="A mod's name is its folder's name.",
             fix="Rename the folder or the mod.",
         )
-    return Mod(folder, manifest, source)
+    mod = Mod(manifest, _read_files(folder, manifest, f"{label}{source.location(('variants',))}"), source)
+    for index, variant in enumerate(manifest.variants):
+        if SpecifierSet(variant.versions).contains("0.0.0", prereleases=True) and not variant.versions:
+            raise ModManifestError(
+                f"A variant of the mod {manifest.name} is for every version.",
+                where=mod.where("variants", index),
+                why="A change that fits all past and future releases does not exist.",
+                fix='Give it a range, such as ">=0.20,<0.24".',
+            )
+    return mod
+
+
+def _read_files(folder: Path, manifest: Manifest, where: str) -> dict[str, bytes]:
+    names = {name for variant in manifest.variants for change in variant.changes for name in _files_of(change)}
+    files: dict[str, bytes] = {}
+    for name in sorted(names):
+        try:
+            files[name] = (folder / name).read_bytes()
+        except OSError:
+            raise ModManifestError(
+                f"The mod {manifest.name} names a file that it does not have: {name}.",
+                where=where,
+                why="The file is not in the mod's folder.",
+                fix="Add the file, or correct its name in mod.yaml.",
+            ) from None
+    return files
 
 
 def _files_of(change: Change) -> Iterator[str]:

@@ -13,9 +13,11 @@ from zipfile import ZipFile
 
 import requests
 
+from imagefactory.content import checksum, sha256_of
 from imagefactory.downloads import Wanted, fetch
-from imagefactory.errors import SourceMissingError
+from imagefactory.errors import DigestMismatchError, SourceMissingError
 from imagefactory.locks import LockedSource
+from imagefactory.mods.manifest import GitSource
 from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import Indexes
 from imagefactory.store import Store
@@ -33,6 +35,17 @@ class FolderSource:
         """Read a file of the tree."""
         file = self.folder / path
         return file.read_text("utf-8") if file.is_file() else None
+
+    def verify(self, source: GitSource) -> None:
+        """Make sure that this is the commit that was meant."""
+        found = package_hash(self.folder, source.package)
+        if found != source.sha256:
+            raise DigestMismatchError(
+                f"The folder is not {source.git} at {source.commit[:12]}.",
+                where=self.folder,
+                why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
+                fix="Check that very commit out, without changes.",
+            )
 
 
 class ReleaseSource:
@@ -99,11 +112,30 @@ class ReleaseSource:
         )
 
 
-def git_source(repository: str) -> FolderSource | None:
-    """Find a checkout of a git source that the user put somewhere: FACTORY_SOURCE_<NAME> names the folder."""
+def source_variable(repository: str) -> str:
+    """Name the variable that says where a checkout of a repository is: FACTORY_SOURCE_TURBOQUANT and the like."""
     name = repository.rpartition("/")[2].upper().replace("-", "_").replace(".", "_")
-    folder = os.environ.get(f"FACTORY_SOURCE_{name}")
+    return f"FACTORY_SOURCE_{name}"
+
+
+def git_source(repository: str) -> FolderSource | None:
+    """Find a checkout of a git source that the user put somewhere."""
+    folder = os.environ.get(source_variable(repository))
     return FolderSource(Path(folder)) if folder else None
+
+
+def package_files(folder: Path, package: str) -> dict[str, bytes]:
+    """Read the files of a package, without bytecode."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / package).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def package_hash(folder: Path, package: str) -> str:
+    """Hash a package's files, by path and content."""
+    return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
 
 
 def _recall(memory: Path) -> dict[str, str | None]:

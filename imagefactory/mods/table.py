@@ -1,0 +1,44 @@
+"""The compatibility table as Markdown, kept true in mods/README.md between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagefactory.locks import write_text_atomically
+from imagefactory.mods.check import Result
+
+BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
+END = "<!-- end of table -->"
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Write the table, and below it why some cells are as they are."""
+    versions = list(dict.fromkeys(result.vllm for result in results))
+    lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
+    reasons: list[str] = []
+    for name in dict.fromkeys(result.mod for result in results):
+        row = {result.vllm: result for result in results if result.mod == name}
+        lines.append(f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |")
+        explained = {result.detail: result for result in row.values() if result.status not in ("applies", "upstream")}
+        for reason in explained:
+            where = ", ".join(version for version in versions if row[version].detail == reason)
+            reasons.append(f"- {name} on {where}: {reason}.")
+    return "\n".join([*lines, "", *reasons])
+
+
+def read_table(readme: Path) -> str:
+    """Read the table that the README shows."""
+    return readme.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def write_table(readme: Path, results: Sequence[Result]) -> bool:
+    """Put the table into the README; say whether it changed."""
+    text = readme.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    fresh = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
+    if fresh == text:
+        return False
+    write_text_atomically(readme, fresh)
+    return True
