@@ -117,7 +117,7 @@ def lock(
 )
 def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Explain what would be built: the layers, their keys, what is cached and what is shared."""
-    from imagefactory.plan import make_plan
+    from imagefactory.plan import locked_plans, make_plan
     from imagefactory.project import Project
     from imagefactory.targets import select
 
@@ -128,7 +128,6 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
         _print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
     from imagefactory import console
-    from imagefactory.locking import locked_cells
     from imagefactory.planview import diff_plans, last_plan, shared_download
 
     if diff:
@@ -137,7 +136,7 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
             console.out.print(plan.target, style="bold")
             console.out.print(console.changes_table(None if last is None else diff_plans(last, plan)))
         return
-    others = [make_plan(project, cell) for cell in locked_cells(project) if project.is_locked(cell)]
+    others = locked_plans(project)
     for plan in plans:
         console.out.print(console.plan_table(project, plan, shared_download(plan, others)))
 

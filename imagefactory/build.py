@@ -17,7 +17,7 @@ from imagefactory.locks import write_text_atomically
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
 from imagefactory.oci.layout import Layout, write_layout, writing_output
-from imagefactory.plan import Layer, Plan, make_plan
+from imagefactory.plan import Layer, Plan, locked_plans, make_plan
 from imagefactory.planview import LAST_PLAN
 from imagefactory.project import Project
 from imagefactory.store import Store, locked
@@ -173,15 +173,8 @@ def _remember(
     }
     if not found:
         return
-    from imagefactory.locking import locked_cells  # noqa: PLC0415 - brings the resolvers along
-
     as_locked = Project(project.root, project.store)  # without successors of vanished packages
-    needed = {
-        layer.key
-        for cell in locked_cells(as_locked)
-        if as_locked.is_locked(cell)
-        for layer in make_plan(as_locked, cell).layers
-    }
+    needed = {layer.key for plan in locked_plans(as_locked) for layer in plan.layers}
     # Another build may have added to the record since this one read it.
     with locked(project.store.root / ".recording"):
         KnownLayers(project.known_layers).record(found, needed)

@@ -6,11 +6,12 @@ A plan is a pure function of matrix.yaml and the locks: no network, no clock, no
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.cells import Cell, usable_drafters
+from imagefactory.cells import Cell, buildable, usable_drafters
 from imagefactory.content import Sha256, checksum
 from imagefactory.errors import ModNotApplicableError, TooManyLayersError
 from imagefactory.launch import entrypoint, environment, model_settings
@@ -131,6 +132,16 @@ def make_plan(project: Project, cell: Cell) -> Plan:
         config=config,
         notes=chosen.notes,
     )
+
+
+def locked_plans(project: Project) -> list[Plan]:
+    """Plan every locked cell; one that names a mod which does not apply is left out, since it cannot be built."""
+    plans: list[Plan] = []
+    for cell in buildable(project.matrix):
+        if project.is_locked(cell):
+            with suppress(ModNotApplicableError):
+                plans.append(make_plan(project, cell))
+    return plans
 
 
 def _layer(
