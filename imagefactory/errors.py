@@ -366,3 +366,24 @@ class SourceMissingError(FactoryError):
     """The sources that a mod changes are out of reach."""
 
     exit_code = 88
+
+
+# --- serving: 70-79 -----------------------------------------------------------------------------
+
+
+class SettingRefusedError(FactoryError):
+    """A setting for a container is unknown, or the image's serve program would refuse it."""
+
+    exit_code = 70
+
+
+class UnpinnedImageError(FactoryError):
+    """A line, file or recipe that others run must name its image by digest."""
+
+    exit_code = 71
+
+
+class KeyFileUnusableError(FactoryError):
+    """The API key cannot be handed to a container by file."""
+
+    exit_code = 72
