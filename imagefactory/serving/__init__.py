@@ -1,0 +1,1 @@
+"""How an image is served: one schema, and everything that is rendered from it."""

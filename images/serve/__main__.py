@@ -1,0 +1,7 @@
+"""Start the server of this image: `python3 -I -S <this folder> [arguments]`."""  # noqa: INP001 - a folder to run
+
+import sys
+
+from program.main import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""A model's folder: where it is, whether it is complete, and what its config says about memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
+WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+INDEX = "model.safetensors.index.json"
+_BYTES = 2
+"""Bytes of a number in the KV cache, unless it is compressed."""
+
+
+class Shape(NamedTuple):
+    """What a config tells about the KV cache, in bytes of 16-bit numbers."""
+
+    per_token: int
+    per_sequence: int
+    context: int
+    hybrid: bool
+
+
+def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
+    """Say where models are downloaded to."""
+    home = environment.get("HF_HOME") or os.path.join(  # noqa: PTH118 - see image.py
+        environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # noqa: PTH111
+        "huggingface",
+    )
+    return environment.get("HF_HUB_CACHE") or os.path.join(home, "hub")  # noqa: PTH118
+
+
+def is_path(model: str) -> bool:
+    """Tell a folder from the name of a repository."""
+    return model.startswith(("/", ".", "~")) or os.path.isdir(model)  # noqa: PTH112
+
+
+def locate(model: str, revision: str, cache: str) -> str | None:
+    """Find the folder of a model: itself, or its snapshot in the download cache; None if it is not there."""
+    if is_path(model):
+        return model
+    repository = os.path.join(cache, "models--" + model.replace("/", "--"))  # noqa: PTH118
+    if not revision:
+        try:
+            with open(os.path.join(repository, "refs", "main"), encoding="ascii") as file:  # noqa: PTH118, PTH123
+                revision = file.read().strip()
+        except (OSError, ValueError):
+            return None
+    folder = os.path.join(repository, "snapshots", revision)  # noqa: PTH118
+    return folder if os.path.isdir(folder) else None  # noqa: PTH112
+
+
+def missing_files(folder: str, *, weights: bool) -> list[str]:
+    """List what a model's folder lacks; `weights` says whether it needs any."""
+    try:
+        present = set(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return [folder]
+    missing = [] if present & {"config.json", "params.json"} else ["config.json"]
+    if not present & set(TOKENIZERS):
+        missing.append("tokenizer.json")
+    if not weights:
+        return missing
+    index = read_json(os.path.join(folder, INDEX))  # noqa: PTH118
+    if index is not None:
+        shards = index.get("weight_map")
+        names = sorted({str(name) for name in shards.values()}) if isinstance(shards, dict) else [INDEX]
+        return missing + [name for name in names if name not in present]
+    if not any(name.endswith(WEIGHTS) for name in present):
+        missing.append("*.safetensors")
+    return missing
+
+
+def weights_size(folder: str) -> int | None:
+    """Add up the weight files."""
+    try:
+        with os.scandir(folder) as entries:
+            sizes = [entry.stat().st_size for entry in entries if entry.name.endswith(WEIGHTS)]
+    except OSError:
+        return None
+    return sum(sizes) or None
+
+
+def config_of(folder: str | None) -> dict[str, Any] | None:
+    """Read the part of config.json that describes the text model."""
+    config = read_json(os.path.join(folder, "config.json")) if folder else None  # noqa: PTH118
+    if config is None:
+        return None
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, dict) else config
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Read a JSON object; None when there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            value = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def shape(config: dict[str, Any] | None) -> Shape | None:
+    """Work out the KV cache per token and per sequence; None for a config we do not understand."""
+    if config is None:
+        return None
+    try:
+        return _shape(config)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _shape(config: dict[str, Any]) -> Shape:
+    heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
+    width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+    # Gemma 4 gives its full-attention layers other heads than its sliding ones.
+    full_heads = int(config.get("num_global_key_value_heads") or heads)
+    full_width = int(config.get("global_head_dim") or width)
+    kinds = config.get("layer_types") or ["full_attention"] * int(config["num_hidden_layers"])
+    window = int(config.get("sliding_window") or 0)
+    per_token = per_sequence = 0
+    for kind in kinds:
+        if kind == "full_attention":
+            per_token += 2 * full_heads * full_width * _BYTES
+        elif kind == "sliding_attention":
+            per_sequence += 2 * heads * width * _BYTES * window
+        else:
+            per_sequence += _linear_state(config)
+    hybrid = any("linear" in str(kind) or "mamba" in str(kind) for kind in kinds)
+    return Shape(per_token, per_sequence, int(config.get("max_position_embeddings") or 0), hybrid)
+
+
+def _linear_state(config: dict[str, Any]) -> int:
+    """Give the recurrent state of a linear attention layer (Gated DeltaNet), kept in 32-bit numbers."""
+    heads = int(config.get("linear_num_value_heads") or 0)
+    keys, values = int(config.get("linear_key_head_dim") or 0), int(config.get("linear_value_head_dim") or 0)
+    return heads * keys * values * 4

@@ -1,0 +1,166 @@
+"""From settings to the `vllm serve` command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from . import turboquant, versions
+from .errors import ContradictionError
+from .image import Image
+from .settings import Settings
+
+POSITIONAL = ("MODEL", "MODEL_PATH")
+DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
+KEY_FLAG = "--api-key"
+
+
+class Command(NamedTuple):
+    """What is run, and remarks about how it came about."""
+
+    arguments: tuple[str, ...]
+    model: str
+    revision: str
+    served_names: tuple[str, ...]
+    speculative: dict[str, Any] | None
+    cache_dtype: str
+    remarks: tuple[str, ...]
+
+
+def build(image: Image, settings: Settings) -> Command:
+    """Put the recommended command together."""
+    model, revision, own = _model(image, settings)
+    cache, remarks = turboquant.cache_dtype(settings)
+    cache = cache or settings.text("KV_CACHE_DTYPE")
+    words: list[str] = [model]
+    if revision:
+        words += ["--revision", revision]
+    names = tuple(name for name in settings.text("SERVED_MODEL_NAME").split(",") if name) or (model,)
+    if names != (model,) and option(settings.extra, "--served-model-name") is None:
+        words += ["--served-model-name", *names]
+    for setting in image.settings.values():
+        if setting.flag and setting.name not in {*POSITIONAL, "SERVED_MODEL_NAME", "KV_CACHE_DTYPE"}:
+            words += _flag(setting.flag, settings.values.get(setting.name), setting.vllm_default)
+    if own:
+        for name, value in image.facts.get("flags", {}).items():
+            flag = f"--{name.replace('_', '-')}"
+            if option(settings.extra, flag) is None and flag not in settings.extra:
+                words += _flag(flag, value, "")
+    if cache and cache != "auto":
+        words += ["--kv-cache-dtype", cache]
+    own_config = _given_speculative(settings)
+    speculative = None if own_config is not None else _speculative(image, settings, cache, own=own)
+    if speculative:
+        words += ["--speculative-config", json.dumps(speculative)]
+    words += settings.extra
+    return Command(
+        tuple(words),
+        model,
+        revision,
+        names,
+        speculative or own_config,
+        cache,
+        (*settings.notes, *remarks),
+    )
+
+
+def shown(arguments: Sequence[str]) -> str:
+    """Write a command for people: quoted for a shell, with the API key hidden."""
+    return shlex.join(("vllm", "serve", *masked(arguments)))
+
+
+def masked(arguments: Iterable[str]) -> list[str]:
+    """Replace every API key among arguments."""
+    out: list[str] = []
+    hide = False
+    for word in arguments:
+        name = word.partition("=")[0].replace("_", "-")
+        if word.startswith("-"):
+            hide = name == KEY_FLAG and "=" not in word
+            out.append(f"{KEY_FLAG}=(hidden)" if name == KEY_FLAG and "=" in word else word)
+        else:
+            # --api-key takes several keys, up to the next flag.
+            out.append("(hidden)" if hide else word)
+    return out
+
+
+def option(arguments: Sequence[str], *names: str) -> str | None:
+    """Find the last value of an option among arguments."""
+    found = None
+    for index, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") in names:
+            if equals:
+                found = value
+            elif index + 1 < len(arguments):
+                found = arguments[index + 1]
+    return found
+
+
+def _model(image: Image, settings: Settings) -> tuple[str, str, bool]:
+    """Say what is served, at which revision, and whether it is the image's own model."""
+    path = settings.text("MODEL_PATH")
+    if path:
+        return path, "", True
+    model = settings.text("MODEL") or str(image.model["model"])
+    own = model == image.model["model"]
+    return model, str(image.model.get("revision", "")) if own else "", own
+
+
+def _flag(flag: str, value: object, vllm_default: str) -> list[str]:
+    if value is None or (not isinstance(value, dict) and str(value) == vllm_default):
+        return []
+    if value is True:
+        return [flag]
+    if value is False:
+        # Off is what vLLM does anyway, unless it says that its default is on.
+        return [f"--no-{flag[2:]}"] if vllm_default == "True" else []
+    return [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> dict[str, Any] | None:
+    drafter = settings.text("DFLASH_DRAFTER")
+    if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
+        return None
+    known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
+    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
+    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
+        tokens = known.get("tokens") or tokens
+    config: dict[str, Any] = {
+        "method": known.get("method", "dflash"),
+        "model": drafter,
+        "num_speculative_tokens": tokens or 15,
+    }
+    backend = settings.text("DRAFT_ATTENTION_BACKEND")
+    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
+        backend = known.get("attention_backend") or backend
+    if backend and backend != "auto" and versions.at_least(image.vllm, "0.21"):
+        config["attention_backend"] = backend
+    if known.get("revision"):
+        config["revision"] = known["revision"]
+    if cache and cache != "auto" and versions.at_least(image.vllm, "0.26"):
+        # From 0.22 on the draft inherits the target's format, which its FlashAttention (FA2) cannot read.
+        config["kv_cache_dtype"] = "auto"
+    return config
+
+
+def _given_speculative(settings: Settings) -> dict[str, Any] | None:
+    text = option(settings.extra, "--speculative-config", "-sc")
+    if text is None:
+        return None
+    both = [name for name in DRAFT_SETTINGS if name in settings.given]
+    if both:
+        raise ContradictionError(
+            f"{both[0]} is set, but --speculative-config describes the drafter as a whole.",
+            setting=both[0],
+            value=settings.text(both[0]) or "off",
+            allowed="one of the two",
+            remedy=f"Leave out either {both[0]} or --speculative-config.",
+        )
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"method": "given"}
+    return value if isinstance(value, dict) else {"method": "given"}

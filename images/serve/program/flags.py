@@ -1,0 +1,63 @@
+"""Which flags this image's vLLM knows, read from its source without importing it.
+
+Importing vLLM takes seconds; the two files that define its flags are read in a few milliseconds. The reading is
+generous: what it finds may not be a flag, but what it does not find is none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+SITE = "/opt/venv/lib"
+FILES = (
+    "engine/arg_utils.py",
+    "entrypoints/openai/cli_args.py",
+    "entrypoints/launchers/cli_args.py",
+    "entrypoints/cli/serve.py",
+)
+_OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
+_FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
+
+
+def find_vllm(site: str = SITE) -> str | None:
+    """Find the vLLM package of the image."""
+    site = os.environ.get("FACTORY_SITE", site)
+    try:
+        pythons = sorted(os.listdir(site))  # noqa: PTH208 - see image.py
+    except OSError:
+        return None
+    for python in pythons:
+        folder = os.path.join(site, python, "site-packages", "vllm")  # noqa: PTH118
+        if os.path.isdir(folder):  # noqa: PTH112
+            return folder
+    return None
+
+
+def known(folder: str) -> set[str]:
+    """Collect everything in vLLM's argument files that can be a flag; empty when there is nothing to read."""
+    found: set[str] = set()
+    for name in FILES:
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+                text = file.read()
+        except (OSError, ValueError):
+            continue
+        found.update(option.replace("_", "-") for option in _OPTION.findall(text))
+        # Flags of the API server are made from the fields of a dataclass.
+        found.update("--" + field.replace("_", "-") for field in _FIELD.findall(text))
+    return found
+
+
+def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:
+    """List the flags among arguments that vLLM does not know."""
+    if not flags:
+        return []
+    names = (word.partition("=")[0] for word in arguments if re.match(r"--[A-Za-z]", word))
+    return [name for name in names if not _is_known(name, flags)]
+
+
+def _is_known(name: str, flags: set[str]) -> bool:
+    # --compilation-config.mode sets one key of a JSON option; --no-x switches x off.
+    flag = name.partition(".")[0].replace("_", "-").rstrip("+")
+    return flag in flags or (flag.startswith("--no-") and f"--{flag[5:]}" in flags) or flag == "--help"

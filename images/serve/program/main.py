@@ -1,0 +1,235 @@
+"""The commands of the image: start the server, or show what a start would do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from . import checkpoint, checks, flags, health, readings
+from . import command as commands
+from . import image as images
+from . import settings as read_settings
+from .errors import BrokenImageError, ModError, StartError, UsageError
+
+VLLM = "/opt/venv/bin/vllm"
+"""FACTORY_VLLM overrides, for tests."""
+MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
+"""What is still checked when the user wrote the whole command."""
+KEPT_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE", "WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
+"""Settings that do not shape the command, and so hold for a command that the user wrote, too."""
+SHELL_COMMANDS = ("bash", "sh", "sleep", "tail", "vllm")
+"""First words that are run as they stand: recipe runners start a container with `sleep infinity` and go from there."""
+OWN_VARIABLES = ("VLLM_API_KEY_FILE",)
+"""Ours, but named like vLLM's: it would warn that it does not know them."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command; give its exit code. A start does not come back."""
+    try:
+        return _run(list(arguments))
+    except StartError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first == "settings":
+        return _settings(arguments[1:])
+    if first == "check":
+        return _check(arguments[1:])
+    if first == "health":
+        return _health(arguments[1:])
+    if first in SHELL_COMMANDS:
+        os.execvp(first, arguments)  # noqa: S606 - what was asked for
+    dry = "--dry-run" in arguments
+    as_json = dry and "--json" in arguments
+    if dry:
+        arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
+    if any(word == "-h" or word.startswith("--help") for word in arguments):
+        return _become(arguments, dict(os.environ))
+    start = _prepare(arguments)
+    findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
+    if dry:
+        from . import show  # noqa: PLC0415 - a start needs it only for a warning
+
+        _print((show.dry_run_json if as_json else show.dry_run_text)(start.command, findings))
+        return 0
+    return _start(start, findings)
+
+
+def _whole(arguments: list[str]) -> bool:
+    """Whether the arguments are a whole command: they start with a model. Mere flags add to the recommended one."""
+    return bool(arguments) and not arguments[0].startswith("-")
+
+
+def _prepare(arguments: list[str]) -> checks.Start:
+    """Read everything that a start depends on."""
+    image = images.load()
+    environment = os.environ
+    if _whole(arguments):
+        kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
+        chosen = read_settings.read(image, kept)
+        command = commands.build(image, chosen)._replace(
+            arguments=tuple(arguments),
+            model=arguments[0],
+            served_names=(commands.option(arguments, "--served-model-name") or arguments[0],),
+            speculative=None,
+            remarks=(),
+        )
+    else:
+        chosen = read_settings.read(image, environment, arguments)
+        command = commands.build(image, chosen)
+    cache = checkpoint.hub_cache(environment)
+    return checks.Start(image, chosen, command, readings.read(cache), cache, flags.find_vllm())
+
+
+def _start(start: checks.Start, findings: list[checks.Finding]) -> int:
+    """Apply what is left to apply and become vLLM."""
+    worth_saying = [finding for finding in findings if finding.result in {checks.WARN, checks.FAIL}]
+    if worth_saying:
+        from . import show  # noqa: PLC0415
+
+        sys.stderr.write(show.checks_text(worth_saying) + "\n")
+    checks.refuse(findings)
+    for remark in start.command.remarks:
+        sys.stderr.write(f"[serve] {remark}\n")
+    apply_mods(start.image, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
+    environment = dict(os.environ)
+    for name in OWN_VARIABLES:
+        environment.pop(name, None)
+    if start.settings.api_key:
+        environment["VLLM_API_KEY"] = start.settings.api_key
+    sys.stderr.write(f"[serve] {commands.shown(start.command.arguments)}\n")
+    sys.stderr.flush()
+    where = _address(start)
+    health.leave_note(where)
+    if where.port:
+        environment |= _accompany(start, where)
+    return _become(list(start.command.arguments), environment)
+
+
+def _accompany(start: checks.Start, where: health.Address) -> Mapping[str, str]:
+    """Start the companion of the server; give the variables by which it learns what vLLM chose."""
+    from . import watch  # noqa: PLC0415 - only for a real start
+
+    choices = f"/tmp/imagefactory-choices.{os.getpid()}"  # noqa: S108 - in a container; created anew below
+    try:
+        os.close(os.open(choices, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        choices = ""
+    watch.accompany(
+        watch.Task(
+            where,
+            start.command.served_names[0],
+            start.settings.api_key,
+            start.settings.number("WARMUP") or 0,
+            choices,
+            drafting=start.command.speculative is not None,
+        )
+    )
+    if not choices:
+        return {}
+    hook = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hook")  # noqa: PTH100, PTH118, PTH120
+    paths = [hook, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"IMAGEFACTORY_CHOICES": choices, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _address(start: checks.Start) -> health.Address:
+    """Say where the API will be; port 0 when this node has none."""
+    words = start.command.arguments
+    if "--headless" in words or (commands.option(words, "--node-rank", "-r") or "0") != "0":
+        return health.Address("", 0)
+    host = commands.option(words, "--host") or start.settings.text("HOST")
+    port = commands.option(words, "--port") or ""
+    return health.Address(
+        health.reachable(host),
+        int(port) if port.isdecimal() else start.settings.number("PORT") or 8000,
+        commands.option(words, "--ssl-certfile") is not None,
+    )
+
+
+def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
+    """Apply the mods that MODS names, by the module that the image brings for it."""
+    if not names:
+        return
+    module = str(image.facts.get("mods_module") or "")
+    if not module:
+        raise ModError(
+            "This image cannot apply mods at start.",
+            setting="MODS",
+            value=",".join(names),
+            allowed="unset",
+            remedy="Leave MODS out, and build an image with these mods instead.",
+        )
+    from importlib import import_module  # noqa: PLC0415 - only for those who mount mods
+
+    path, _, name = module.rpartition("/")
+    sys.path.insert(0, path)
+    try:
+        import_module(name).apply_mods(names, folder)
+    except Exception as error:  # noqa: BLE001 - whatever a mod does, the message is ours
+        raise ModError(
+            f"A mod could not be applied: {error}",
+            setting="MODS",
+            value=",".join(names),
+            allowed=f"folders in {folder} that are made for vLLM {image.vllm}",
+            remedy="Correct the mod, or leave it out of MODS.",
+        ) from None
+    finally:
+        sys.path.remove(path)
+
+
+def _become(arguments: list[str], environment: dict[str, str]) -> int:
+    program = os.environ.get("FACTORY_VLLM") or VLLM
+    try:
+        os.execve(program, [program, "serve", *arguments], environment)  # noqa: S606 - this is the point
+    except OSError as error:
+        raise BrokenImageError(
+            f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."
+        ) from None
+
+
+def _settings(options: list[str]) -> int:
+    from . import show  # noqa: PLC0415
+
+    ways = {"--json": show.settings_json, "--markdown": show.settings_markdown, "": show.settings_text}
+    _print(ways[_only(options, ways, "settings")](images.load()))
+    return 0
+
+
+def _check(options: list[str]) -> int:
+    from . import show  # noqa: PLC0415
+
+    way = _only(options, ("--json", ""), "check")
+    findings = checks.run(_prepare([]), checks.CHECKS)
+    _print(json.dumps(show.checks_value(findings), indent=2) if way else show.checks_text(findings))
+    refused = next((finding for finding in findings if finding.result == checks.FAIL), None)
+    return refused.error.exit_code if refused else 0
+
+
+def _health(options: list[str]) -> int:
+    _only(options, ("",), "health")
+    where = health.address()
+    well = where.port == 0 or health.is_well(where)
+    _print("healthy" if well else f"no healthy answer from {where.host}:{where.port}")
+    return 0 if well else 1
+
+
+def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
+    if len(options) > 1 or (options and options[0] not in known):
+        raise UsageError(
+            f"`{command}` does not know {' '.join(options)!r}.",
+            allowed=", ".join(option for option in known if option) or "no options",
+            remedy=f"Leave the option out: docker run --rm IMAGE {command}",
+        )
+    return options[0] if options else ""
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

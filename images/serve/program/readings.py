@@ -1,0 +1,143 @@
+"""What this machine is: its GPUs, driver, memory and disk, as one value.
+
+Read from NVML (the library that nvidia-smi uses) and /proc, or from a JSON file that FACTORY_READINGS names: tests
+and questions about another machine need no such machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from .errors import ValueRefusedError
+
+DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
+_KIB = 1024
+
+
+class Gpu(NamedTuple):
+    """One GPU. Without memory of its own (GB10) `total` and `free` are None."""
+
+    name: str
+    capability: str
+    total: int | None = None
+    free: int | None = None
+
+
+class Readings(NamedTuple):
+    """What was found; None where nothing is known."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    memory_total: int | None = None
+    memory_available: int | None = None
+    disk_free: int | None = None
+
+    @property
+    def unified(self) -> bool:
+        """True when the GPU and the host share their memory."""
+        return bool(self.gpus) and self.gpus[0].total is None
+
+
+def read(cache: str) -> Readings:
+    """Look at this machine; `cache` is the folder that models are downloaded to."""
+    recorded = os.environ.get("FACTORY_READINGS")
+    if recorded:
+        return _recorded(recorded)
+    total, available = _memory()
+    gpus, driver = _nvml() if any(map(os.path.exists, DEVICES)) else ((), "")
+    return Readings(gpus, driver, total, available, _disk(cache))
+
+
+def _recorded(path: str) -> Readings:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see image.py
+            values: dict[str, Any] = json.load(file)
+        values.pop("about", None)
+        gpus = tuple(Gpu(**gpu) for gpu in values.pop("gpus", ()))
+        return Readings(gpus=gpus, **values)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueRefusedError(
+            f"The recorded readings cannot be used: {error}.",
+            setting="FACTORY_READINGS",
+            value=path,
+            allowed="a JSON file with gpus, driver, memory_total, memory_available, disk_free",
+            remedy="Correct the file, or leave FACTORY_READINGS out.",
+        ) from None
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """Give the host's memory and how much of it can be had, within the container's own limit."""
+    found: dict[str, int] = {}
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in {"MemTotal", "MemAvailable"}:
+                    found[name] = int(rest.split()[0]) * _KIB
+    except (OSError, ValueError):
+        return None, None
+    total, available = found.get("MemTotal"), found.get("MemAvailable")
+    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
+    if limit is not None and available is not None:
+        available = min(available, max(0, limit - (used or 0)))
+    return total, available
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:  # noqa: PTH123
+            return int(file.read())
+    except (OSError, ValueError):  # "max" stands for no limit
+        return None
+
+
+def _disk(folder: str) -> int | None:
+    while True:
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            parent = os.path.dirname(folder)  # noqa: PTH120 - see image.py
+            if parent == folder:
+                return None
+            folder = parent
+        else:
+            return found.f_bavail * found.f_frsize
+
+
+def _nvml() -> tuple[tuple[Gpu, ...], str]:
+    """Ask NVML. A library or a GPU that does not answer counts as absent."""
+    import ctypes  # noqa: PLC0415 - only where there is a GPU
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return (), ""
+    if nvml.nvmlInit_v2() != 0:
+        return (), ""
+    text = ctypes.create_string_buffer(96)
+    driver = text.value.decode() if nvml.nvmlSystemGetDriverVersion(text, 96) == 0 else ""
+    count = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    gpus = []
+    for index in range(count.value):
+        device = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0:
+            continue
+        name = text.value.decode() if nvml.nvmlDeviceGetName(device, text, 96) == 0 else "unknown GPU"
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+        # total, free, used. GB10 has no memory of its own and says "not supported".
+        memory = (ctypes.c_ulonglong * 3)()
+        own = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 and memory[0] > 0
+        gpus.append(
+            Gpu(
+                name,
+                f"{major.value}.{minor.value}",
+                int(memory[0]) if own else None,
+                int(memory[1]) if own else None,
+            )
+        )
+    nvml.nvmlShutdown()
+    return tuple(gpus), driver

@@ -1,0 +1,106 @@
+"""How settings, checks and the command look: as text, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from . import command as commands
+from .checks import FAIL, OK, SKIPPED, WARN, Finding
+from .command import Command
+from .image import Image, Setting
+from .settings import allowed
+
+HEADINGS = ("Setting", "Default", "Allowed", "What it does")
+MARKS = {OK: "ok", WARN: "WARN", FAIL: "FAIL", SKIPPED: "skip"}
+LONGEST = 60
+"""Characters of a list of choices before it is cut in a text table."""
+
+
+def settings_text(image: Image) -> str:
+    """Write the settings for a terminal."""
+    rows = [HEADINGS[:3], *((name, default, _cut(words)) for name, default, words, _ in _rows(image))]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = []
+    for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append(f"{cells}  {description}")
+    return "\n".join([_title(image), "", *lines])
+
+
+def settings_markdown(image: Image) -> str:
+    """Write the settings as a Markdown table."""
+    lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
+    for name, default, words, description in _rows(image):
+        cells = (f"`{name}`", f"`{default}`" if default else "", words, description)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def settings_json(image: Image) -> str:
+    """Write the settings for programs."""
+    rows = [_described(setting) for setting in image.settings.values()]
+    return json.dumps({"image": image.facts, "settings": rows}, indent=2)
+
+
+def checks_text(findings: Iterable[Finding]) -> str:
+    """Write the checks for a terminal."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{MARKS[finding.result]:4}  {finding.name:11}  {finding.detail}".rstrip())
+        if finding.result in {WARN, FAIL} and finding.remedy:
+            lines.append(f"{'':19}{finding.remedy}")
+    return "\n".join(lines)
+
+
+def dry_run_text(command: Command, findings: Sequence[Finding]) -> str:
+    """Write the command and the checks for a terminal."""
+    remarks = [f"note  {remark}" for remark in command.remarks]
+    return "\n".join([commands.shown(command.arguments), "", *remarks, checks_text(findings)])
+
+
+def dry_run_json(command: Command, findings: Sequence[Finding]) -> str:
+    """Write the command and the checks for programs."""
+    value = {
+        "command": ["vllm", "serve", *commands.masked(command.arguments)],
+        "remarks": list(command.remarks),
+        "checks": checks_value(findings),
+    }
+    return json.dumps(value, indent=2)
+
+
+def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    """Give the checks as plain values."""
+    rows = []
+    for finding in findings:
+        row = finding._asdict()
+        code = row.pop("error").exit_code
+        rows.append({**row, "exit_code": code if finding.result == FAIL else 0})
+    return rows
+
+
+def _rows(image: Image) -> list[tuple[str, str, str, str]]:
+    return [
+        (setting.name, _default(setting), allowed(setting), _description(setting))
+        for setting in image.settings.values()
+    ]
+
+
+def _default(setting: Setting) -> str:
+    return setting.default or setting.unset
+
+
+def _description(setting: Setting) -> str:
+    return setting.description + (f" Needs vLLM {setting.since}." if setting.since else "")
+
+
+def _described(setting: Setting) -> dict[str, object]:
+    return {key: value for key, value in setting._asdict().items() if value not in (None, "", (), {})}
+
+
+def _title(image: Image) -> str:
+    return f"{image.model['model']} with vLLM {image.vllm} on {image.facts.get('arch')}"
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= LONGEST else words[: LONGEST - 2].rstrip(", ") + " …"

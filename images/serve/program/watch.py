@@ -1,0 +1,198 @@
+"""The companion of the server: warms it up, and says which kernels it chose and how many drafts it accepts.
+
+It is forked before the program becomes vLLM, and ends with it. Whatever happens in here, the server does not notice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from . import health
+
+START_LIMIT = 2 * 3600
+"""Seconds a first start may take, with a download and an autotune."""
+REPORT_EVERY = 600
+"""Seconds between two reports of draft acceptance, if there was anything to report."""
+PAUSE = 2.0
+LOW_ACCEPTANCE = 0.1
+
+_ATTENTION = re.compile(
+    r"Using (?:AttentionBackendEnum\.)?(\w+?)(?: attention)? backend(?: out of potential backends|\.)"
+)
+_GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
+_MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
+_SLOW = re.compile(r"does not have native support for (FP4|FP8)")
+_METRIC = re.compile(rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?\{?[^ ]* ([0-9.e+]+)", re.M)
+
+
+class Task(NamedTuple):
+    """What the companion is to do."""
+
+    address: health.Address
+    model: str
+    api_key: str
+    requests: int
+    choices: str
+    drafting: bool
+
+
+class Choices(NamedTuple):
+    """What vLLM chose, in the order of its log."""
+
+    attention: tuple[str, ...]
+    kernels: tuple[str, ...]
+    slow: tuple[str, ...]
+
+
+def accompany(task: Task) -> None:
+    """Fork the companion; the caller goes on and becomes the server."""
+    server = os.getpid()
+    if os.fork():
+        return
+    try:
+        _die_with(server)
+        _companion(task, server)
+    except BaseException as error:  # noqa: BLE001 - nobody is there to catch it
+        _say(f"the companion ends: {type(error).__name__}")
+    # An exit now would leave a dead process that vLLM, being process 1, never asks about.
+    while os.getppid() == server:
+        time.sleep(3600)
+    os._exit(0)
+
+
+def _companion(task: Task, server: int) -> None:
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the server, which ends us by ending
+    started = time.monotonic()
+    while not health.is_well(task.address):
+        if os.getppid() != server or time.monotonic() - started > START_LIMIT:
+            return
+        time.sleep(PAUSE)
+    _say(f"ready after {time.monotonic() - started:.0f} s")
+    for line in report(choices(_lines(task.choices)), drafting=task.drafting):
+        _say(line)
+    _warm_up(task)
+    if task.drafting:
+        _report_acceptance(task, server)
+
+
+def _warm_up(task: Task) -> None:
+    for number in range(1, task.requests + 1):
+        started = time.monotonic()
+        body = {
+            "model": task.model,
+            "messages": [{"role": "user", "content": "Count from one to ten."}],
+            "max_tokens": 16,
+            "temperature": 0,
+        }
+        try:
+            answer = health.request(
+                task.address, "POST", "/v1/chat/completions", body=body, key=task.api_key, timeout=600
+            )
+        except (OSError, ValueError) as error:
+            _say(f"warm-up request {number} of {task.requests} failed: {error}")
+            return
+        verdict = "answered" if answer.status == 200 else f"got status {answer.status}"  # noqa: PLR2004
+        _say(f"warm-up request {number} of {task.requests} {verdict} in {time.monotonic() - started:.1f} s")
+
+
+def _report_acceptance(task: Task, server: int) -> None:
+    before = (0.0, 0.0, 0.0)
+    while os.getppid() == server:
+        try:
+            now = counters(health.request(task.address, "GET", "/metrics", timeout=10).body)
+        except (OSError, ValueError):
+            now = before
+        line = acceptance(before, now)
+        if line:
+            _say(line)
+            before = now
+        time.sleep(REPORT_EVERY)
+
+
+def counters(metrics: bytes) -> tuple[float, float, float]:
+    """Read drafts, drafted tokens and accepted tokens from the metrics endpoint."""
+    found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
+    for name, value in _METRIC.findall(metrics):
+        found[name] += float(value)
+    return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
+
+
+def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:
+    """Describe the draft acceptance since the last report; empty when nothing was drafted."""
+    drafts, drafted, accepted = (new - old for new, old in zip(now, before, strict=True))
+    if drafts <= 0 or drafted <= 0:
+        return ""
+    line = (
+        f"draft acceptance {accepted / drafted:.0%}: {accepted / drafts:.1f} of {drafted / drafts:.0f} "
+        f"tokens per draft ({drafts:.0f} drafts)"
+    )
+    if accepted / drafted < LOW_ACCEPTANCE:
+        line += "; so low that DFLASH_DRAFTER=off may be faster for this kind of text"
+    return line
+
+
+def choices(lines: Iterable[str]) -> Choices:
+    """Find out from vLLM's log what it chose."""
+    attention: list[str] = []
+    kernels: list[str] = []
+    slow: list[str] = []
+    for line in lines:
+        chosen = _ATTENTION.search(line)
+        if chosen and "vit" not in line and "MLA prefill" not in line:
+            attention.append(chosen.group(1))
+        for pattern in (_GEMM, _MOE):
+            kernel = pattern.search(line)
+            if kernel:
+                what = "MoE" if pattern is _MOE else "GEMM"
+                kernels.append(f"{kernel.group(2)} {what} by {kernel.group(1)}")
+        weak = _SLOW.search(line)
+        if weak:
+            slow.append(weak.group(1))
+    return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, slow)))
+
+
+def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
+    """Say what vLLM chose, and whether it is the slow way."""
+    if chosen.attention:
+        # The target is loaded first. One backend for both is named once.
+        text = f"attention by {chosen.attention[0]}"
+        if drafting:
+            text += f", draft attention by {chosen.attention[1 if len(chosen.attention) > 1 else 0]}"
+        yield text
+    if chosen.kernels:
+        yield "; ".join(chosen.kernels)
+    marlin = [kernel for kernel in chosen.kernels if "marlin" in kernel.lower() and "fp4" in kernel.lower()]
+    for kind in chosen.slow or (("FP4",) if marlin else ()):
+        yield (
+            f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
+            "check that no VLLM_* variable forces Marlin, and that the image is made for this GPU"
+        )
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - see image.py
+            return file.read(1_000_000).splitlines()
+    except OSError:
+        return []
+
+
+def _die_with(server: int) -> None:
+    """Ask the kernel to end this process with the server, where it is not process 1 of a container."""
+    import ctypes  # noqa: PLC0415 - after the fork: costs the start nothing
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != server:
+        os._exit(0)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"[serve] {text}\n")
+    sys.stderr.flush()
