@@ -23,15 +23,21 @@ from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePa
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
 
 
-def mod_entries(settings: Mapping[str, Any], wheels: Mapping[str, Path], environment: Environment) -> list[Entry]:
+def mod_entries(
+    settings: Mapping[str, Any], wheels: Mapping[str, Path], environment: Environment
+) -> list[Entry]:
     """List the files of the last mod of a chain, after all of them were applied.
 
     The chain stands in the layer's settings, so a plan alone says what is done. RECORD and mods.json are written by
     every mod layer for all mods so far; the uppermost one is what a container sees.
     """
-    chosen = [(mod := Mod.from_data(link), mod.manifest.variants[link["variant"]]) for link in settings["chain"]]
+    chosen = [
+        (mod := Mod.from_data(link), mod.manifest.variants[link["variant"]]) for link in settings["chain"]
+    ]
     trees = {
-        distribution: _InstalledWheel(distribution, wheels[file], file, environment, settings["without"].get(file, ()))
+        distribution: _InstalledWheel(
+            distribution, wheels[file], file, environment, settings["without"].get(file, ())
+        )
         for distribution, file in settings["wheels"].items()
     }
     applied: list[Applied] = []
@@ -47,7 +53,9 @@ def mod_entries(settings: Mapping[str, Any], wheels: Mapping[str, Path], environ
     files = {path: text.encode() for path, text in last.files.items()}
     if last.variant.source is not None:
         files = package_files(_checkout(last.variant.source).folder, last.variant.source.package) | files
-    entries = [Entry(image_path(path, tree.site), Kind.FILE, 0o644, Bytes(data)) for path, data in files.items()]
+    entries = [
+        Entry(image_path(path, tree.site), Kind.FILE, 0o644, Bytes(data)) for path, data in files.items()
+    ]
     return [*entries, _record_of_mods(applied), *tree.updated_record(applied)]
 
 
@@ -94,7 +102,9 @@ class _InstalledWheel:
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
             updated[path] = [path, f"sha256={digest}", str(len(data))]
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([*(updated[path] for path in sorted(updated)), itself])
+        csv.writer(text, lineterminator="\n").writerows(
+            [*(updated[path] for path in sorted(updated)), itself]
+        )
         return [Entry(record, Kind.FILE, 0o644, Bytes(text.getvalue().encode()))]
 
 
@@ -130,7 +140,9 @@ def _record_of_mods(applied: Sequence[Applied]) -> Entry:
             "name": result.mod.name,
             "versions": result.variant.versions,
             "licence": result.mod.manifest.licence,
-            "distribution": result.variant.source.git if result.variant.source else result.mod.manifest.distribution,
+            "distribution": result.variant.source.git
+            if result.variant.source
+            else result.mod.manifest.distribution,
             "files": {
                 path: {"before": result.before[path], "after": sha256_of(text.encode())}
                 for path, text in sorted(result.files.items())

@@ -32,7 +32,10 @@ def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
     """Group mods: first those that require nothing, then those that require only these, and so on; by name within."""
     by_name = {mod.name: mod for mod in mods}
     sorter = TopologicalSorter(
-        {name: [other for other in mod.manifest.requires if other in by_name] for name, mod in by_name.items()}
+        {
+            name: [other for other in mod.manifest.requires if other in by_name]
+            for name, mod in by_name.items()
+        }
     )
     sorter.prepare()
     levels: list[list[Mod]] = []

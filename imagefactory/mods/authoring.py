@@ -70,7 +70,11 @@ def changes(project: Project, name: str, vllm: str) -> list[Change]:
     version = project.matrix.vllm[vllm].version
     variants = [variant for stage in ("installed", "source") for variant in mod.variants(version, stage)]
     if not variants:
-        note = f"upstream since {mod.manifest.upstreamed_in}" if mod.is_upstream(version) else "no variant for it"
+        note = (
+            f"upstream since {mod.manifest.upstreamed_in}"
+            if mod.is_upstream(version)
+            else "no variant for it"
+        )
         raise ModNotApplicableError(
             f"The mod {name} does nothing in vLLM {vllm}.",
             where=mod.where("variants"),

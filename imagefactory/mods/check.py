@@ -24,7 +24,9 @@ from imagefactory.mods.sources import FolderSource, ReleaseSource, git_source
 from imagefactory.project import Project
 from imagefactory.resolve.index import IndexConfig, Indexes
 
-Status = Literal["applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"]
+Status = Literal[
+    "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"
+]
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
 Source = FolderSource | ReleaseSource
 
@@ -144,9 +146,7 @@ def named_mod(project: Project, name: str) -> Mod:
     return project.mods[name]
 
 
-def named_versions(
-    project: Project, wanted: Sequence[str], folder: FolderSource | None = None
-) -> list[str]:
+def named_versions(project: Project, wanted: Sequence[str], folder: FolderSource | None = None) -> list[str]:
     """Find vLLM versions by name; without names, every release (or nightly, for a source tree)."""
     known = list(project.matrix.vllm)
     for name in wanted:
@@ -159,4 +159,6 @@ def named_versions(
             )
     if folder is not None:
         return list(wanted) or ["nightly"]
-    return list(wanted) or [name for name, version in project.matrix.vllm.items() if version.release is not None]
+    return list(wanted) or [
+        name for name, version in project.matrix.vllm.items() if version.release is not None
+    ]

@@ -74,7 +74,9 @@ def _locate_edit(mod: Mod, change: Edit, where: str, text: str) -> Span:
             where=where,
             why=f"It must occur exactly once. {f'It stands on lines {lines}.' if found else ''}"
             f" The anchor: {_excerpt(change.anchor)}",
-            fix="Make the anchor longer." if found else "The file changed: give this version a variant of its own.",
+            fix="Make the anchor longer."
+            if found
+            else "The file changed: give this version a variant of its own.",
         )
     start, end = found[0], found[0] + len(change.anchor)
     lines_of = (_line(text, start), _line(text, max(start, end - 1)))
@@ -123,7 +125,9 @@ def _locate_patch(mod: Mod, change: Patch, where: str, read: dict[str, str | Non
 
 def _fit(lines: list[str], old: list[str], expected: int, offset: int) -> int | None:
     """Find the one place where a hunk's old lines stand; no fuzz, and an offset only where it is declared."""
-    candidates = sorted(range(max(0, expected - offset), expected + offset + 1), key=lambda at: abs(at - expected))
+    candidates = sorted(
+        range(max(0, expected - offset), expected + offset + 1), key=lambda at: abs(at - expected)
+    )
     found = [at for at in candidates if lines[at : at + len(old)] == old]
     if not found:
         return None

@@ -66,7 +66,8 @@ def _find(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | ast.A
             (
                 node
                 for node in nodes
-                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == part
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name == part
             ),
             None,
         )

@@ -8,7 +8,15 @@ from typing import Annotated, Literal, Self
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from imagefactory.content import Sha256, checksum
@@ -20,7 +28,9 @@ MANIFEST = "mod.yaml"
 IMAGE_FILES = "/usr/share/imagefactory/"
 """Where a mod may put files that belong to no distribution."""
 
-Licence = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")]
+Licence = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")
+]
 """An SPDX expression: the image's label is made of it."""
 
 
@@ -203,7 +213,9 @@ class Manifest(_Model):
 class Mod:
     """A mod: its manifest and the files next to it, from a folder or from a plan that carries both."""
 
-    def __init__(self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None) -> None:
+    def __init__(
+        self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None
+    ) -> None:
         self.manifest = manifest
         self._files = files
         self._source = source
@@ -214,14 +226,19 @@ class Mod:
         files = data["files"]
         if not isinstance(files, dict):
             raise TypeError(files)
-        return cls(Manifest.model_validate(data["manifest"]), {name: text.encode() for name, text in files.items()})
+        return cls(
+            Manifest.model_validate(data["manifest"]), {name: text.encode() for name, text in files.items()}
+        )
 
     def data(self) -> dict[str, object]:
         """Give everything that decides what the mod does, as plain values; prose does not count."""
         manifest = self.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         manifest |= {"summary": "(not part of a plan)", "needed_when": [{"model": "*"}]}
         manifest.pop("not_needed", None)
-        return {"manifest": manifest, "files": {name: data.decode() for name, data in sorted(self._files.items())}}
+        return {
+            "manifest": manifest,
+            "files": {name: data.decode() for name, data in sorted(self._files.items())},
+        }
 
     @property
     def name(self) -> str:
@@ -294,7 +311,9 @@ def load_mod(folder: Path) -> Mod:
     except ValidationError as error:
         details = error.errors(include_url=False)
         # A change that is none of the three kinds gives errors for each; the nearest kind has the fewest.
-        first = min(details, key=lambda detail: (source.location(detail["loc"]).line or 0, len(detail["loc"])))
+        first = min(
+            details, key=lambda detail: (source.location(detail["loc"]).line or 0, len(detail["loc"]))
+        )
         at = ".".join(str(part) for part in first["loc"])
         unknown = first["type"] == "extra_forbidden"
         raise ModManifestError(
@@ -323,7 +342,9 @@ def load_mod(folder: Path) -> Mod:
 
 
 def _read_files(folder: Path, manifest: Manifest, where: str) -> dict[str, bytes]:
-    names = {name for variant in manifest.variants for change in variant.changes for name in _files_of(change)}
+    names = {
+        name for variant in manifest.variants for change in variant.changes for name in _files_of(change)
+    }
     files: dict[str, bytes] = {}
     for name in sorted(names):
         try:

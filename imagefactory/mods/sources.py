@@ -79,7 +79,7 @@ class ReleaseSource:
         if local.exists():
             archive = ZipFile(local)
         else:
-            archive = ZipFile(RangeFile(self._location(), requests.Session()))  # type: ignore[arg-type]
+            archive = ZipFile(RangeFile(self._location(), requests.Session()))
         names = frozenset(archive.namelist())
         return lambda path: archive.read(path).decode() if path in names else None
 
@@ -143,4 +143,3 @@ def _recall(memory: Path) -> dict[str, str | None]:
         return {}
     data: dict[str, str | None] = json.loads(memory.read_text("utf-8"))
     return data
-

@@ -19,8 +19,12 @@ def markdown(results: Sequence[Result]) -> str:
     reasons: list[str] = []
     for name in dict.fromkeys(result.mod for result in results):
         row = {result.vllm: result for result in results if result.mod == name}
-        lines.append(f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |")
-        explained = {result.detail: result for result in row.values() if result.status not in ("applies", "upstream")}
+        lines.append(
+            f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |"
+        )
+        explained = {
+            result.detail: result for result in row.values() if result.status not in ("applies", "upstream")
+        }
         for reason in explained:
             where = ", ".join(version for version in versions if row[version].detail == reason)
             reasons.append(f"- {name} on {where}: {reason}.")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import requests
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import Version
 
 from imagefactory.content import Sha256
@@ -15,7 +20,11 @@ from imagefactory.resolve.index import Indexes, WheelLocation
 
 def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
     """Pin the sdist of a release and one of its wheels; the Python files are the same in all of them."""
-    offers = [offer for offer in indexes.files(project) if _version_of(offer.file) == Version(release) and offer.sha256]
+    offers = [
+        offer
+        for offer in indexes.files(project)
+        if _version_of(offer.file) == Version(release) and offer.sha256
+    ]
     wheels = sorted((offer for offer in offers if offer.file.endswith(".whl")), key=lambda offer: offer.file)
     sdists = [offer for offer in offers if offer.file.endswith(".tar.gz")]
     if not wheels or not sdists:
