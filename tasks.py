@@ -302,6 +302,22 @@ def doctor(context: Context) -> None:
         raise Exit(code=1)
 
 
+@command()
+def pictures(context: Context) -> None:
+    """Draw the README's pictures anew: the plan, a build and the mods' table."""
+    from imagefactory import pictures
+    from imagefactory.mods.check import check_mods
+    from imagefactory.plan import make_plan
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    [cell] = select(project.matrix, [next(iter(project.matrix.models))])
+    drawn = pictures.draw(project, make_plan(project, cell), check_mods(project))
+    for path in pictures.write(ROOT / "docs" / "pictures", drawn):
+        print(path.relative_to(ROOT))
+
+
 @command(help={"check": "change nothing; fail when a schema is out of date"})
 def schemas(context: Context, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml and of plans."""
@@ -428,7 +444,7 @@ def _print_json(value: object) -> None:
 
 
 namespace = Collection(
-    targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, test
+    targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, pictures, test
 )
 mods = Collection("mods")
 mods.add_task(mods_check, "check")

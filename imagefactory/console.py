@@ -13,6 +13,7 @@ from rich.text import Text
 
 from imagefactory.cells import Cell, Exclusion, intended_kernels
 from imagefactory.errors import FactoryError
+from imagefactory.known import KnownLayers
 from imagefactory.plan import Plan
 from imagefactory.planview import LayerChange, is_cached
 from imagefactory.project import Project
@@ -96,19 +97,22 @@ def exclusions_table(exclusions: Sequence[Exclusion]) -> Table:
 
 
 def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
-    """Show the layers of a plan, what is cached, and the totals."""
-    table = Table("layer", "what", "download", "unpacked", "key", "here", box=None)
-    for column in (2, 3):
+    """Show the layers of a plan, what is cached, and the totals; sizes that are on record are exact."""
+    table = Table("layer", "what", "inputs", "layer size", "unpacked", "key", "here", box=None)
+    for column in (2, 3, 4):
         table.columns[column].justify = "right"
+    known = KnownLayers(project.known_layers)
     cached = 0
     for layer in plan.layers:
         here = is_cached(project.store, layer)
         cached += here
+        blob = known.blob(layer.key)
         table.add_row(
             layer.kind,
             layer.name,
             size(layer.download),
-            size(layer.unpacked),
+            size(blob.size) if blob else "?",
+            size(blob.unpacked if blob else layer.unpacked),
             layer.key[:12],
             Text("cached", "green") if here else Text("to build", "yellow"),
         )
@@ -117,8 +121,10 @@ def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
     title = f"{plan.target} for {plan.platform}, kernels {plan.kernels}"
     summary = (
         f"{len(plan.layers)} layers ({cached} cached), {size(download)} of inputs, "
-        f"{size(unpacked)} unpacked; {size(shared)} shared with other targets\nplan {plan.key}"
+        f"{size(unpacked)} unpacked; {size(shared)} shared with other targets\nplan  {plan.key}\n"
     )
+    image = known.image(plan)
+    summary += f"image {image.digest}" if image else "image not known before it is built"
     notes = [Text(f"mod {note}", "cyan") for note in plan.notes]
     return Group(Text(title, "bold"), table, *notes, Text(summary))
 
