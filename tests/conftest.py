@@ -14,6 +14,7 @@ import pytest
 pytest_plugins = (
     "tests.fixtures.checkouts",
     "tests.fixtures.engines",
+    "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
 )

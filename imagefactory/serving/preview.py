@@ -30,9 +30,7 @@ class Preview:
     description: Description
     model: Mapping[str, Any]
 
-    def command(
-        self, given: Mapping[str, str] | None = None, *, readings: Path | None = None
-    ) -> list[str]:
+    def command(self, given: Mapping[str, str] | None = None, *, readings: Path | None = None) -> list[str]:
         """Give the `vllm serve` command of a start with these settings."""
         return [str(word) for word in self.dry_run(given, readings=readings)["command"]]
 

@@ -29,6 +29,7 @@ TEMPLATED = {
 def recipe(
     style: Format,
     cell: Cell,
+    *,
     image: str,
     description: Description,
     model: Mapping[str, Any],

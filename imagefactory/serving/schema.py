@@ -307,7 +307,9 @@ SCHEMA: tuple[Setting, ...] = (
         kind="list",
         description="Mods to apply before the start, from MODS_PATH; a mod that fails stops the start.",
     ),
-    Setting(name="MODS_PATH", kind="path", default="/mods", description="The folder that mods are mounted to."),
+    Setting(
+        name="MODS_PATH", kind="path", default="/mods", description="The folder that mods are mounted to."
+    ),
     Setting(
         name="ENABLE_TURBOQUANT",
         kind="switch",

@@ -2,6 +2,6 @@
 
 import sys
 
-from program.main import main
+from program.main import main  # type: ignore[import-not-found]  # found when this folder is run
 
 sys.exit(main(sys.argv[1:]))

@@ -1,9 +1,9 @@
-"""Note the lines in which vLLM says which kernels and backends it chose.  # noqa: INP001
+"""Note the lines in which vLLM says which kernels and backends it chose.
 
 vLLM says so in its log only, in any of its processes. Python runs this file at the start of each of them; it looks
 at log records as they are made and writes the telling ones to the file that IMAGEFACTORY_CHOICES names. Nothing that
 goes wrong here may reach vLLM.
-"""
+"""  # noqa: INP001 - found by PYTHONPATH
 
 import logging
 import os

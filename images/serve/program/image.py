@@ -75,7 +75,7 @@ def load(share: str | None = None) -> Image:
 
 
 def _setting(entry: Json) -> Setting:
-    fields = {key: tuple(value) if key == "choices" else value for key, value in entry.items()}
+    fields: Json = {key: tuple(value) if key == "choices" else value for key, value in entry.items()}
     return Setting(**fields)
 
 

@@ -90,7 +90,9 @@ def _prepare(arguments: list[str]) -> checks.Start:
 
 def _start(start: checks.Start, findings: list[checks.Finding]) -> int:
     """Apply what is left to apply and become vLLM."""
-    worth_saying = [finding for finding in findings if finding.result in {checks.WARN, checks.FAIL}]
+    failed = [finding for finding in findings if finding.result == checks.FAIL]
+    # The first failure is told at length, as the reason not to start.
+    worth_saying = [finding for finding in findings if finding.result == checks.WARN] + failed[1:]
     if worth_saying:
         from . import show  # noqa: PLC0415
 

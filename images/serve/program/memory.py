@@ -119,9 +119,7 @@ def _too_much(machine: Machine, needs: Needs, utilization: float, most: float, a
             f"{_gb(machine.free)} are available and the host needs {_gb(HOST_RESERVE)} of the whole to stay usable"
         )
     else:
-        detail = (
-            f"{utilization} of {_gb(machine.total)} takes {_gb(budget)}, but only {_gb(machine.free)} are free"
-        )
+        detail = f"{utilization} of {_gb(machine.total)} takes {_gb(budget)}, but only {_gb(machine.free)} are free"
     fitting = largest_length(needs, most * machine.total)
     remedy = f"Set GPU_MEMORY_UTILIZATION={most}" if most > 0 else "Stop what else uses the memory"
     if fitting is not None and asked > fitting > 0:
@@ -140,11 +138,7 @@ def _too_much(machine: Machine, needs: Needs, utilization: float, most: float, a
 
 def _or_raise(machine: Machine, needs: Needs, asked: int, most: float) -> str:
     whole = (
-        (needs.weights or 0)
-        + needs.drafter
-        + WORKING
-        + needs.per_sequence
-        + asked * (needs.per_token or 0)
+        (needs.weights or 0) + needs.drafter + WORKING + needs.per_sequence + asked * (needs.per_token or 0)
     )
     enough = math.ceil(whole / machine.total * 100) / 100
     return f", or GPU_MEMORY_UTILIZATION={enough} or more." if enough <= most else "."

@@ -88,12 +88,9 @@ def parse(setting: Setting, text: str, vllm: str) -> Value:
     """Turn text into the value of a setting, or refuse it."""
     if text in {"", setting.unset} and setting.kind != "switch":
         return None
-    if setting.kind in {"whole", "fraction"}:
-        return _number(setting, text)
-    if setting.kind == "switch":
-        return _switch(setting, text)
-    if setting.kind == "counts":
-        return _counts(setting, text)
+    by_kind = {"whole": _number, "fraction": _number, "switch": _switch, "counts": _counts}
+    if setting.kind in by_kind:
+        return by_kind[setting.kind](setting, text)
     if setting.kind == "list":
         return [word for word in text.replace(",", " ").split() if word]
     if setting.choices:
@@ -121,13 +118,17 @@ def allowed(setting: Setting) -> str:
         return 'a JSON object of whole numbers, such as {"image": 0}'
     if setting.choices:
         return ", ".join(setting.choices)
-    words = {"list": "names, separated by commas", "flags": "flags, quoted as in a shell", "path": "a path"}
-    return words.get(setting.kind, "text") + (f", or {setting.unset}" if setting.unset else "")
+    kinds = {"list": "names, separated by commas", "flags": "flags, quoted as in a shell", "path": "a path"}
+    return kinds.get(setting.kind, "text") + (f", or {setting.unset}" if setting.unset else "")
 
 
 def shown(setting: Setting, text: str) -> str:
     """Give a value for a message; secrets stay hidden."""
     return "(hidden)" if setting.name in SECRETS else text
+
+
+def _short(number: float | None) -> str:
+    return "any" if number is None else f"{number:g}" if number < 1000 else f"{number:.0f}"  # noqa: PLR2004
 
 
 def _number(setting: Setting, text: str) -> int | float:
@@ -338,7 +339,11 @@ def _check_contradictions(values: Mapping[str, Value], given: set[str]) -> None:
             "there is no drafter that could draft tokens",
             "Name a drafter in DFLASH_DRAFTER, or leave DFLASH_NUM_SPEC_TOKENS out.",
         )
-    if "TOOL_CALL_PARSER" in given and values["TOOL_CALL_PARSER"] and values["ENABLE_AUTO_TOOL_CHOICE"] is False:
+    if (
+        "TOOL_CALL_PARSER" in given
+        and values["TOOL_CALL_PARSER"]
+        and values["ENABLE_AUTO_TOOL_CHOICE"] is False
+    ):
         raise _contradiction(
             "TOOL_CALL_PARSER",
             values,
