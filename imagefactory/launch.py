@@ -1,42 +1,62 @@
-"""How an image starts: from a model's settings to the arguments of `vllm serve`."""
+"""How an image starts: what it knows of its model, its settings and its environment."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from imagefactory.cells import Cell, usable_drafters
-from imagefactory.locks import ModelLock
-from imagefactory.matrix import Drafter, Matrix, Serve
+from imagefactory.layers.serve import MODS_AT_START
+from imagefactory.locks import Kernels, ModelLock
+from imagefactory.matrix import Drafter, Matrix
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
+from imagefactory.serving.container import cache_environment
+from imagefactory.serving.description import Description, describe_image, image_environment
 
 GENERATED_MODELS = "/opt/models"
 """Where models that the factory makes itself lie in an image."""
 
 
 @dataclass(frozen=True)
-class Command:
-    """What a container runs, and with which arguments unless the user gives others."""
+class Served:
+    """What the last layer and the image's environment say about serving."""
 
-    entrypoint: tuple[str, ...]
-    arguments: tuple[str, ...]
+    model: dict[str, Any]
+    """model.json: where the model is, at which revision, with which drafter and flags."""
+    description: Description
+    """settings.json: every setting with this image's default."""
+    extra: dict[str, str]
+    """Variables that the model's or a mod's settings ask for."""
+
+    def settings(self) -> dict[str, object]:
+        """Give the model layer's settings."""
+        return {"model": self.model, "description": self.description}
+
+    def environment(self) -> dict[str, str]:
+        """List the variables of the image, sorted."""
+        fixed = {
+            "LANG": "C.UTF-8",
+            "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "VIRTUAL_ENV": f"/{VENV}",
+        }
+        merged = fixed | cache_environment() | image_environment(self.description) | self.extra
+        return dict(sorted(merged.items()))
 
 
-def environment() -> dict[str, str]:
-    """List the variables that every image sets."""
-    return {
-        "LANG": "C.UTF-8",
-        "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "VIRTUAL_ENV": f"/{VENV}",
-    }
+def describe(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen, kernels: Kernels) -> Served:
+    """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
+    model = model_settings(matrix, cell, revisions, chosen)
+    description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
+    mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
+    return Served(model, description, mod_variables | matrix.models[cell.model].serve.env)
 
 
-def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, object]:
+def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:
     """Describe a cell's model: where it is, at which revision, with which drafter and flags."""
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "model": model.repo or f"{GENERATED_MODELS}/{model.generated}",
         "drafters": [
             drafter.model_dump(mode="json", exclude_none=True, exclude={"vllm"})
@@ -55,32 +75,15 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     return settings
 
 
-def entrypoint(settings: dict[str, object]) -> Command:
-    """Turn a model's settings into the recommended `vllm serve` command."""
-    serve = Serve.model_validate(settings["serve"])
-    arguments = [str(settings["model"])]
-    if "revision" in settings:
-        arguments += ["--revision", str(settings["revision"])]
-    for name, value in serve.model_dump(exclude_defaults=True, exclude={"env"}).items():
-        flag = f"--{name.replace('_', '-')}"
-        if value is True:
-            arguments.append(flag)
-        else:
-            arguments += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
-    if "speculative_config" in settings:
-        arguments += ["--speculative-config", json.dumps(settings["speculative_config"])]
-    return Command((f"/{VENV}/bin/vllm", "serve"), tuple(arguments))
-
-
-def _revision(revisions: ModelLock, repo: str) -> dict[str, object]:
+def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:
     commit = revisions.commit_of(repo)
     return {"revision": commit} if commit else {}
 
 
 def _speculative_config(
-    drafter: Drafter, settings: dict[str, object], matrix: Matrix, cell: Cell
-) -> dict[str, object]:
-    config: dict[str, object] = {
+    drafter: Drafter, settings: dict[str, Any], matrix: Matrix, cell: Cell
+) -> dict[str, Any]:
+    config: dict[str, Any] = {
         "method": drafter.method,
         "model": drafter.repo,
         "num_speculative_tokens": drafter.tokens,

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from imagefactory.cells import Cell, buildable, usable_drafters
-from imagefactory.content import Sha256, checksum
+from imagefactory.content import Sha256, checksum, sha256_of
 from imagefactory.errors import ModNotApplicableError, TooManyLayersError
-from imagefactory.launch import entrypoint, environment, model_settings
+from imagefactory.launch import Served, describe
+from imagefactory.layers.serve import serve_files
 from imagefactory.locks import BaseLock, Kernels, LockedWheel, WheelLock
 from imagefactory.matrix import Matrix
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
 from imagefactory.project import Project
+from imagefactory.serving.container import COMMAND, ENTRYPOINT, HEALTHCHECK
 
 PLAN_FORMAT: Final = 1
 LOCKED_LABEL: Final = "imagefactory.locked"
-LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "mod", "model"]
+LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model"]
 Settings = dict[str, object]
 
 
@@ -58,6 +61,7 @@ class ImageConfig(_Value):
     env: dict[str, str]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
+    healthcheck: Settings = {}
     labels: dict[str, str]
     user: str
     working_dir: str
@@ -98,11 +102,13 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     """Work out the layers and the configuration of a cell's image."""
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
+    served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels)
     layers = (
         _base_layer(matrix, cell, base),
         *_wheel_layers(matrix, wheels),
+        _serve_layer(project.root),
         *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
-        _model_layer(project, cell, chosen),
+        _layer("model", cell.model, (), served.settings(), download=0, unpacked=0),
     )
     if len(layers) > MAX_LAYERS:
         raise TooManyLayersError(
@@ -111,7 +117,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = _image_config(project, cell, wheels, chosen, locked=base.integrity != "")
+    config = _image_config(project, cell, wheels, chosen, served, locked=base.integrity != "")
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -249,16 +255,25 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
         )
 
 
-def _model_layer(project: Project, cell: Cell, chosen: Chosen) -> Layer:
-    settings = model_settings(project.matrix, cell, project.model_lock, chosen)
-    return _layer("model", cell.model, (), settings, download=0, unpacked=0)
+def _serve_layer(root: Path) -> Layer:
+    """Name the serve program by its files; they come from the checkout, like every other input by hash."""
+    places = serve_files(root)
+    contents = {name: (root / name).read_bytes() for name in places}
+    size = sum(map(len, contents.values()))
+    return _layer(
+        "serve",
+        "start-up",
+        (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
+        {"files": dict(sorted(places.items()))},
+        download=size,
+        unpacked=size,
+    )
 
 
 def _image_config(
-    project: Project, cell: Cell, lock: WheelLock, chosen: Chosen, *, locked: bool
+    project: Project, cell: Cell, lock: WheelLock, chosen: Chosen, served: Served, *, locked: bool
 ) -> ImageConfig:
     matrix = project.matrix
-    model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
     labels = {
         "org.opencontainers.image.title": f"vLLM {cell.vllm} for {cell.model} on {cell.arch}",
@@ -274,12 +289,11 @@ def _image_config(
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }
-    command = entrypoint(model_settings(matrix, cell, project.model_lock, chosen))
-    mod_env = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
     return ImageConfig(
-        env=dict(sorted((environment() | mod_env | model.serve.env).items())),
-        entrypoint=command.entrypoint,
-        command=command.arguments,
+        env=served.environment(),
+        entrypoint=ENTRYPOINT,
+        command=COMMAND,
+        healthcheck=HEALTHCHECK,
         labels=dict(sorted(labels.items())),
         user="root",
         working_dir="/",

@@ -11,7 +11,7 @@ from imagefactory.engines.watch import Watcher
 from imagefactory.errors import DownloadError
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedWheel
-from imagefactory.plan import Layer, Plan
+from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
@@ -36,12 +36,15 @@ class Sources:
     def wanted(self, layer: Layer) -> list[Wanted]:
         """List the files that a layer is made from, with where to look for them."""
         debs = {deb.sha256: (lock, deb) for lock in self._base_locks() for deb in lock.debs}
-        return [
-            self._wheel(self._wheels[item.sha256])
-            if item.sha256 in self._wheels
-            else self._deb(*debs[item.sha256])
-            for item in layer.inputs
-        ]
+        found: list[Wanted] = []
+        for item in layer.inputs:
+            if item.sha256 in self._wheels:
+                found.append(self._wheel(self._wheels[item.sha256]))
+            elif item.sha256 in debs:
+                found.append(self._deb(*debs[item.sha256]))
+            else:
+                found.append(self._own_file(item))
+        return found
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.
@@ -114,6 +117,11 @@ class Sources:
             ]
 
         return Wanted(wheel.file, wheel.sha256, wheel.size, locations)
+
+    def _own_file(self, item: Input) -> Wanted:
+        """Take a file of the checkout like any other input: copied into the store, and right only by its hash."""
+        path = self.project.root / item.name
+        return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
 
     def _deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
         def locations() -> list[str]:

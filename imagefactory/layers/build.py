@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from imagefactory.content import Sha256, sha256_of
 from imagefactory.layers.debian.policy import folder
@@ -42,6 +42,13 @@ def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Itera
     """List a layer's entries, each with the file of the lock that owns it."""
     if layer.kind == "model":
         yield from (("matrix.yaml", entry) for entry in model_entries(layer.settings))
+        return
+    if layer.kind == "serve":
+        from imagefactory.layers.serve import serve_entries  # noqa: PLC0415 - with the serving schema
+
+        places = cast("Mapping[str, str]", layer.settings["files"])
+        inputs = [(item.name, item.sha256) for item in layer.inputs]
+        yield from ((FACTORY, entry) for entry in serve_entries(places, inputs, files))
         return
     environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
     if layer.kind == "base":

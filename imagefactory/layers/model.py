@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from imagefactory.layers.tiny import tiny_model
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.serving.container import SETTINGS, SHARE
+from imagefactory.serving.description import settings_bytes
 
-SETTINGS = "usr/share/imagefactory/model.json"
+MODEL = f"{SHARE}/model.json"
 MODELS = "opt/models"
 
 
-def model_entries(settings: Mapping[str, object]) -> list[Entry]:
+def model_entries(settings: Mapping[str, Any]) -> list[Entry]:
     """List the files of a model's layer."""
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    files = {SETTINGS: text.encode()}
-    if settings.get("generated") == "tiny":
+    model = settings["model"]
+    text = json.dumps(model, indent=2, sort_keys=True) + "\n"
+    files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings["description"])}
+    if model.get("generated") == "tiny":
         files |= {f"{MODELS}/tiny/{name}": data for name, data in tiny_model().items()}
     return [Entry(ImagePath(path), Kind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())]

@@ -76,6 +76,8 @@ def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
             "WorkingDir": settings.working_dir,
             "ExposedPorts": {port: {} for port in settings.exposed_ports},
             "StopSignal": settings.stop_signal,
+            # Not in the image specification, but what Docker and podman read.
+            **({"Healthcheck": settings.healthcheck} if settings.healthcheck else {}),
         },
         "rootfs": {"type": "layers", "diff_ids": [blob.diff_id for blob in blobs]},
         "history": [
