@@ -16,7 +16,6 @@ from imagefactory.cells import buildable
 from imagefactory.matrix import Matrix
 from imagefactory.serving.preview import Preview
 
-
 SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
 
 

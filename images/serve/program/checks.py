@@ -196,6 +196,7 @@ def _kernels(start: Start) -> Iterator[Finding]:
 
 
 def _model(start: Start) -> Iterator[Finding]:
+    yield from _template(start)
     model = start.command.model
     folder = checkpoint.locate(model, start.command.revision, start.cache)
     if folder is None:
@@ -240,6 +241,22 @@ def _model(start: Start) -> Iterator[Finding]:
         )
     else:
         yield Finding("model", OK, folder)
+
+
+def _template(start: Start) -> Iterator[Finding]:
+    path = start.settings.text("CHAT_TEMPLATE")
+    # vLLM also takes the template itself in place of a file.
+    if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
+        yield Finding(
+            "model",
+            FAIL,
+            f"the chat template {path} does not exist in the container",
+            setting="CHAT_TEMPLATE",
+            value=path,
+            allowed="a Jinja file in the container",
+            remedy=f"Mount it: -v /path/on/the/host:{path}:ro",
+            error=ModelMissingError,
+        )
 
 
 def _drafter(start: Start) -> Iterator[Finding]:
@@ -318,7 +335,9 @@ def _memory(start: Start) -> Iterator[Finding]:
         yield Finding("memory", SKIPPED, "only a GPU's memory is looked at")
         return
     gpu = readings.gpus[0]
-    total, free = gpu.total or readings.memory_total, gpu.free or readings.memory_available
+    total, free = (
+        (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
+    )
     if not total or free is None:
         yield Finding("memory", WARN, "the machine's memory is not known", remedy="Look at `free -g`.")
         return

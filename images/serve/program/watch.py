@@ -29,7 +29,7 @@ _GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
 _MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
 _SLOW = re.compile(r"does not have native support for (FP4|FP8)")
 _METRIC = re.compile(
-    rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?\{?[^ ]* ([0-9.e+]+)",
+    rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
 )
 

@@ -1,0 +1,96 @@
+"""After the start: what the log says vLLM chose, and what the metrics say about drafts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from images.serve.program.watch import acceptance, choices, counters, report
+from tests.fixtures.serving import REPOSITORY
+
+HEALTHY = [
+    "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
+    "Using 'FLASHINFER_CUTLASS' NvFp4 MoE backend out of potential backends: ['FLASHINFER_CUTLASS', 'MARLIN'].",
+    "Using backend FLASH_ATTN for vit attention",
+    "Using TRITON_ATTN attention backend out of potential backends: ['TRITON_ATTN', 'FLEX_ATTENTION'].",
+    "Using AttentionBackendEnum.FLASH_ATTN backend.",
+    "world_size=1 rank=0 local_rank=0 backend=nccl",
+]
+SLOW = [
+    "Your GPU does not have native support for FP4 computation but FP4 quantization is being used.",
+    "Using MarlinNvFp4LinearKernel for NVFP4 GEMM",
+]
+METRICS = b"""# HELP vllm:spec_decode_num_drafts_total Number of drafts.
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 100.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 1500.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 480.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 78.0
+"""
+
+
+def test_the_chosen_kernels_and_both_attention_backends_are_reported() -> None:
+    lines = list(report(choices(HEALTHY), drafting=True))
+    assert lines == [
+        "attention by TRITON_ATTN, draft attention by FLASH_ATTN",
+        "NVFP4 GEMM by FlashInferCutlassNvFp4LinearKernel; NvFp4 MoE by FLASHINFER_CUTLASS",
+    ]
+
+
+def test_one_backend_for_both_is_said_of_both() -> None:
+    lines = ["Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']."]
+    assert list(report(choices(lines), drafting=True)) == [
+        "attention by FLASH_ATTN, draft attention by FLASH_ATTN"
+    ]
+
+
+def test_the_slow_path_is_a_warning() -> None:
+    lines = list(report(choices(SLOW), drafting=False))
+    assert lines[0] == "NVFP4 GEMM by MarlinNvFp4LinearKernel"
+    assert lines[1].startswith("WARNING: FP4 runs through Marlin")
+
+
+def test_nothing_known_is_nothing_said() -> None:
+    assert list(report(choices([]), drafting=True)) == []
+
+
+def test_draft_acceptance_comes_from_the_metrics() -> None:
+    now = counters(METRICS)
+    assert now == (100.0, 1500.0, 480.0)
+    assert acceptance((0, 0, 0), now) == "draft acceptance 32%: 4.8 of 15 tokens per draft (100 drafts)"
+    assert acceptance(now, now) == ""
+    assert "DFLASH_DRAFTER=off" in acceptance((0, 0, 0), (100.0, 1500.0, 30.0))
+
+
+def test_the_hook_notes_telling_lines_of_vllm_only(tmp_path: Path) -> None:
+    note = tmp_path / "choices"
+    program = (
+        "import logging\n"
+        "logging.getLogger('vllm.x').warning('Using %s for NVFP4 GEMM', 'Kernel')\n"
+        "logging.getLogger('vllm.x').warning('nothing of interest')\n"
+        "logging.getLogger('other').warning('Using A attention backend.')\n"
+    )
+    hook = REPOSITORY / "images" / "serve" / "hook"
+    environment = {**os.environ, "PYTHONPATH": str(hook), "IMAGEFACTORY_CHOICES": str(note)}
+    subprocess.run([sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True)
+    assert note.read_text().splitlines() == ["Using Kernel for NVFP4 GEMM"]
+
+
+def test_a_hook_that_cannot_write_disturbs_nobody(tmp_path: Path) -> None:
+    hook = REPOSITORY / "images" / "serve" / "hook"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(hook),
+        "IMAGEFACTORY_CHOICES": str(tmp_path / "no" / "folder"),
+    }
+    program = "import logging; logging.getLogger('vllm').warning('Using %s backend', 'X', 'too many')"
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", program], env=environment, check=False, capture_output=True
+    )
+    assert ran.returncode == 0
+
+
+def test_importing_the_hook_without_its_variable_does_nothing() -> None:
+    assert logging.getLogRecordFactory() is logging.LogRecord
