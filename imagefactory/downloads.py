@@ -28,7 +28,8 @@ ATTEMPTS = 4
 PAUSE = 0.5
 """Seconds before the second attempt; each further one waits twice as long."""
 TIMEOUT = (10, 60)
-_CHUNK = 1024 * 1024
+_CHUNK = 128 * 1024
+"""What is lost at most when a connection breaks."""
 _PATIENCE = 0.2
 _WORTH_RETRYING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 

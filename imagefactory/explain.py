@@ -46,14 +46,15 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
 
 
 def _nearest(wanted: str, known: Iterable[str]) -> str:
-    """Say what may have been meant: the same name elsewhere, else a like name in the same folder."""
+    """Say what may have been meant: a file in this folder, the same name elsewhere, a like name nearby."""
+    inside = min((path for path in known if path.startswith(f"{wanted}/")), default=None)
+    if inside is not None:
+        return f"Folders belong to nobody; name a file, such as /{inside}."
     folder, _, name = wanted.rpartition("/")
     namesakes = sorted(path for path in known if path.rpartition("/")[2] == name)
-    siblings = sorted(path for path in known if path.rpartition("/")[0] == folder)
-    near = namesakes or get_close_matches(wanted, siblings, n=3)
-    if not near:
-        return "Check the spelling, and name a file: folders belong to nobody."
-    return f"Did you mean {' or '.join(f'/{path}' for path in near[:3])}?"
+    siblings = {path.rpartition("/")[2]: path for path in known if path.rpartition("/")[0] == folder}
+    near = namesakes or [siblings[name] for name in get_close_matches(name, siblings, n=3)]
+    return f"Did you mean {' or '.join(f'/{path}' for path in near[:3])}?" if near else "Check the spelling."
 
 
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -109,16 +109,17 @@ class Store:
     @contextmanager
     def for_cleaning(self) -> Iterator[None]:
         """Hold the store alone; refuse while a build uses it."""
-        try:
-            with self._usage_lock(fcntl.LOCK_EX | fcntl.LOCK_NB):
-                yield
-        except BlockingIOError:
-            raise StoreBusyError(
-                "A build is running with this cache.",
-                where=self.root,
-                why="What is cleaned away could be what it is about to read.",
-                fix="Wait for the build to end, then run `invoke clean` again.",
-            ) from None
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._usage_lock(fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise StoreBusyError(
+                    "A build is running with this cache.",
+                    where=self.root,
+                    why="What is cleaned away could be what it is about to read.",
+                    fix="Wait for the build to end, then run `invoke clean` again.",
+                ) from None
+            yield
 
     @contextmanager
     def _usage_lock(self, mode: int) -> Iterator[None]:

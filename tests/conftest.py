@@ -17,6 +17,7 @@ pytest_plugins = (
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
+    "tests.fixtures.small_factory",
 )
 
 UNIT = Path(__file__).parent / "unit"

@@ -184,7 +184,7 @@ class _Installation(WheelDestination):
         if scheme == "scripts":
             script = stream.read()
             if sha256_of(script) != content.sha256:
-                raise _bad(self.file, f"{name} is not what its RECORD says")
+                raise _bad(self.file, f"the script {name} is not what its RECORD says")
             script = _own_interpreter(script, self.environment)
             return self._add(scheme, name, Bytes(script), executable=True)
         return self._add(scheme, name, content, executable=is_executable)
@@ -210,7 +210,7 @@ class _Installation(WheelDestination):
         path = self._image_path(scheme, name)
         inside = path.removeprefix(f"{self.environment.venv}/")
         if self.environment.owns(inside):
-            raise _bad(self.file, f"{name} would replace {inside} of the environment")
+            raise _bad(self.file, f"the file {name} would replace {inside} of the environment")
         if path in self.entries:
             raise _bad(self.file, f"two of its files want to be {inside}")
         if inside not in self.without:
@@ -224,7 +224,7 @@ class _Installation(WheelDestination):
         """Point at a member's bytes in the wheel; nothing is read yet."""
         local = os.pread(self.descriptor, _LOCAL_HEADER, info.header_offset)
         if len(local) < _LOCAL_HEADER or not local.startswith(b"PK\x03\x04"):
-            raise _bad(self.file, f"{info.filename} has no local header")
+            raise _bad(self.file, f"the member {info.filename} has no local header")
         name_length = int.from_bytes(local[26:28], "little")
         extra_length = int.from_bytes(local[28:30], "little")
         offset = info.header_offset + _LOCAL_HEADER + name_length + extra_length
@@ -233,7 +233,7 @@ class _Installation(WheelDestination):
             return DeflatedSlice(self.path, offset, info.compress_size, info.CRC, info.file_size, promised)
         if info.compress_type == ZIP_STORED:
             return RawSlice(self.path, offset, info.file_size, promised)
-        raise _bad(self.file, f"{info.filename} is compressed in a way that wheels do not use")
+        raise _bad(self.file, f"the member {info.filename} is compressed in a way that wheels do not use")
 
     def _promised_sha256(self, member: str) -> Sha256:
         if self.rehash:
@@ -258,9 +258,9 @@ class _Installation(WheelDestination):
             if any(part.startswith(".wh.") for part in parts):
                 raise _bad(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
-                raise _bad(self.file, f"{name} is a link or a device; wheels hold files only")
+                raise _bad(self.file, f"the member {name} is a link or a device; wheels hold files only")
             if name in seen:
-                raise _bad(self.file, f"{name} stands in it twice")
+                raise _bad(self.file, f"the member {name} stands in it twice")
             seen.add(name)
             unpacked += info.file_size
         if unpacked > MAX_UNPACKED:
@@ -323,7 +323,7 @@ def metadata_entries(second_name: Mapping[str, str], environment: Environment) -
 def _record_entry(name: str, content: Content) -> RecordEntry:
     digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
     if digest is None:
-        raise ValueError(f"{name} has no hash")
+        raise ValueError(f"the file {name} has no hash")
     return RecordEntry.from_elements(name, _record_hash(digest), str(content.size))
 
 

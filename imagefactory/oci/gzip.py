@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import deflate
-from isal import isal_zlib
+from isal import igzip_lib, isal_zlib
 
 from imagefactory.content import Digest
 from imagefactory.errors import DamagedFileError
@@ -109,21 +109,19 @@ class LayerBlob:
             self._compress(bytes(self._pending))
             self._pending.clear()
         self._emit(_HEADER)
-        inflater = isal_zlib.decompressobj(-15)
+        # Not isal_zlib.decompressobj: it swallows up to seven bytes that follow the end of a stream.
+        inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         promised = hashlib.sha256()
         crc, size, done = 0, 0, 0
-        data = b""
         while size <= content.size and not inflater.eof:
-            if not data and done < content.deflated:
+            data = b""
+            if inflater.needs_input:
                 data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
                 if not data:
-                    raise _damaged(content.file, name, "the file ends too early")
+                    break  # all input is in, and the stream does not end
                 done += len(data)
                 self._emit(data)
             out = _inflate(inflater, data, content.file, name)
-            if not out and not data:
-                break  # all input is in, and nothing more comes out
-            data = inflater.unconsumed_tail
             self._raw.update(out)
             promised.update(out)
             crc = isal_zlib.crc32(out, crc)
@@ -142,7 +140,7 @@ class LayerBlob:
         return os.pread(self._sources[file], size, offset)
 
 
-def _inflate(inflater: isal_zlib.Decompress, data: bytes, file: Path, name: str) -> bytes:
+def _inflate(inflater: igzip_lib.IgzipDecompressor, data: bytes, file: Path, name: str) -> bytes:
     try:
         return bytes(inflater.decompress(data, _OUTPUT))
     except INFLATE_ERROR as error:
