@@ -163,6 +163,12 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
             "linear attention",
         ),
         ("qwen3.5-27b-nvfp4", {"ENABLE_TURBOQUANT": "1"}, "warn", "open fault"),
+        (
+            "qwen3.5-27b-nvfp4",
+            {"ENABLE_TURBOQUANT": "1", "ATTENTION_BACKEND": "triton_attn"},
+            "fail",
+            "backend of its own",
+        ),
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
         ("qwen3.5-35b-a3b-int4", {"DFLASH_DRAFTER": "off"}, "ok", ""),
         ("gemma4-31b@0.24.0", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),

@@ -159,6 +159,22 @@ def _turboquant_with_dflash(case: Case) -> Known | None:
     )
 
 
+def _turboquant_with_backend(case: Case) -> Known | None:
+    backend = case.settings.text("ATTENTION_BACKEND")
+    if not case.cache.startswith("turboquant_") or "ATTENTION_BACKEND" not in case.settings.given:
+        return None
+    if backend in {"", "auto"}:
+        return None
+    return Known(
+        "fail",
+        f"TurboQuant is an attention backend of its own; vLLM refuses {backend} beside it",
+        "ATTENTION_BACKEND",
+        backend,
+        "auto",
+        "Leave ATTENTION_BACKEND out, or set ENABLE_TURBOQUANT=0.",
+    )
+
+
 def _turboquant_on_hybrid(case: Case) -> Known | None:
     if not case.cache.startswith("turboquant_") or not case.hybrid or case.vllm("0.21"):
         return None
@@ -204,6 +220,7 @@ COMBINATIONS: tuple[Callable[[Case], Known | None], ...] = (
     _fp8_cache_with_flash_attention,
     _fp8_cache_with_draft,
     _turboquant_with_dflash,
+    _turboquant_with_backend,
     _turboquant_on_hybrid,
     _int4_with_dflash,
     _draft_backend_ignored,

@@ -12,7 +12,8 @@ from .errors import ContradictionError
 from .image import Image
 from .settings import Settings
 
-POSITIONAL = ("MODEL", "MODEL_PATH")
+SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
+"""Settings that become part of the command in ways of their own."""
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 KEY_FLAG = "--api-key"
 
@@ -40,30 +41,45 @@ def build(image: Image, settings: Settings) -> Command:
     names = tuple(name for name in settings.text("SERVED_MODEL_NAME").split(",") if name) or (model,)
     if names != (model,) and option(settings.extra, "--served-model-name") is None:
         words += ["--served-model-name", *names]
-    for setting in image.settings.values():
-        if setting.flag and setting.name not in {*POSITIONAL, "SERVED_MODEL_NAME", "KV_CACHE_DTYPE"}:
-            words += _flag(setting.flag, settings.values.get(setting.name), setting.vllm_default)
+    left_to_vllm = _left_to_vllm(settings, cache)
+    remarks += [f"TurboQuant brings its own attention: {name} is left to vLLM" for name in left_to_vllm]
+    words += _settings_flags(image, settings, {*SPECIAL, *left_to_vllm})
     if own:
-        for name, value in image.facts.get("flags", {}).items():
-            flag = f"--{name.replace('_', '-')}"
-            if option(settings.extra, flag) is None and flag not in settings.extra:
-                words += _flag(flag, value, "")
+        words += _more_flags(image, settings)
     if cache and cache != "auto":
         words += ["--kv-cache-dtype", cache]
-    own_config = _given_speculative(settings)
-    speculative = None if own_config is not None else _speculative(image, settings, cache, own=own)
-    if speculative:
-        words += ["--speculative-config", json.dumps(speculative)]
+    speculative = _given_speculative(settings)
+    if speculative is None:
+        speculative = _speculative(image, settings, cache, own=own)
+        words += ["--speculative-config", json.dumps(speculative)] if speculative else []
     words += settings.extra
-    return Command(
-        tuple(words),
-        model,
-        revision,
-        names,
-        speculative or own_config,
-        cache,
-        (*settings.notes, *remarks),
-    )
+    return Command(tuple(words), model, revision, names, speculative, cache, (*settings.notes, *remarks))
+
+
+def _settings_flags(image: Image, settings: Settings, done: set[str]) -> list[str]:
+    """Give the flags of settings that are flags and nothing more."""
+    words: list[str] = []
+    for setting in image.settings.values():
+        if setting.flag and setting.name not in done:
+            words += _flag(setting.flag, settings.values.get(setting.name), setting.vllm_default)
+    return words
+
+
+def _more_flags(image: Image, settings: Settings) -> list[str]:
+    """Give the flags that the model or its mods need and no setting covers, unless the user gave them."""
+    words: list[str] = []
+    for name, value in image.facts.get("flags", {}).items():
+        flag = f"--{name.replace('_', '-')}"
+        if option(settings.extra, flag) is None and flag not in settings.extra:
+            words += _flag(flag, value, "")
+    return words
+
+
+def _left_to_vllm(settings: Settings, cache: str) -> list[str]:
+    """TurboQuant is an attention backend of its own, and vLLM refuses any other beside it."""
+    if cache.startswith("turboquant_") and "ATTENTION_BACKEND" not in settings.given:
+        return ["ATTENTION_BACKEND"] if settings.text("ATTENTION_BACKEND") else []
+    return []
 
 
 def shown(arguments: Sequence[str]) -> str:
