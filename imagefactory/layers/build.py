@@ -28,7 +28,7 @@ REPORT_EVERY = 8 * 1024 * 1024
 def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progress: Progress) -> Blob:
     """Make the blob of a layer, put it into the store and remember what it came out as."""
     with translating_disk_full(store.root), store.scratch() as scratch:
-        owned = list(_entries(layer, files, scratch))
+        owned = list(layer_entries(layer, files, scratch))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
@@ -38,7 +38,7 @@ def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progre
     return blob
 
 
-def _entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
+def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
     """List a layer's entries, each with the file of the lock that owns it."""
     if layer.kind == "model":
         yield from (("matrix.yaml", entry) for entry in model_entries(layer.settings))

@@ -25,6 +25,8 @@ from imagefactory.store import Store, locked, translating_disk_full
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024
+_BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
+"""What `render` and the Docker engine leave in the folder of a target."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ def _index(image: Image, name: str) -> dict[str, object]:
 def _refuse_foreign(folder: Path) -> None:
     """Keep hands off folders that somebody uses for something else."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    foreign = sorted(name for name in names if not name.startswith("."))
+    foreign = sorted(name for name in names if not name.startswith(".") and name not in _BESIDE_AN_IMAGE)
     if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
         raise OutputError(
             "The folder for the image holds something else.",
@@ -221,10 +223,11 @@ def _provide(source: Path, target: Path) -> None:
         copied = here.st_dev != there.st_dev and here.st_size == there.st_size
         if copied or here.st_ino == there.st_ino:
             return
-    _put(target, lambda path: _link_or_copy(source, path))
+    _put(target, lambda path: link_or_copy(source, path))
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file another name, as a hard link where that is possible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
