@@ -311,11 +311,11 @@ class WorkerLostError(FactoryError):
     exit_code = 69
 
 
-# --- mods: 80-89 ---------------------------------------------------------------------------------
+# --- mods: 80-94 ---------------------------------------------------------------------------------
 
 
 class ModManifestError(FactoryError):
-    """A mod.yaml is wrong: a key, a value, a reference, a circle."""
+    """A mod.yaml is wrong: a value, a reference, a file that it names."""
 
     exit_code = 80
 
@@ -339,7 +339,7 @@ class ModFileError(FactoryError):
 
 
 class ModCheckError(FactoryError):
-    """A statement of a mod does not hold in the patched tree, or the tree no longer compiles."""
+    """A statement of a mod does not hold in the patched tree, or holds without the mod."""
 
     exit_code = 84
 
@@ -368,6 +368,42 @@ class SourceMissingError(FactoryError):
     exit_code = 88
 
 
+class ModKeyError(FactoryError):
+    """A mod.yaml has a key that mods do not know."""
+
+    exit_code = 89
+
+
+class ModPathError(FactoryError):
+    """A mod names a path outside of the distribution that it changes."""
+
+    exit_code = 90
+
+
+class ModLicenceError(FactoryError):
+    """A mod does not say its licence, or not in a form that an image can carry."""
+
+    exit_code = 91
+
+
+class ModVersionsError(FactoryError):
+    """A version range of a mod is none, matches nothing, or says the same versions twice."""
+
+    exit_code = 92
+
+
+class ModCycleError(FactoryError):
+    """Mods require each other in a circle."""
+
+    exit_code = 93
+
+
+class ModSyntaxError(FactoryError):
+    """An edit leaves a file that does not compile."""
+
+    exit_code = 94
+
+
 # --- serving: 70-79 -----------------------------------------------------------------------------
 
 
@@ -387,3 +423,45 @@ class KeyFileUnusableError(FactoryError):
     """The API key cannot be handed to a container by file."""
 
     exit_code = 72
+
+
+# --- compiling and auditing: 95-99 ---------------------------------------------------------------
+
+
+class AuditError(FactoryError):
+    """A library cannot be looked into, or there is nothing to judge it by."""
+
+    exit_code = 95
+
+
+class AuditFailedError(FactoryError):
+    """A library holds no code that runs on the arch."""
+
+    exit_code = 96
+
+
+# --- the Docker engine: 100-104 ------------------------------------------------------------------
+
+
+class EngineTooOldError(FactoryError):
+    """The container engine or its command lacks something that the build needs."""
+
+    exit_code = 100
+
+
+class BuilderMissingError(FactoryError):
+    """The builder that was named does not exist, or does not start."""
+
+    exit_code = 101
+
+
+class ForeignPlatformError(FactoryError):
+    """The image is for another kind of machine, and the engine cannot run its programs."""
+
+    exit_code = 102
+
+
+class ImageBuildError(FactoryError):
+    """A step of a Docker build failed."""
+
+    exit_code = 103
