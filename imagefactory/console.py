@@ -20,6 +20,7 @@ from imagefactory.project import Project
 
 if TYPE_CHECKING:
     # Only for annotations: showing a plan must not import what resolves and downloads.
+    from imagefactory.audit.policy import Verdict
     from imagefactory.build import Built
     from imagefactory.compare import Difference
     from imagefactory.doctor import Finding
@@ -139,6 +140,21 @@ def mods_table(results: Sequence[Result]) -> Table:
         cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
         table.add_row(name, *cells)
     return table
+
+
+def audit_table(verdicts: Sequence[Verdict]) -> Table:
+    """Show for which chips libraries were compiled, and what that means."""
+    styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
+    table = Table("library", "outcome", "why", box=None)
+    for verdict in verdicts:
+        table.add_row(verdict.library, Text(verdict.outcome, styles[verdict.outcome]), verdict.why)
+    return table
+
+
+def audit_markdown(verdicts: Sequence[Verdict]) -> str:
+    """Write the audit's table for a job summary or a README."""
+    rows = [f"| {verdict.library} | {verdict.outcome} | {verdict.why} |" for verdict in verdicts]
+    return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
 
 
 def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:

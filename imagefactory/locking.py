@@ -14,10 +14,12 @@ from imagefactory.locks import (
     MadeFrom,
     ModelLock,
     SourceLock,
+    ToolLock,
     WheelLock,
     base_lock_path,
     model_lock_path,
     source_lock_path,
+    tool_lock_path,
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix
@@ -26,7 +28,7 @@ from imagefactory.resolve.debs import lock_base
 from imagefactory.resolve.index import IndexConfig, Indexes
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.models import lock_revision
-from imagefactory.resolve.sources import lock_sources
+from imagefactory.resolve.sources import lock_sources, lock_tool
 from imagefactory.resolve.wheels import WheelRequest, lock_wheels
 
 Say = Callable[[str], None]
@@ -53,6 +55,7 @@ def make_locks(
     for cell in wheels.values():
         yield _make_wheel_lock(project, cell, upgrade, say)
     yield _make_source_lock(project, say)
+    yield _make_tool_lock(project, say)
     yield _make_model_lock(project, look_up=models, say=say)
 
 
@@ -67,6 +70,7 @@ def check_locks(project: Project) -> list[Path]:
     expected: dict[Path, MadeFrom] = {
         model_lock_path(project.locks): models_made_from(matrix),
         source_lock_path(project.locks): sources_made_from(matrix),
+        tool_lock_path(project.locks): tools_made_from(matrix),
     }
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
@@ -76,6 +80,7 @@ def check_locks(project: Project) -> list[Path]:
     needed = {project.base_lock_path(cell) for cell in locked_cells(project)} | {
         model_lock_path(project.locks),
         source_lock_path(project.locks),
+        tool_lock_path(project.locks),
     }
     drifts: list[tuple[Path, str]] = []
     for path in sorted(present | needed):
@@ -135,6 +140,11 @@ def sources_made_from(matrix: Matrix) -> MadeFrom:
         for name, version in matrix.vllm.items()
         if version.release is not None
     }
+
+
+def tools_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum which programs the factory runs."""
+    return {f"tools.{name}": checksum(tool.model_dump(mode="json")) for name, tool in matrix.tools.items()}
 
 
 def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
@@ -208,6 +218,20 @@ def _make_source_lock(project: Project, say: Say) -> LockResult:
     return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
 
 
+def _make_tool_lock(project: Project, say: Say) -> LockResult:
+    path = tool_lock_path(project.locks)
+    made_from = tools_made_from(project.matrix)
+    if path.exists() and ToolLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    say(f"Looking up {len(project.matrix.tools)} programs")
+    indexes = Indexes(IndexConfig.from_environment())
+    amd64, arm64 = (
+        tuple(lock_tool(tool, machine, indexes) for tool in project.matrix.tools.values())
+        for machine in ("amd64", "arm64")
+    )
+    return LockResult(path, changed=ToolLock(made_from=made_from, amd64=amd64, arm64=arm64).write(path))
+
+
 def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
     path = model_lock_path(project.locks)
     old = project.model_lock
@@ -241,6 +265,9 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
     """Say in what a lock does not answer the matrix, or that it is a copy of another place's lock."""
     if path == model_lock_path(project.locks):
         yield from _differences(ModelLock.read(path).made_from, expected)
+        return
+    if path == tool_lock_path(project.locks):
+        yield from _differences(ToolLock.read(path).made_from, expected)
         return
     if path == source_lock_path(project.locks):
         yield from _differences(SourceLock.read(path).made_from, expected)

@@ -180,6 +180,23 @@ class SourceLock(_Lock):
         return next(found, None)
 
 
+class ToolLock(_Lock):
+    """Programs that the factory runs, for each kind of machine it may run on."""
+
+    header: ClassVar[str] = (
+        "The wheels of programs that the factory itself runs, for every machine it may run on."
+    )
+
+    amd64: tuple[LockedSource, ...] = ()
+    arm64: tuple[LockedSource, ...] = ()
+
+    def find(self, name: str, machine: str) -> LockedSource:
+        """Give the wheel of a program for a machine."""
+        return next(
+            entry for entry in (self.arm64 if machine == "arm64" else self.amd64) if entry.name == name
+        )
+
+
 class LockedRevision(_Frozen):
     """A model repository at one commit."""
 
@@ -212,6 +229,11 @@ def base_lock_path(root: Path, base: str, platform: str) -> Path:
 def source_lock_path(root: Path) -> Path:
     """Say where the archives of vLLM releases are locked."""
     return root / "sources.toml"
+
+
+def tool_lock_path(root: Path) -> Path:
+    """Say where the factory's own programs are locked."""
+    return root / "tools.toml"
 
 
 def model_lock_path(root: Path) -> Path:

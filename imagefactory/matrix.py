@@ -94,6 +94,27 @@ class Base(_Model):
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(_unique)]
 
 
+Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
+
+
+class CubinPolicy(_Model):
+    """Which machine code runs on an arch."""
+
+    accept: Annotated[list[Sm], Field(min_length=1)]
+    """What runs, best first."""
+    refuse: list[Sm] = []
+    """What looks right and does not load; a library whose special kernels are only these fails."""
+    fp4: list[str] = []
+    """Libraries (globs) whose FP4 kernels need code for an a or f target; Marlin's, elsewhere, only unpack FP4."""
+
+
+class Tool(_Model):
+    """A program from a wheel that the factory itself runs, on the machine it runs on."""
+
+    distribution: Distribution
+    version: VersionText
+
+
 class Arch(_Model):
     """A kind of machine: its GPU, its platform and what is compiled for it."""
 
@@ -103,6 +124,7 @@ class Arch(_Model):
     base: str
     torch_cuda_arch_list: ArchList | None = None
     flashinfer_cuda_arch_list: ArchList | None = None
+    cubins: CubinPolicy | None = None
     distribution: Distribution = "vllm"
     """Which distribution on the index is vLLM for this arch."""
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
@@ -260,6 +282,7 @@ class Matrix(_Model):
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
     vllm: Annotated[dict[Name, VllmVersion], Field(min_length=1)]
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
+    tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []

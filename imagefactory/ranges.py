@@ -10,6 +10,8 @@ import requests
 
 WINDOW = 64 * 1024
 """How much is fetched at least: one request then covers a zip's end record and mostly its directory."""
+WIDEST = 16 * 1024 * 1024
+"""How much is fetched at most at a time, and so held in memory."""
 SMALL = 16 * WINDOW
 """A file up to this size is taken whole from a server that does not know ranges."""
 
@@ -26,6 +28,7 @@ class RangeFile(io.RawIOBase):
         self._session = session
         self._timeout = timeout
         self._position = 0
+        self._ahead = WINDOW
         self.size = 0
         self._start, self._window = self._fetch(f"bytes=-{WINDOW}")
 
@@ -53,7 +56,10 @@ class RangeFile(io.RawIOBase):
         if end <= self._position:
             return b""
         if self._position < self._start or end > self._start + len(self._window):
-            last = min(max(end, self._position + WINDOW), self.size) - 1
+            # Whoever reads on and on gets more at a time: a large member would take thousands of requests.
+            reads_on = self._start <= self._position <= self._start + len(self._window)
+            self._ahead = min(self._ahead * 2, WIDEST) if reads_on else WINDOW
+            last = min(max(end, self._position + self._ahead), self.size) - 1
             self._start, self._window = self._fetch(f"bytes={self._position}-{last}")
         begin = self._position - self._start
         self._position = end

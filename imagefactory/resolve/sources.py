@@ -14,6 +14,7 @@ from packaging.version import Version
 from imagefactory.content import Sha256
 from imagefactory.errors import WheelMissingError
 from imagefactory.locks import LockedSource
+from imagefactory.matrix import Tool
 from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import Indexes, WheelLocation
 
@@ -36,6 +37,26 @@ def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSou
         )
     with requests.Session() as session:
         return [_locked(project, release, offer, session) for offer in (wheels[0], sdists[0])]
+
+
+def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
+    """Pin the wheel of a program for one kind of machine."""
+    suffix = {"amd64": "x86_64.whl", "arm64": "aarch64.whl"}[machine]
+    offers = [
+        offer
+        for offer in indexes.files(tool.distribution)
+        if offer.file.endswith(suffix) and "manylinux" in offer.file and offer.sha256
+        if _version_of(offer.file) == Version(tool.version)
+    ]
+    if not offers:
+        raise WheelMissingError(
+            f"No index has a wheel of {tool.distribution} {tool.version} for {machine}.",
+            where="matrix.yaml, tools",
+            why="The factory runs it on that kind of machine.",
+            fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    with requests.Session() as session:
+        return _locked(tool.distribution, tool.version, min(offers, key=lambda offer: offer.file), session)
 
 
 def _locked(project: str, release: str, offer: WheelLocation, session: requests.Session) -> LockedSource:

@@ -1,0 +1,58 @@
+"""What a shared library holds for GPUs, read with NVIDIA's own cuobjdump."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagefactory.errors import AuditError
+
+_CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
+_NOTHING = "does not contain device code"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How many cubins and PTX texts a library has for each architecture."""
+
+    cubins: Mapping[str, int] = field(default_factory=dict)
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    fp4: bool = False
+    """Whether it holds kernels for 4-bit floating point, by their names."""
+
+
+def read_kernels(library: Path, cuobjdump: Path) -> Kernels:
+    """Dump a library's architectures.
+
+    The plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and the difference is what decides
+    whether the code runs on a neighbour of the chip.
+    """
+    done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
+        [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode and _NOTHING not in done.stdout + done.stderr:
+        raise AuditError(
+            f"{library.name} cannot be looked into.",
+            where=library,
+            why=(done.stderr.strip() or done.stdout.strip() or f"cuobjdump ended with {done.returncode}")[
+                :200
+            ],
+            fix="Check that the file is a whole shared library.",
+        )
+    found = _CODE.findall(done.stdout)
+    return Kernels(
+        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
+        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
+        fp4=_mentions(library, b"nvfp4"),
+    )
+
+
+def _mentions(library: Path, word: bytes) -> bool:
+    """Look for a word anywhere in a file, without reading it into memory."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(word) >= 0

@@ -1,0 +1,157 @@
+"""Auditing something that a user names: a library, a wheel, an image, a target."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from zipfile import ZipFile, is_zipfile
+
+import requests
+
+from imagefactory.audit.cubins import Kernels, read_kernels
+from imagefactory.audit.libraries import Library, from_file, from_layout, from_wheel
+from imagefactory.audit.policy import Verdict, judge
+from imagefactory.cells import Cell
+from imagefactory.content import sha256_of
+from imagefactory.downloads import Wanted, fetch
+from imagefactory.errors import AuditError, AuditFailedError, UnknownNameError, did_you_mean
+from imagefactory.locks import LockedSource, LockedWheel
+from imagefactory.oci.layout import Layout
+from imagefactory.project import Project
+from imagefactory.ranges import RangeFile
+from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.targets import host_machine, select
+
+FACTS = "kernels-2"
+CUOBJDUMP = "nvidia-cuda-cuobjdump"
+
+
+def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
+    """Judge every library of a subject by an arch's policy (a target brings its own arch)."""
+    path = Path(subject)
+    if path.is_file():
+        libraries = from_wheel(ZipFile(path), _sha256(path)) if is_zipfile(path) else from_file(path)
+    elif (path / "index.json").exists():
+        libraries = from_layout(Layout(path), project.store)
+    else:
+        [cell, *more] = select(project.matrix, [subject])
+        if more:
+            raise UnknownNameError(
+                f"{subject!r} means {len(more) + 1} images; an audit looks at one.",
+                where="the audit's argument",
+                why="Each arch has a policy of its own.",
+                fix=f"Name one in full, for example {cell}.",
+            )
+        arch = arch or cell.arch
+        libraries = _of_cell(project, cell)
+    return _judged(project, libraries, arch or project.matrix.defaults.arch)
+
+
+def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
+    """Judge the published wheel of a release, whether or not a cell is locked to it."""
+    locked = project.source_lock.find(release, ".whl")
+    if locked is None:
+        raise UnknownNameError(
+            f"No wheel of vLLM {release} is locked.",
+            where="locks/sources.toml",
+            why="Only releases of the matrix are.",
+            fix=did_you_mean(release, project.matrix.vllm).capitalize(),
+        )
+    return _judged(project, _of_wheel(project, locked), arch)
+
+
+def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
+    """Fail when a library does not run where it should."""
+    failing = [verdict for verdict in verdicts if not verdict.passes]
+    if failing:
+        raise AuditFailedError(
+            f"{len(failing)} librar{'ies' if len(failing) > 1 else 'y'} of {subject} would not run.",
+            where=", ".join(verdict.library for verdict in failing),
+            why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
+            fix="Choose a vLLM version whose wheels fit, or compile it for this arch.",
+        )
+
+
+def _judged(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+    settings = project.matrix.archs[arch]
+    if settings.cubins is None or settings.capability is None:
+        raise AuditError(
+            f"{arch} has no policy to judge kernels by.",
+            where=f"matrix.yaml, archs.{arch}",
+            why="It has no `cubins`, or no `capability`: there is no GPU.",
+            fix="Name an arch with a GPU, or give this one a policy.",
+        )
+    verdicts = [
+        judge(library.name, _kernels(project, library), settings.cubins, settings.capability)
+        for library in libraries
+    ]
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _of_cell(project: Project, cell: Cell) -> Iterator[Library]:
+    """Take the wheels that the cell's lock names."""
+    for wheel in project.wheel_lock(cell).wheels:
+        if wheel.name == project.matrix.archs[cell.arch].distribution or wheel.name.startswith("flashinfer"):
+            yield from _of_wheel(project, wheel)
+
+
+def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[Library]:
+    local = project.store.download(wheel.sha256)
+    if local.exists():
+        yield from from_wheel(ZipFile(local), wheel.sha256)
+        return
+    url = next(iter(_locations(wheel)), None)
+    if url is None:
+        raise AuditError(
+            f"{wheel.file} is on no configured index.",
+            where=wheel.file,
+            why="Its libraries are read from it.",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    with requests.Session() as session:
+        yield from from_wheel(ZipFile(RangeFile(url, session)), wheel.sha256)
+
+
+def _kernels(project: Project, library: Library) -> Kernels:
+    """Look into a library, or recall what was found in the same content before."""
+    memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
+    if memory.exists():
+        return Kernels(**json.loads(memory.read_text("utf-8")))
+    with project.store.scratch() as scratch:
+        file = scratch / Path(library.name).name
+        library.unpack(file)
+        kernels = read_kernels(file, cuobjdump(project))
+    with project.store.writing(memory) as target:
+        target.write(json.dumps(asdict(kernels), sort_keys=True).encode())
+    return kernels
+
+
+def cuobjdump(project: Project) -> Path:
+    """Give the pinned cuobjdump for this machine, fetched once."""
+    tool = project.tool_lock.find(CUOBJDUMP, host_machine())
+    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
+    if not program.exists():
+        wanted = Wanted(tool.file, tool.sha256, tool.size, lambda: _locations(tool))
+        with (
+            requests.Session() as session,
+            ZipFile(fetch(wanted, project.store, session, lambda _: None)) as wheel,
+        ):
+            member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
+            with project.store.writing(program) as file:
+                file.write(wheel.read(member))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return program
+
+
+def _locations(wheel: LockedWheel | LockedSource) -> list[str]:
+    offers = Indexes(IndexConfig.from_environment()).files(wheel.name)
+    return [
+        offer.url for offer in offers if offer.file == wheel.file and offer.sha256 in (None, wheel.sha256)
+    ]
+
+
+def _sha256(path: Path) -> str:
+    return sha256_of(path.read_bytes())
