@@ -359,7 +359,7 @@ def test(context: Context, require_engine: bool = False, fast: bool = False, mat
         "source": "check against this source tree instead, as the version named with --vllm (default: nightly)",
         "json": "print JSON",
         "markdown": "print the table as Markdown",
-        "write": "put the table into mods/README.md",
+        "write": "check everything, and put the table into mods/README.md",
     },
 )
 def mods_check(
@@ -378,17 +378,17 @@ def mods_check(
     from imagefactory.mods.sources import FolderSource
     from imagefactory.project import Project
 
-    tree = FolderSource(Path(source)) if source else None
-    results = check_mods(Project(ROOT), name, vllm, folder=tree)
+    tree = FolderSource(Path(source)) if source and not write else None
+    results = check_mods(Project(ROOT), [] if write else name, [] if write else vllm, folder=tree)
     if json:
         _print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
         print(table.markdown(results))
     else:
         console.out.print(console.mods_table(results))
+    refuse_broken(results)
     if write:
         table.write_table(ROOT / "mods" / "README.md", results)
-    refuse_broken(results)
 
 
 @command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})

@@ -108,6 +108,7 @@ def _make_layers(
 
         sources = Sources(project, cells)
         wanted = sources.wanted
+        sources.refuse_unfit_mods({plan.cell for plan in plans if _lacks_mods(plan, missing)})
         if not locked_only and sources.replace_vanished_debs(plans, watch, say):
             plans = [make_plan(project, cell) for cell in cells]
             watch.layers(_layers(plans))
@@ -119,6 +120,11 @@ def _make_layers(
 
         blobs |= build_layers(missing, wanted, project.store, watch, workers=workers)
     return plans, blobs
+
+
+def _lacks_mods(plan: Plan, missing: Sequence[Layer]) -> bool:
+    keys = {layer.key for layer in missing if layer.kind == "mod"}
+    return any(layer.key in keys for layer in plan.layers)
 
 
 def _layers(plans: Iterable[Plan]) -> list[Layer]:

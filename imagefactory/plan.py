@@ -226,7 +226,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
     chain: list[Settings] = []
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
-        chain.append(mod.data() | {"variant": mod.manifest.variants.index(variant)})
+        chain.append(mod.data(variant))
         name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
         found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
         if found is None:

@@ -18,7 +18,8 @@ from imagefactory.locks import (
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix, load_matrix
-from imagefactory.mods.manifest import Mod, load_mods
+from imagefactory.mods.load import load_mods
+from imagefactory.mods.manifest import Mod
 from imagefactory.store import Store
 
 

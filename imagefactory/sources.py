@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from imagefactory.cells import Cell
@@ -10,7 +10,8 @@ from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors import DownloadError
 from imagefactory.layers.records import read_blob_record
-from imagefactory.locks import BaseLock, LockedDeb, LockedWheel
+from imagefactory.locks import BaseLock, LockedDeb, LockedSource, LockedWheel
+from imagefactory.mods.preflight import refuse_unfit_mods
 from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
@@ -45,6 +46,11 @@ class Sources:
             else:
                 found.append(self._own_file(item))
         return found
+
+    def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
+        """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
+        for cell in sorted(cells):
+            refuse_unfit_mods(self.project, cell, self._indexes)
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.
@@ -108,7 +114,11 @@ class Sources:
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
         return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
 
-    def _wheel(self, wheel: LockedWheel) -> Wanted:
+    def tool(self, wheel: LockedSource) -> Wanted:
+        """Say where to look for a program that the factory itself runs."""
+        return self._wheel(wheel)
+
+    def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
         def locations() -> list[str]:
             return [
                 offer.url

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import json
 import zlib
@@ -12,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefactory.content import sha256_of
-from imagefactory.errors import SourceMissingError
 from imagefactory.layers.wheels import Environment, wheel_entries
 from imagefactory.mods.apply import Applied, apply_mods
-from imagefactory.mods.manifest import IMAGE_FILES, GitSource, Mod
-from imagefactory.mods.sources import FolderSource, git_source, package_files, source_variable
+from imagefactory.mods.manifest import IMAGE_FILES, Mod, Variant
+from imagefactory.mods.sources import needed_git_source, package_files
+from imagefactory.mods.text import decoded, record_row
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
@@ -31,9 +28,7 @@ def mod_entries(
     The chain stands in the layer's settings, so a plan alone says what is done. RECORD and mods.json are written by
     every mod layer for all mods so far; the uppermost one is what a container sees.
     """
-    chosen = [
-        (mod := Mod.from_data(link), mod.manifest.variants[link["variant"]]) for link in settings["chain"]
-    ]
+    chosen = [((mod := Mod.from_data(link)), mod.manifest.variants[0]) for link in settings["chain"]]
     trees = {
         distribution: _InstalledWheel(
             distribution, wheels[file], file, environment, settings["without"].get(file, ())
@@ -45,14 +40,16 @@ def mod_entries(
         own = [(mod, variant) for mod, variant in chosen if mod.manifest.distribution == distribution]
         for source in dict.fromkeys(variant.source for _, variant in own):
             group = [(mod, variant) for mod, variant in own if variant.source == source]
-            applied += apply_mods(group, tree.read if source is None else _checkout(source).read)
+            applied += apply_mods(
+                group, tree.read if source is None else needed_git_source(*group[0], source).read
+            )
     order = [mod.name for mod, _ in chosen]
     applied.sort(key=lambda result: order.index(result.mod.name))
     last = applied[-1]
     tree = trees[last.mod.manifest.distribution]
-    files = {path: text.encode() for path, text in last.files.items()}
-    if last.variant.source is not None:
-        files = package_files(_checkout(last.variant.source).folder, last.variant.source.package) | files
+    files = _brought_along(last.mod, last.variant) | {
+        path: text.encode() for path, text in last.files.items()
+    }
     entries = [
         Entry(image_path(path, tree.site), Kind.FILE, 0o644, Bytes(data)) for path, data in files.items()
     ]
@@ -80,12 +77,12 @@ class _InstalledWheel:
     def read(self, path: str) -> str | None:
         """Read a file, by its path below site-packages or in the image."""
         entry = self._entries.get(image_path(path, self.site))
-        return None if entry is None or entry.content is None else read_content(entry.content).decode()
+        return None if entry is None or entry.content is None else decoded(read_content(entry.content), path)
 
     def updated_record(self, applied: Sequence[Applied]) -> list[Entry]:
         """Write RECORD anew: changed files with their new hash, added ones as new rows."""
         changed = {
-            path: text.encode()
+            path: text
             for result in applied
             if result.variant.source is None and result.mod.manifest.distribution == self.distribution
             for path, text in result.files.items()
@@ -97,10 +94,9 @@ class _InstalledWheel:
         content = self._entries[record].content
         rows = list(csv.reader(io.StringIO(read_content(content).decode() if content is not None else "")))
         *others, itself = rows
-        updated = {row[0]: row for row in others}
-        for path, data in changed.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-            updated[path] = [path, f"sha256={digest}", str(len(data))]
+        updated = {row[0]: row for row in others} | {
+            path: record_row(path, text) for path, text in changed.items()
+        }
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(
             [*(updated[path] for path in sorted(updated)), itself]
@@ -108,18 +104,11 @@ class _InstalledWheel:
         return [Entry(record, Kind.FILE, 0o644, Bytes(text.getvalue().encode()))]
 
 
-def _checkout(source: GitSource) -> FolderSource:
-    """Find the sources that a mod brings along, and make sure that they are the ones it means."""
-    tree = git_source(source.git)
-    if tree is None:
-        raise SourceMissingError(
-            f"The sources of {source.git} are not on this machine.",
-            where=f"commit {source.commit}",
-            why="A mod brings them along, and they are on no package index.",
-            fix=f"Check that commit out and set {source_variable(source.git)} to the folder.",
-        )
-    tree.verify(source)
-    return tree
+def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
+    """Read the package that a mod brings along, if it does."""
+    if variant.source is None:
+        return {}
+    return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
 
 
 def read_content(content: Content) -> bytes:
@@ -135,20 +124,5 @@ def read_content(content: Content) -> bytes:
 
 def _record_of_mods(applied: Sequence[Applied]) -> Entry:
     """Note in the image what was changed, by which mod, under which licence."""
-    data = [
-        {
-            "name": result.mod.name,
-            "versions": result.variant.versions,
-            "licence": result.mod.manifest.licence,
-            "distribution": result.variant.source.git
-            if result.variant.source
-            else result.mod.manifest.distribution,
-            "files": {
-                path: {"before": result.before[path], "after": sha256_of(text.encode())}
-                for path, text in sorted(result.files.items())
-            },
-        }
-        for result in applied
-    ]
-    text = json.dumps({"mods": data}, indent=2, sort_keys=True) + "\n"
+    text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
     return Entry(ImagePath(RECORD_OF_MODS), Kind.FILE, 0o644, Bytes(text.encode()))

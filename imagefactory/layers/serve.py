@@ -19,10 +19,15 @@ _RUNTIME = (
     "matrix.py",
     "mods/__init__.py",
     "mods/apply.py",
+    "mods/diffs.py",
     "mods/edits.py",
     "mods/facts.py",
+    "mods/load.py",
     "mods/manifest.py",
+    "mods/requirements.py",
     "mods/runtime.py",
+    "mods/text.py",
+    "mods/versions.py",
     "yamlfile.py",
 )
 """What of the factory itself an image needs to apply mods."""

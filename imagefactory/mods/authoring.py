@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors import ModManifestError, ModNotApplicableError, SourceMissingError
+from imagefactory.errors import ModManifestError, ModNotApplicableError
 from imagefactory.locks import write_text_atomically
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.check import named_mod, named_versions
-from imagefactory.mods.manifest import IMAGE_FILES, MANIFEST, Mod, Variant
-from imagefactory.mods.sources import FolderSource, ReleaseSource, git_source, source_variable
+from imagefactory.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
+from imagefactory.mods.requirements import why_not, with_requirements
+from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, Indexes
 
+NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
 TEMPLATE = """\
 # yaml-language-server: $schema=../../schemas/mod.schema.json
 name: {name}
@@ -26,6 +27,10 @@ licence: Apache-2.0
 distribution: vllm
 needed_when:
   - {{model: "no-model-yet"}}
+
+not_needed:
+  - versions: "!={version}"
+    reason: Say why the other versions do without it; a version that needs it gets a variant
 
 variants:
   - versions: "=={version}"
@@ -47,10 +52,19 @@ class Change:
     path: str
     before: str | None
     after: str
+    mountable: bool = True
+    """Whether the file can be mounted over that of an image."""
 
 
 def scaffold(project: Project, name: str) -> Path:
     """Make the folder of a new mod, with a mod.yaml that works and says what to write where."""
+    if not re.fullmatch(NAME, name):
+        raise ModManifestError(
+            f"{name!r} cannot be the name of a mod.",
+            where="mods/",
+            why="It becomes a folder and a label: lower-case letters, digits, and `-`, `_`, `.` between them.",
+            fix="Choose a name such as my-mod.",
+        )
     folder = project.root / "mods" / name
     if folder.exists():
         raise ModManifestError(
@@ -68,25 +82,35 @@ def changes(project: Project, name: str, vllm: str) -> list[Change]:
     mod = named_mod(project, name)
     [vllm] = named_versions(project, [vllm])
     version = project.matrix.vllm[vllm].version
-    variants = [variant for stage in ("installed", "source") for variant in mod.variants(version, stage)]
+    variants = [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
     if not variants:
-        note = (
-            f"upstream since {mod.manifest.upstreamed_in}"
-            if mod.is_upstream(version)
-            else "no variant for it"
-        )
         raise ModNotApplicableError(
             f"The mod {name} does nothing in vLLM {vllm}.",
             where=mod.where("variants"),
-            why=f"It has {mod.reason_not_needed(version) or note}.",
+            why=f"{why_not(mod, version)}.",
             fix="`invoke mods.check` shows where it applies.",
         )
+    trees = Trees(project)
     found: list[Change] = []
     for variant in variants:
-        read = _reader(project, vllm, mod, variant)
-        [applied] = apply_mods([(mod, variant)], read)
-        found += [Change(path, read(path), text) for path, text in applied.files.items()]
+        read = trees.tree(mod, variant, vllm).read
+        chosen = with_requirements(mod, project.mods, version, variant.stage)
+        texts: dict[str, str] = {}
+        for applied in apply_mods(
+            [pair for pair in chosen.values() if trees.same(pair, (mod, variant))], read
+        ):
+            if applied.mod is mod:
+                found += [
+                    Change(path, texts.get(path, read(path)), text, mountable=_mountable(variant))
+                    for path, text in applied.files.items()
+                ]
+            texts |= applied.files
     return found
+
+
+def _mountable(variant: Variant) -> bool:
+    """Sources have no place in an image, and a package that is not in the image needs more than changed files."""
+    return variant.stage == "installed" and variant.source is None
 
 
 def unified_diff(found: list[Change]) -> str:
@@ -105,7 +129,7 @@ def unified_diff(found: list[Change]) -> str:
 def export(found: list[Change], folder: Path, python: str) -> list[str]:
     """Write the changed files; give the `docker run` options that mount them over an image without the mod."""
     options: list[str] = []
-    for change in found:
+    for change in (change for change in found if change.mountable):
         write_text_atomically(folder / change.path.lstrip("/"), change.after)
         inside = (
             change.path
@@ -113,29 +137,11 @@ def export(found: list[Change], folder: Path, python: str) -> list[str]:
             else f"/{VENV}/lib/python{python}/site-packages/{change.path}"
         )
         options.append(f"-v {(folder / change.path.lstrip('/')).absolute()}:{inside}:ro")
-    return options
-
-
-def _reader(project: Project, vllm: str, mod: Mod, variant: Variant) -> Callable[[str], str | None]:
-    if variant.source is not None:
-        tree = git_source(variant.source.git)
-        if tree is None:
-            raise SourceMissingError(
-                f"The sources of {variant.source.git} are not on this machine.",
-                where=mod.where("variants"),
-                why="The mod changes them, and they are on no package index.",
-                fix=f"Check out {variant.source.commit} and set {source_variable(variant.source.git)}.",
-            )
-        return tree.read
-    locked = project.source_lock.find(vllm, ".whl" if variant.stage == "installed" else ".tar.gz")
-    if locked is None:
-        raise SourceMissingError(
-            f"The sources of vLLM {vllm} are not locked.",
-            where="locks/sources.toml",
-            why="Only releases have an archive; a git reference needs a checkout.",
-            fix="Use `invoke mods.check --source DIR --vllm NAME` with a checkout.",
+    if not options:
+        raise ModNotApplicableError(
+            "The mod changes nothing that can be mounted over an image.",
+            where=", ".join(change.path for change in found),
+            why="It changes sources before they are compiled, or a package that it brings along.",
+            fix="Build an image with the mod.",
         )
-    source: FolderSource | ReleaseSource = ReleaseSource(
-        locked, Indexes(IndexConfig.from_environment()), project.store
-    )
-    return source.read
+    return options

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from packaging.version import Version
-
 from imagefactory.errors import (
-    FactoryError,
+    AnchorError,
+    ModCheckError,
     ModClaimError,
+    ModConflictError,
     ModFileError,
-    SourceMissingError,
+    ModNotApplicableError,
+    ModSyntaxError,
+    ModVersionsError,
+    PatchError,
     UnknownNameError,
     did_you_mean,
 )
+from imagefactory.matrix import Matrix
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.facts import failing
-from imagefactory.mods.manifest import Mod, Variant
-from imagefactory.mods.sources import FolderSource, ReleaseSource, git_source
+from imagefactory.mods.manifest import STAGES, Mod, Variant
+from imagefactory.mods.requirements import with_requirements
+from imagefactory.mods.sources import FolderSource, git_source
+from imagefactory.mods.trees import Trees
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, Indexes
 
 Status = Literal[
     "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"
 ]
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
-Source = FolderSource | ReleaseSource
+_UNFIT = (AnchorError, PatchError, ModCheckError, ModSyntaxError, ModConflictError, ModNotApplicableError)
 
 
 @dataclass(frozen=True)
@@ -60,24 +65,12 @@ def check_mods(
 ) -> list[Result]:
     """Check mods on versions of the matrix, or on one source tree that stands for a version."""
     mods = [named_mod(project, name) for name in names] or list(project.mods.values())
+    refuse_idle_variants(mods, project.matrix)
     releases = named_versions(project, versions, folder)
-    indexes = Indexes(IndexConfig.from_environment())
-    sources: dict[tuple[str, str], Source] = {}
-    for release in releases:
-        for stage, suffix in (("installed", ".whl"), ("source", ".tar.gz")):
-            locked = None if folder else project.source_lock.find(release, suffix)
-            if folder is not None:
-                sources[release, stage] = folder
-            elif locked is not None:
-                sources[release, stage] = ReleaseSource(locked, indexes, project.store)
-
-    def check(pair: tuple[Mod, str]) -> Result:
-        mod, release = pair
-        version = project.matrix.vllm[release].version
-        return _check(mod, release, version, lambda stage: sources[release, stage])
-
+    trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(check, [(mod, release) for mod in mods for release in releases]))
+        futures = [pool.submit(_check, project, mod, release, trees) for mod in mods for release in releases]
+        return [future.result() for future in futures]
 
 
 def refuse_broken(results: Sequence[Result]) -> None:
@@ -85,44 +78,61 @@ def refuse_broken(results: Sequence[Result]) -> None:
     broken = [result for result in results if not result.holds]
     if broken:
         raise ModClaimError(
-            f"{len(broken)} claim{'s' if len(broken) > 1 else ''} of mods do not hold.",
+            f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
             where=", ".join(f"{result.mod} on {result.vllm}" for result in broken),
             why=" | ".join(f"{result.mod} on {result.vllm}: {result.detail}" for result in broken),
             fix="Give the version a variant of its own, or say `upstreamed_in` or `not_needed` in the mod.yaml.",
         )
 
 
-def _check(mod: Mod, release: str, version: Version, source: Callable[[str], Source]) -> Result:
-    variants = [variant for stage in ("installed", "source") for variant in mod.variants(version, stage)]
+def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
+    """Refuse a variant that no version of the matrix can show to be right."""
+    for mod in mods:
+        for variant in mod.manifest.variants:
+            if not any(version.within(variant.versions) for version in matrix.vllm.values()):
+                raise ModVersionsError(
+                    f"A variant of the mod {mod.name} is for none of our versions.",
+                    where=mod.where_in(variant, "versions"),
+                    why=f"Nothing in matrix.yaml lies in {variant.versions!r}, so nobody would notice if it is wrong.",
+                    fix="Remove the variant, or correct its range.",
+                )
+
+
+def _check(project: Project, mod: Mod, release: str, trees: Trees) -> Result:
+    version = project.matrix.vllm[release].version
     if mod.is_upstream(version):
-        return _check_upstream(mod, release, source)
+        return _check_upstream(mod, release, trees)
+    variants = [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
     if not variants:
         reason = mod.reason_not_needed(version)
         if reason is not None:
             return Result(mod.name, release, "not needed", reason)
         return Result(mod.name, release, "not covered", f"mod.yaml says nothing about {version}")
-    for variant in variants:
-        tree = git_source(variant.source.git) if variant.source else source(variant.stage)
-        if tree is None:
-            detail = f"{variant.source.git if variant.source else ''} is not on this machine"
-            return Result(mod.name, release, "out of reach", detail)
-        try:
-            if variant.source is not None and isinstance(tree, FolderSource):
-                tree.verify(variant.source)
-            apply_mods([(mod, variant)], tree.read)
-        except ModFileError as error:
-            return Result(mod.name, release, "file missing", f"{error.what} ({error.where})")
-        except SourceMissingError as error:
-            return Result(mod.name, release, "out of reach", error.what)
-        except FactoryError as error:
-            return Result(mod.name, release, "conflict", f"{error.what} ({error.where}) {error.why}")
-    return Result(mod.name, release, "applies", _how(variants))
+    found = (_try(project, mod, variant, release, trees) for variant in variants)
+    failed = next((result for result in found if result is not None), None)
+    return failed or Result(mod.name, release, "applies", _how(variants))
 
 
-def _check_upstream(mod: Mod, release: str, source: Callable[[str], Source]) -> Result:
+def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Trees) -> Result | None:
+    """Apply one form of a mod; say what came of it when it cannot be applied."""
+    if variant.source is not None and git_source(variant.source) is None:
+        return Result(mod.name, release, "out of reach", f"{variant.source.git} is not on this machine")
+    version = project.matrix.vllm[release].version
+    try:
+        chosen = with_requirements(mod, project.mods, version, variant.stage)
+        together = [pair for pair in chosen.values() if trees.same(pair, (mod, variant))]
+        apply_mods(together, trees.tree(mod, variant, release).read)
+    except ModFileError as error:
+        return Result(mod.name, release, "file missing", f"{error.what} ({error.where})")
+    except _UNFIT as error:
+        return Result(mod.name, release, "conflict", f"{error.what} ({error.where}) {error.why}")
+    return None
+
+
+def _check_upstream(mod: Mod, release: str, trees: Trees) -> Result:
     """Believe that a version has the change only when its untouched sources show it."""
     variant = mod.manifest.variants[-1]
-    tree = source(variant.stage)
+    tree = trees.tree(mod, variant, release)
     for check in mod.manifest.upstream_checks or variant.checks:
         fault = failing(check, tree.read(check.file))
         if fault is not None:
@@ -148,7 +158,9 @@ def named_mod(project: Project, name: str) -> Mod:
 
 def named_versions(project: Project, wanted: Sequence[str], folder: FolderSource | None = None) -> list[str]:
     """Find vLLM versions by name; without names, every release (or nightly, for a source tree)."""
-    known = list(project.matrix.vllm)
+    known = project.matrix.vllm
+    if folder is not None:
+        wanted = wanted or ["nightly"]
     for name in wanted:
         if name not in known:
             raise UnknownNameError(
@@ -157,8 +169,4 @@ def named_versions(project: Project, wanted: Sequence[str], folder: FolderSource
                 why="matrix.yaml has no vLLM version of that name.",
                 fix=did_you_mean(name, known).capitalize(),
             )
-    if folder is not None:
-        return list(wanted) or ["nightly"]
-    return list(wanted) or [
-        name for name, version in project.matrix.vllm.items() if version.release is not None
-    ]
+    return list(wanted) or [name for name, version in known.items() if version.release is not None]

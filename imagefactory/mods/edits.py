@@ -7,13 +7,16 @@ anything is applied, and applied in any order with the same result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from imagefactory.errors import AnchorError, ModConflictError, ModFileError, PatchError
-from imagefactory.mods.manifest import Change, Edit, Mod, NewFile, Patch
+from imagefactory.mods.diffs import Hunk, parse_diff, split_lines
+from imagefactory.mods.manifest import Edit, Mod, Patch, Variant
 
-_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+Texts = Mapping[str, str | None]
+"""The text of each file; None for one that is missing."""
 
 
 @dataclass(frozen=True)
@@ -25,165 +28,219 @@ class Span:
     start: int
     end: int
     text: str
-    reserved: tuple[int, int]
+    lines: tuple[int, int]
     """The lines (first, last) that the mod relies on; nobody else may touch them."""
-    is_new: bool = False
 
 
-def locate(mod: Mod, change: Change, where: str, read: dict[str, str | None]) -> Iterator[Span]:
-    """Find where a change goes in files as they are; `read` has the text of each, None when it is missing."""
-    if isinstance(change, Edit):
-        yield _locate_edit(mod, change, where, _text_of(change.edit, where, read))
-    elif isinstance(change, Patch):
-        yield from _locate_patch(mod, change, where, read)
-    else:
-        yield _locate_new(mod, change, where, read)
+@dataclass(frozen=True)
+class Written:
+    """A piece of the text as it is now, and the mod that wrote it."""
+
+    mod: str
+    start: int
+    end: int
+
+
+def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
+    """Find where the changes of a mod go in files as they are."""
+    spans: list[Span] = []
+    for index, change in enumerate(variant.changes):
+        place = _Place(mod, variant, mod.where_in(variant, "changes", index), texts)
+        if isinstance(change, Edit):
+            spans.append(_locate_edit(place, change))
+        elif isinstance(change, Patch):
+            spans += _locate_patch(place, change)
+        else:
+            spans.append(_locate_new(place, change.add, mod.read(change.source).decode()))
+    _refuse_own_overlaps(mod, variant, spans)
+    return spans
 
 
 def apply_spans(text: str, spans: Iterable[Span]) -> str:
     """Put the new text in place, from the end to the beginning, so that offsets stay true."""
-    for span in sorted(spans, key=lambda span: (span.start, span.end, span.mod), reverse=True):
+    for span in reversed(_in_order(spans)):
         text = text[: span.start] + span.text + text[span.end :]
     return text
 
 
 def refuse_overlaps(spans: Iterable[Span]) -> None:
     """Make sure that no two mods rely on or change the same lines."""
-    by_path: dict[str, list[Span]] = {}
+    for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.lines, span.mod)), 2):
+        if one.mod != other.mod and one.path == other.path and _overlap(one.lines, other.lines):
+            raise _conflict(one.path, (one.mod, one.lines), (other.mod, other.lines))
+
+
+def refuse_trespass(
+    spans: Iterable[Span], texts: Texts, written: Mapping[str, Sequence[Written]], allowed: set[str]
+) -> None:
+    """Make sure that a mod relies on lines that another mod wrote only where it requires that mod."""
     for span in spans:
-        by_path.setdefault(span.path, []).append(span)
-    for path, group in by_path.items():
-        ordered = sorted(group, key=lambda span: (span.reserved, span.mod))
-        for one, other in zip(ordered, ordered[1:], strict=False):
-            if one.mod != other.mod and one.reserved[1] >= other.reserved[0]:
-                raise ModConflictError(
-                    f"The mods {one.mod} and {other.mod} touch the same lines.",
-                    where=f"{path}:{other.reserved[0]}",
-                    why=f"{one.mod} relies on lines {one.reserved[0]}-{one.reserved[1]}, "
-                    f"{other.mod} on lines {other.reserved[0]}-{other.reserved[1]}.",
-                    fix="Let one require the other and build on its text, or say `conflicts` in one of them.",
-                )
+        for piece in written.get(span.path, ()):
+            lines = _lines_of(texts[span.path] or "", piece.start, piece.end)
+            if piece.mod not in allowed and _overlap(span.lines, lines):
+                raise _conflict(span.path, (piece.mod, lines), (span.mod, span.lines))
 
 
-def _locate_edit(mod: Mod, change: Edit, where: str, text: str) -> Span:
-    found = [match.start() for match in re.finditer(re.escape(change.anchor), text)]
+def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
+    """Say which pieces mods wrote once spans are applied: the old ones, shifted, and the new ones."""
+    spans = _in_order(spans)
+
+    def now(offset: int) -> int:
+        return offset + sum(len(span.text) - (span.end - span.start) for span in spans if span.end <= offset)
+
+    result = [
+        Written(piece.mod, now(piece.start), max(now(piece.start), now(piece.end))) for piece in written
+    ]
+    shift = 0
+    for span in spans:
+        start = span.start + shift
+        result.append(Written(span.mod, start, start + len(span.text)))
+        shift += len(span.text) - (span.end - span.start)
+    return result
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Whose change it is, where it stands in mod.yaml, and what it is applied to."""
+
+    mod: Mod
+    variant: Variant
+    where: str
+    texts: Texts
+
+    @property
+    def label(self) -> str:
+        return self.mod.label(self.variant)
+
+    def text(self, path: str) -> str:
+        text = self.texts.get(path)
+        if text is None:
+            raise ModFileError(
+                f"{path}, which the mod {self.label} changes, does not exist in this version.",
+                where=self.where,
+                why="A mod can only change a file that is there.",
+                fix="The file moved or is gone: give this version a variant of its own, or say `not_needed`.",
+            )
+        return text
+
+
+def _locate_edit(place: _Place, change: Edit) -> Span:
+    text = place.text(change.edit)
+    # Overlapping occurrences count: which of them was meant is not clear either.
+    found = [match.start() for match in re.finditer(f"(?={re.escape(change.anchor)})", text)]
     if len(found) != 1:
         lines = ", ".join(str(_line(text, start)) for start in found[:5])
         raise AnchorError(
-            f"An anchor of the mod {mod.name} occurs {len(found)} times in {change.edit}.",
-            where=where,
-            why=f"It must occur exactly once. {f'It stands on lines {lines}.' if found else ''}"
+            f"An anchor of the mod {place.label} occurs {len(found)} times in {change.edit}.",
+            where=place.where,
+            why=f"It must occur exactly once{f', but stands on lines {lines}' if found else ''}."
             f" The anchor: {_excerpt(change.anchor)}",
             fix="Make the anchor longer."
             if found
             else "The file changed: give this version a variant of its own.",
         )
     start, end = found[0], found[0] + len(change.anchor)
-    lines_of = (_line(text, start), _line(text, max(start, end - 1)))
+    lines_of = _lines_of(text, start, end)
     if change.replace is not None:
-        return Span(mod.name, change.edit, start, end, change.replace, lines_of)
+        return Span(place.mod.name, change.edit, start, end, change.replace, lines_of)
     if change.before is not None:
-        return Span(mod.name, change.edit, start, start, change.before, lines_of)
-    return Span(mod.name, change.edit, end, end, change.after or "", lines_of)
+        return Span(place.mod.name, change.edit, start, start, change.before, lines_of)
+    return Span(place.mod.name, change.edit, end, end, change.after or "", lines_of)
 
 
-def _locate_new(mod: Mod, change: NewFile, where: str, read: dict[str, str | None]) -> Span:
-    if read.get(change.add) is not None:
+def _locate_new(place: _Place, path: str, text: str) -> Span:
+    if place.texts.get(path) is not None:
         raise ModFileError(
-            f"The mod {mod.name} adds {change.add}, which is there already.",
-            where=where,
+            f"The mod {place.label} adds {path}, which is there already.",
+            where=place.where,
             why="Overwriting a file would lose what it holds.",
             fix="Change the file with edits, or choose another name.",
         )
-    return Span(mod.name, change.add, 0, 0, mod.read(change.source).decode(), (0, 0), is_new=True)
+    return Span(place.mod.name, path, 0, 0, text, (0, 0))
 
 
-def _locate_patch(mod: Mod, change: Patch, where: str, read: dict[str, str | None]) -> Iterator[Span]:
-    touched: set[str] = set()
-    for path, number, old, new in _hunks(mod, change, where):
-        touched.add(path)
-        if path not in change.files:
-            raise _patch_error(mod, change, where, f"It touches {path}, which `files` does not declare.")
-        text = _text_of(path, where, read)
-        lines = text.splitlines(keepends=True)
-        at = _fit(lines, old, number - 1, change.offset)
-        if at is None:
-            raise _patch_error(
-                mod,
-                change,
-                where,
-                f"The hunk for {path} line {number} does not fit there"
-                f"{f', nor within {change.offset} lines' if change.offset else ''}: {_excerpt(''.join(old))}",
-            )
-        start = sum(map(len, lines[:at]))
-        end = start + sum(map(len, lines[at : at + len(old)]))
-        yield Span(mod.name, path, start, end, "".join(new), (at + 1, at + max(len(old), 1)))
-    if touched != set(change.files):
-        missing = ", ".join(sorted(set(change.files) - touched))
-        raise _patch_error(mod, change, where, f"It declares {missing} but does not touch it.")
+def _locate_patch(place: _Place, change: Patch) -> Iterator[Span]:
+    try:
+        hunks = parse_diff(place.mod.read(change.patch).decode())
+    except ValueError as error:
+        raise _patch_error(place, change, f"It is not a diff that can be applied: {error}.") from None
+    touched = {hunk.path for hunk in hunks}
+    for path in sorted(touched ^ set(change.files)):
+        why = "does not declare" if path in touched else "declares, but the diff leaves alone"
+        raise _patch_error(place, change, f"It is about {path}, which `files` {why}.")
+    for hunk in hunks:
+        if hunk.line == 0:
+            yield _locate_new(place, hunk.path, "".join(hunk.new))
+        else:
+            yield _locate_hunk(place, change, hunk)
+
+
+def _locate_hunk(place: _Place, change: Patch, hunk: Hunk) -> Span:
+    lines = split_lines(place.text(hunk.path))
+    at = _fit(lines, list(hunk.old), hunk.line - 1, change.offset)
+    if at is None:
+        within = f", nor at one place within {change.offset} lines" if change.offset else ""
+        raise _patch_error(
+            place,
+            change,
+            f"The hunk for {hunk.path}:{hunk.line} does not fit there{within}: {_excerpt(''.join(hunk.old))}",
+        )
+    start = sum(map(len, lines[:at]))
+    end = start + sum(map(len, hunk.old))
+    return Span(place.mod.name, hunk.path, start, end, "".join(hunk.new), (at + 1, at + len(hunk.old)))
 
 
 def _fit(lines: list[str], old: list[str], expected: int, offset: int) -> int | None:
     """Find the one place where a hunk's old lines stand; no fuzz, and an offset only where it is declared."""
-    candidates = sorted(
-        range(max(0, expected - offset), expected + offset + 1), key=lambda at: abs(at - expected)
-    )
+    candidates = range(max(0, expected - offset), expected + offset + 1)
     found = [at for at in candidates if lines[at : at + len(old)] == old]
-    if not found:
-        return None
-    return found[0] if found[0] == expected or len(found) == 1 else None
+    if expected in found:
+        return expected
+    return found[0] if len(found) == 1 else None
 
 
-def _hunks(mod: Mod, change: Patch, where: str) -> Iterator[tuple[str, int, list[str], list[str]]]:
-    """Read a unified diff: path, first line, old lines, new lines."""
-    path = ""
-    old: list[str] = []
-    new: list[str] = []
-    number, old_left, new_left = 0, 0, 0
-    for line in mod.read(change.patch).decode().splitlines(keepends=True):
-        if old_left or new_left:
-            kind, body = line[:1], line[1:]
-            if kind in (" ", "-", "\n"):
-                old.append(body if kind != "\n" else "\n")
-                old_left -= 1
-            if kind in (" ", "+", "\n"):
-                new.append(body if kind != "\n" else "\n")
-                new_left -= 1
-            if kind not in (" ", "-", "+", "\n", "\\") or old_left < 0 or new_left < 0:
-                raise _patch_error(mod, change, where, f"It is not a unified diff at {line.strip()[:60]!r}.")
-            if not old_left and not new_left:
-                yield path, number, old, new
-        elif line.startswith("+++ "):
-            path = line[4:].split("\t")[0].strip()
-            path = path.removeprefix("b/")
-        elif match := _HUNK.match(line):
-            number = int(match[1])
-            old_left = int(match[2] or 1)
-            new_left = int(match[4] or 1)
-            old, new = [], []
-    if old_left or new_left:
-        raise _patch_error(mod, change, where, "Its last hunk is cut off.")
+def _refuse_own_overlaps(mod: Mod, variant: Variant, spans: Sequence[Span]) -> None:
+    """Two changes of one mod at the same place would depend on their order, or eat each other's text."""
+    for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.start, span.end)), 2):
+        if one.path == other.path and (other.start < one.end or other.start == one.start):
+            raise ModConflictError(
+                f"Two changes of the mod {mod.label(variant)} are at the same place.",
+                where=mod.where_in(variant, "changes"),
+                why=f"Both change {one.path}:{other.lines[0]}, and it is not clear which comes first.",
+                fix="Make one change of them.",
+            )
 
 
-def _text_of(path: str, where: str, read: dict[str, str | None]) -> str:
-    text = read.get(path)
-    if text is None:
-        raise ModFileError(
-            f"{path} does not exist in this version.",
-            where=where,
-            why="A mod can only change a file that is there.",
-            fix="The file moved or is gone: give this version a variant of its own, or say `not_needed`.",
-        )
-    return text
+def _conflict(
+    path: str, one: tuple[str, tuple[int, int]], other: tuple[str, tuple[int, int]]
+) -> ModConflictError:
+    return ModConflictError(
+        f"The mods {one[0]} and {other[0]} touch the same lines.",
+        where=f"{path}:{max(one[1][0], other[1][0])}",
+        why=f"{one[0]} relies on lines {one[1][0]}-{one[1][1]}, {other[0]} on lines {other[1][0]}-{other[1][1]}.",
+        fix="Let one require the other and build on its text, or say `conflicts` in one of them.",
+    )
 
 
-def _patch_error(mod: Mod, change: Patch, where: str, why: str) -> PatchError:
+def _patch_error(place: _Place, change: Patch, why: str) -> PatchError:
     return PatchError(
-        f"The diff {change.patch} of the mod {mod.name} does not apply.",
-        where=where,
+        f"The diff {change.patch} of the mod {place.label} does not apply.",
+        where=place.where,
         why=why,
         fix="Make a diff for this version; fuzz is not accepted, an offset only when it is declared.",
     )
+
+
+def _in_order(spans: Iterable[Span]) -> list[Span]:
+    return sorted(spans, key=lambda span: (span.start, span.end, span.mod))
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _lines_of(text: str, start: int, end: int) -> tuple[int, int]:
+    return _line(text, start), _line(text, max(start, end - 1))
 
 
 def _line(text: str, offset: int) -> int:

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import ast
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from imagefactory.mods.manifest import Check
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_WARNINGS = threading.Lock()
+"""Which warnings are shown is a setting of the whole process."""
 
 
 def failing(check: Check, text: str | None) -> str | None:
     """Say why a check does not hold, or None when it does."""
     if text is None:
         return "the file is missing"
-    if check.function is None and check.class_ is None:
+    name = check.function or check.class_
+    if name is None:
         return _failing_text(check, text)
     try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        return f"the file does not parse (line {error.lineno}: {error.msg})"
-    name = check.function or check.class_ or ""
+        tree = _parse(text)
+    except (SyntaxError, ValueError) as error:
+        return f"the file does not parse ({_fault(error)})"
     node = _find(tree, name)
-    if node is None:
-        return f"there is no {name}"
-    if check.base is not None:
-        bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
-        if check.base not in bases:
-            return f"{name} has the bases {', '.join(bases) or 'none'}"
+    if node is None or isinstance(node, ast.ClassDef) is (check.class_ is None):
+        return f"there is no {'class' if check.class_ else 'function'} {name}"
+    return _failing_fact(check, name, node, text)
+
+
+def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str | None:
+    if check.base is not None and isinstance(node, ast.ClassDef):
+        bases = [ast.unparse(base) for base in node.bases]
+        return None if check.base in bases else f"{name} has the bases {', '.join(bases) or 'none'}"
     if check.returns is not None:
-        wanted = ast.unparse(ast.parse(check.returns, mode="eval"))
-        returned = [
-            ast.unparse(part.value)
-            for part in ast.walk(node)
-            if isinstance(part, ast.Return) and part.value is not None
-        ]
-        if wanted not in returned:
-            return f"{name} returns {'; '.join(returned) or 'nothing'}"
+        returned = [ast.unparse(part.value) for part in _returns(node) if part.value is not None]
+        return None if check.returns in returned else f"{name} returns {'; '.join(returned) or 'nothing'}"
     return _failing_text(check, ast.get_source_segment(text, node) or "")
 
 
@@ -42,11 +48,29 @@ def syntax_fault(path: str, text: str) -> str | None:
     if not path.endswith(".py"):
         return None
     try:
-        compile(text, path, "exec", dont_inherit=True)
+        with _without_warnings():
+            compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        return f"line {line}: {error.args[0]}" if line else str(error)
+        return _fault(error)
     return None
+
+
+def _parse(text: str) -> ast.Module:
+    with _without_warnings():
+        return ast.parse(text)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """An odd escape sequence in a file is its author's business, and no reason to warn our user."""
+    with _WARNINGS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _fault(error: SyntaxError | ValueError) -> str:
+    line = getattr(error, "lineno", None)
+    return f"line {line}: {error.args[0]}" if line else str(error)
 
 
 def _failing_text(check: Check, text: str) -> str | None:
@@ -57,21 +81,24 @@ def _failing_text(check: Check, text: str) -> str | None:
     return None
 
 
-def _find(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """Find a class or function by its dotted name."""
-    nodes: list[ast.stmt] = tree.body
-    found: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | None = None
+def _find(tree: ast.Module, name: str) -> Definition | None:
+    """Find a class or function by its dotted name; of several, the last one is what Python uses."""
+    found: ast.Module | Definition = tree
     for part in name.split("."):
-        found = next(
-            (
-                node
-                for node in nodes
-                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-                and node.name == part
-            ),
-            None,
-        )
-        if found is None:
+        named = [node for node in _own(found) if isinstance(node, _DEFINITIONS) and node.name == part]
+        if not named:
             return None
-        nodes = found.body
-    return found
+        found = named[-1]
+    return None if isinstance(found, ast.Module) else found
+
+
+def _returns(node: Definition) -> Iterator[ast.Return]:
+    return (part for part in _own(node) if isinstance(part, ast.Return))
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk through a block and what is nested in it, but not into other definitions."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, (*_DEFINITIONS, ast.Lambda)):
+            yield from _own(child)

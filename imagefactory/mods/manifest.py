@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from packaging.specifiers import SpecifierSet
@@ -12,20 +12,20 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
-    ValidationError,
+    Tag,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from imagefactory.content import Sha256, checksum
-from imagefactory.errors import ModManifestError, did_you_mean
 from imagefactory.matrix import Condition, Distribution, HubRepo, Name, Specifier, VersionText
-from imagefactory.yamlfile import YamlFile, read_yaml
+from imagefactory.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
-IMAGE_FILES = "/usr/share/imagefactory/"
+IMAGE_FILES = "/usr/share/imagefactory/mods/"
 """Where a mod may put files that belong to no distribution."""
 
 Licence = Annotated[
@@ -34,16 +34,37 @@ Licence = Annotated[
 """An SPDX expression: the image's label is made of it."""
 
 
-def _inside(path: str) -> str:
-    """Refuse a path that leaves the distribution, or the one folder for other files."""
-    below = path.removeprefix(IMAGE_FILES)
-    parts = below.split("/")
-    if below.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\\" in path:
+def _relative(path: str) -> str:
+    """Refuse a path that leaves the folder it is meant for, or that has two spellings."""
+    if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path:
         raise PydanticCustomError("path", "{path} is outside of the distribution", {"path": repr(path)})
     return path
 
 
+def _inside(path: str) -> str:
+    """Refuse a path that leaves the distribution, or the one folder for other files."""
+    _relative(path.removeprefix(IMAGE_FILES))
+    if path.endswith(".dist-info/RECORD"):
+        raise PydanticCustomError("path", "{path} is written by the factory", {"path": repr(path)})
+    return path
+
+
+def _expression(text: str) -> str:
+    """Write a Python expression the way checks compare it."""
+    try:
+        return ast.unparse(ast.parse(text, mode="eval"))
+    except SyntaxError:
+        raise PydanticCustomError("expression", "{text} is not Python", {"text": repr(text)}) from None
+
+
 ChangedPath = Annotated[str, AfterValidator(_inside)]
+OwnPath = Annotated[str, AfterValidator(_relative)]
+"""A file next to mod.yaml."""
+Expression = Annotated[str, AfterValidator(_expression)]
+
+
+Stage = Literal["installed", "source"]
+STAGES: tuple[Stage, ...] = ("installed", "source")
 
 
 class _Model(BaseModel):
@@ -74,8 +95,7 @@ class Edit(_Model):
 class Patch(_Model):
     """A unified diff that must fit line by line; `offset` says how far it may be from its line numbers."""
 
-    patch: ChangedPath
-    """The diff's file, next to mod.yaml."""
+    patch: OwnPath
     files: Annotated[list[ChangedPath], Field(min_length=1)]
     """What the diff touches; a diff that touches something else is refused."""
     offset: Annotated[int, Field(ge=0, le=1000)] = 0
@@ -90,8 +110,8 @@ class NewFile(_Model):
     """A file that is not there yet."""
 
     add: ChangedPath
-    source: ChangedPath
-    """The file's content, next to mod.yaml."""
+    source: OwnPath
+    """What the new file holds."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -99,29 +119,51 @@ class NewFile(_Model):
         return (self.add,)
 
 
-Change = Edit | Patch | NewFile
+_KINDS = {"edit": "an edit", "patch": "a diff", "add": "a new file"}
+"""The key by which a change is recognised, and what it then is."""
+
+
+def _kind_of(change: object) -> str | None:
+    has = change.__contains__ if isinstance(change, dict) else lambda key: hasattr(change, key)
+    return next((kind for key, kind in _KINDS.items() if has(key)), None)
+
+
+Change = Annotated[
+    Annotated[Edit, Tag("an edit")] | Annotated[Patch, Tag("a diff")] | Annotated[NewFile, Tag("a new file")],
+    Discriminator(
+        _kind_of,
+        custom_error_type="change",
+        custom_error_message="a change has the key `edit` (with `anchor`), `patch` (with `files`) "
+        "or `add` (with `source`)",
+    ),
+]
 
 
 class Check(_Model):
-    """A statement about a file of the patched tree that can be checked without importing anything."""
+    """One statement about a file of the patched tree that can be checked without importing anything."""
 
     file: ChangedPath
     contains: str | None = None
     lacks: str | None = None
     class_: Annotated[str | None, Field(alias="class")] = None
-    base: str | None = None
+    base: Expression | None = None
     function: str | None = None
     """A function, or Class.method; `contains`, `lacks` and `returns` then speak of its body."""
-    returns: str | None = None
+    returns: Expression | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _says_one_thing(self) -> Self:
+        statements = (self.contains, self.lacks, self.base, self.returns)
+        if sum(statement is not None for statement in statements) != 1:
+            raise PydanticCustomError(
+                "check", "give exactly one of `contains`, `lacks`, `base` and `returns`"
+            )
+        if self.class_ is not None and self.function is not None:
+            raise PydanticCustomError("check", "give `class` or `function`; a method is `Class.method`")
         if self.base is not None and self.class_ is None:
             raise PydanticCustomError("check", "`base` needs `class`")
         if self.returns is not None and self.function is None:
             raise PydanticCustomError("check", "`returns` needs `function`")
-        if all(value is None for value in (self.contains, self.lacks, self.base, self.returns)):
-            raise PydanticCustomError("check", "give one of `contains`, `lacks`, `base` and `returns`")
         return self
 
     def __str__(self) -> str:
@@ -141,7 +183,7 @@ class GitSource(_Model):
     git: HubRepo
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
     licence: Licence
-    package: str
+    package: OwnPath
     """The folder of the repository that is the Python package."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """The hash of that folder at that commit, so that a copy from anywhere can be trusted."""
@@ -151,18 +193,27 @@ class Variant(_Model):
     """The form of a mod for a range of versions."""
 
     versions: Specifier
-    stage: Literal["installed", "source"] = "installed"
+    stage: Stage = "installed"
     """Whether it changes the installed package, or the sources before they are compiled."""
     source: GitSource | None = None
     """Another distribution that this form brings along and changes, instead of vLLM."""
     changes: Annotated[list[Change], Field(min_length=1)]
-    checks: list[Check] = []
-    note: str = ""
+    checks: Annotated[list[Check], Field(min_length=1)]
+    """At least one of them is false without the changes: that is how a mod is found to be upstream."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Every file that is touched, in order and each once."""
         return tuple(dict.fromkeys(path for change in self.changes for path in change.paths))
+
+    @property
+    def own_files(self) -> Iterator[str]:
+        """The files next to mod.yaml that it needs."""
+        for change in self.changes:
+            if isinstance(change, Patch):
+                yield change.patch
+            elif isinstance(change, NewFile):
+                yield change.source
 
 
 class NotNeeded(_Model):
@@ -199,16 +250,6 @@ class Manifest(_Model):
     settings: Settings = Settings()
     variants: Annotated[list[Variant], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _ranges_do_not_overlap(self) -> Self:
-        for index, one in enumerate(self.variants):
-            for other in self.variants[index + 1 :]:
-                if one.stage == other.stage and one.versions == other.versions:
-                    raise PydanticCustomError(
-                        "variants", "two variants are for {versions}", {"versions": one.versions}
-                    )
-        return self
-
 
 class Mod:
     """A mod: its manifest and the files next to it, from a folder or from a plan that carries both."""
@@ -222,7 +263,7 @@ class Mod:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Make a mod from what `data` gave."""
+        """Make a mod, with its one variant, from what `data` gave."""
         files = data["files"]
         if not isinstance(files, dict):
             raise TypeError(files)
@@ -230,14 +271,22 @@ class Mod:
             Manifest.model_validate(data["manifest"]), {name: text.encode() for name, text in files.items()}
         )
 
-    def data(self) -> dict[str, object]:
-        """Give everything that decides what the mod does, as plain values; prose does not count."""
-        manifest = self.manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        manifest |= {"summary": "(not part of a plan)", "needed_when": [{"model": "*"}]}
-        manifest.pop("not_needed", None)
+    def data(self, variant: Variant) -> dict[str, object]:
+        """Give everything that decides what a variant does to files, as plain values; prose does not count."""
+        decisive = Manifest(
+            name=self.name,
+            summary="(not part of a plan)",
+            why="https://not-part-of-a-plan",
+            licence=self.manifest.licence,
+            distribution=self.manifest.distribution,
+            needed_when=[Condition(model="*")],
+            requires=self.manifest.requires,
+            conflicts=self.manifest.conflicts,
+            variants=[variant],
+        )
         return {
-            "manifest": manifest,
-            "files": {name: data.decode() for name, data in sorted(self._files.items())},
+            "manifest": decisive.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+            "files": {name: self._files[name].decode() for name in sorted(variant.own_files)},
         }
 
     @property
@@ -245,18 +294,17 @@ class Mod:
         """The mod's name, which is its folder's."""
         return self.manifest.name
 
-    def variants(self, version: Version, stage: str = "installed") -> list[Variant]:
-        """List the forms for a version; a valid mod has at most one."""
-        return [
-            variant
-            for variant in self.manifest.variants
-            if variant.stage == stage and SpecifierSet(variant.versions).contains(version, prereleases=True)
-        ]
-
-    def variant(self, version: Version, stage: str = "installed") -> Variant | None:
-        """Give the form of the mod for a version, if it has one."""
-        found = self.variants(version, stage)
-        return found[0] if found else None
+    def variant(self, version: Version, stage: Stage = "installed") -> Variant | None:
+        """Give the form of the mod for a version, if it has one; ranges do not overlap."""
+        return next(
+            (
+                variant
+                for variant in self.manifest.variants
+                if variant.stage == stage
+                and SpecifierSet(variant.versions).contains(version, prereleases=True)
+            ),
+            None,
+        )
 
     def is_upstream(self, version: Version) -> bool:
         """Say whether the mod claims that a version has the change already."""
@@ -279,113 +327,14 @@ class Mod:
         location = self._source.location(path) if self._source is not None else MANIFEST
         return f"mods/{self.name}/{location}"
 
-    def digest(self) -> Sha256:
-        """Hash everything that decides what the mod does."""
-        return checksum(self.data())
+    def where_in(self, variant: Variant, *path: str | int) -> str:
+        """Say where something of a variant stands."""
+        return self.where("variants", self.manifest.variants.index(variant), *path)
 
+    def label(self, variant: Variant) -> str:
+        """Name the mod and the form of it, for error messages."""
+        return f"{self.name} ({variant.versions})"
 
-def load_mods(root: Path) -> dict[str, Mod]:
-    """Read every mod of a folder, and check how they refer to each other."""
-    folders = sorted(path.parent for path in root.glob(f"*/{MANIFEST}"))
-    mods = {mod.name: mod for mod in map(load_mod, folders)}
-    for mod in mods.values():
-        for key, names in (("requires", mod.manifest.requires), ("conflicts", mod.manifest.conflicts)):
-            for name in names:
-                if name not in mods:
-                    raise ModManifestError(
-                        f"The mod {mod.name} {key} {name}, which does not exist.",
-                        where=mod.where(key),
-                        why=f"There is no folder mods/{name}.",
-                        fix=did_you_mean(name, mods).capitalize(),
-                    )
-    _refuse_cycles(mods)
-    return mods
-
-
-def load_mod(folder: Path) -> Mod:
-    """Read and check one mod."""
-    source = read_yaml(folder / MANIFEST)
-    label = f"mods/{folder.name}/"
-    try:
-        manifest = Manifest.model_validate(source.data)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        # A change that is none of the three kinds gives errors for each; the nearest kind has the fewest.
-        first = min(
-            details, key=lambda detail: (source.location(detail["loc"]).line or 0, len(detail["loc"]))
-        )
-        at = ".".join(str(part) for part in first["loc"])
-        unknown = first["type"] == "extra_forbidden"
-        raise ModManifestError(
-            f"Unknown key {first['loc'][-1]!r}." if unknown else f"{at} is wrong.",
-            where=f"{label}{source.location(first['loc'])}",
-            why=first["msg"],
-            fix="Correct it; schemas/mod.schema.json describes every key, mods/README.md shows an example.",
-        ) from None
-    if manifest.name != folder.name:
-        raise ModManifestError(
-            f"The mod in mods/{folder.name} calls itself {manifest.name}.",
-            where=f"{label}{source.location(('name',))}",
-            why="A mod's name is its folder's name.",
-            fix="Rename the folder or the mod.",
-        )
-    mod = Mod(manifest, _read_files(folder, manifest, f"{label}{source.location(('variants',))}"), source)
-    for index, variant in enumerate(manifest.variants):
-        if SpecifierSet(variant.versions).contains("0.0.0", prereleases=True) and not variant.versions:
-            raise ModManifestError(
-                f"A variant of the mod {manifest.name} is for every version.",
-                where=mod.where("variants", index),
-                why="A change that fits all past and future releases does not exist.",
-                fix='Give it a range, such as ">=0.20,<0.24".',
-            )
-    return mod
-
-
-def _read_files(folder: Path, manifest: Manifest, where: str) -> dict[str, bytes]:
-    names = {
-        name for variant in manifest.variants for change in variant.changes for name in _files_of(change)
-    }
-    files: dict[str, bytes] = {}
-    for name in sorted(names):
-        try:
-            files[name] = (folder / name).read_bytes()
-        except OSError:
-            raise ModManifestError(
-                f"The mod {manifest.name} names a file that it does not have: {name}.",
-                where=where,
-                why="The file is not in the mod's folder.",
-                fix="Add the file, or correct its name in mod.yaml.",
-            ) from None
-    return files
-
-
-def _files_of(change: Change) -> Iterator[str]:
-    if isinstance(change, Patch):
-        yield change.patch
-    elif isinstance(change, NewFile):
-        yield change.source
-
-
-def _refuse_cycles(mods: dict[str, Mod]) -> None:
-    for mod in mods.values():
-        path = [mod.name]
-        trail = _find_cycle(mods, mod.name, path)
-        if trail:
-            raise ModManifestError(
-                f"Mods require each other in a circle: {' -> '.join(trail)}.",
-                where=mod.where("requires"),
-                why="None of them could be applied first.",
-                fix="Remove one of the `requires`.",
-            )
-
-
-def _find_cycle(mods: dict[str, Mod], name: str, path: list[str]) -> list[str] | None:
-    for required in mods[name].manifest.requires:
-        if required == path[0]:
-            return [*path, required]
-        if required in path:
-            continue
-        found = _find_cycle(mods, required, [*path, required])
-        if found:
-            return found
-    return None
+    def digest(self, variant: Variant) -> Sha256:
+        """Hash everything that decides what a variant does to files."""
+        return checksum(self.data(variant))

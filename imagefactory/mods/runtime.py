@@ -9,21 +9,24 @@ as it was; one that is applied already (a restarted container, or an image that 
 from __future__ import annotations
 
 import argparse
-import base64
 import csv
-import hashlib
 import io
 import json
 import os
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
+from imagefactory.content import sha256_of
 from imagefactory.errors import (
     FactoryError,
     ModFileError,
@@ -32,40 +35,85 @@ from imagefactory.errors import (
     did_you_mean,
 )
 from imagefactory.mods.apply import Applied, apply_mods
-from imagefactory.mods.manifest import IMAGE_FILES, Mod, Variant, load_mods
+from imagefactory.mods.load import load_mods
+from imagefactory.mods.manifest import IMAGE_FILES, Mod
+from imagefactory.mods.requirements import Picked, with_requirements
+from imagefactory.mods.text import read_text, record_row
 
-RECORD_OF_MODS = Path("/usr/share/imagefactory/mods.json")
+Record = list[dict[str, Any]]
+"""What mods.json lists: the mods that were applied, in order."""
 
 
-def apply_installed(folder: Path, names: Sequence[str], *, site: Path, record: Path) -> list[str]:
+@dataclass(frozen=True)
+class Installation:
+    """What is installed in a container: Python packages, and the factory's own files."""
+
+    site: Path
+    shared: Path
+    vllm: Version
+
+    @classmethod
+    def here(cls) -> Installation:
+        """Describe the environment that this Python belongs to."""
+        try:
+            vllm = Version(Version(installed_version("vllm")).public)
+        except PackageNotFoundError:
+            raise ModNotApplicableError(
+                "There is no vLLM to apply mods to.",
+                where=sys.prefix,
+                why="The package vllm is not installed in this Python environment.",
+                fix="Use the Python of the image's virtual environment.",
+            ) from None
+        return cls(Path(sysconfig.get_paths()["purelib"]), Path(IMAGE_FILES).parent, vllm)
+
+    @property
+    def record(self) -> Path:
+        """Where it is noted which mods the files have."""
+        return self.shared / "mods.json"
+
+    def locate(self, path: str) -> Path:
+        """Say where a path of a mod lies."""
+        inside = path.removeprefix(IMAGE_FILES)
+        return self.site / path if inside == path else self.shared / "mods" / inside
+
+    def read(self, path: str) -> str | None:
+        """Read a file, by its path in a mod."""
+        return read_text(self.locate(path), path)
+
+
+def apply_installed(folder: Path, names: Sequence[str], installation: Installation) -> list[str]:
     """Apply mods of a folder to what is installed; say of each what became of it."""
     mods = load_mods(folder)
-    done = {entry["name"]: entry for entry in _read_record(record)["mods"]}
-    chosen: list[tuple[Mod, Variant]] = []
-    said: list[str] = []
+    done = _read_record(installation.record)
+    picked: Picked = {}
     for name in names:
         if name not in mods:
             raise UnknownNameError(
                 f"There is no mod {name!r}.",
                 where=folder,
-                why="MODS names it, but the folder does not have it.",
+                why="It was asked for, but the folder does not have it.",
                 fix=did_you_mean(name, mods).capitalize(),
             )
-        mod = mods[name]
-        if name in done and _still_there(done[name], site):
+        picked |= with_requirements(mods[name], mods, installation.vllm)
+    said: list[str] = []
+    for name, (mod, variant) in list(picked.items()):
+        if variant.source is not None:
+            raise ModNotApplicableError(
+                f"The mod {name} cannot be applied at start-up.",
+                where=mod.where_in(variant, "source"),
+                why="It brings other sources along, which only a build can do.",
+                fix="Use an image that was built with the mod.",
+            )
+        if _is_applied(mod, mod.digest(variant), done, installation):
             said.append(f"{name}: applied already")
-            continue
-        chosen.append((mod, _variant(mod)))
-    applied = apply_mods(chosen, lambda path: _read(site, path))
-    for result in applied:
-        for path, text in result.files.items():
-            _write(_located(site, path), text.encode())
-        _update_record(result, site)
-        said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
+            del picked[name]
+    applied = apply_mods(list(picked.values()), installation.read)
     if applied:
-        entries = [*done.values(), *(_entry(result) for result in applied)]
-        _write(record, (json.dumps({"mods": entries}, indent=2, sort_keys=True) + "\n").encode())
-    return said
+        _write_all(_contents(applied, done, installation))
+    return said + [
+        f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files"
+        for result in applied
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        site = Path(sysconfig.get_paths()["purelib"])
-        for line in apply_installed(options.folder, options.name, site=site, record=RECORD_OF_MODS):
+        for line in apply_installed(options.folder, options.name, Installation.here()):
             sys.stderr.write(f"mods: {line}\n")
     except FactoryError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -86,96 +133,109 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _variant(mod: Mod) -> Variant:
-    release = Version(Version(installed_version(mod.manifest.distribution)).public)
-    variant = mod.variant(release)
-    if variant is not None and variant.source is None:
-        return variant
-    if mod.is_upstream(release):
-        why = f"It is upstream since {mod.manifest.upstreamed_in}."
-    elif variant is not None:
-        why = "It brings other sources along, which only a build can do."
-    else:
-        why = f"It has no variant for {mod.manifest.distribution} {release}."
-    raise ModNotApplicableError(
-        f"The mod {mod.name} does not apply here.",
-        where=mod.where("variants"),
-        why=mod.reason_not_needed(release) or why,
-        fix="Remove it from MODS.",
+def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation) -> bool:
+    """Say whether the files have the mod; those that have it in another form cannot get this one."""
+    entry = next((entry for entry in done if entry["name"] == mod.name), None)
+    if entry is None:
+        return False
+    # Of several mods that changed a file, the last one left it as it is.
+    left = {path: hashes["after"] for other in done for path, hashes in other["files"].items()}
+    intact = all(
+        (text := installation.read(path)) is not None and sha256_of(text.encode()) == left[path]
+        for path in entry["files"]
+    )
+    if intact and entry.get("digest") == digest:
+        return True
+    raise ModFileError(
+        f"The mod {mod.name} was applied here before, in another form.",
+        where=installation.record,
+        why="The mod's own files changed since." if intact else "A file that it changed is not what it left.",
+        fix="Start a new container instead of this one.",
     )
 
 
-def _located(site: Path, path: str) -> Path:
-    return Path(path) if path.startswith(IMAGE_FILES) else site / path
+def _contents(applied: Sequence[Applied], done: Record, installation: Installation) -> dict[Path, bytes]:
+    """Say what every file will hold: those of the mods, the RECORDs that list them, and our own record."""
+    changed = {path: text for result in applied for path, text in result.files.items()}
+    contents = {installation.locate(path): text.encode() for path, text in changed.items()}
+    contents |= _updated_records(changed, installation.site)
+    record = {"mods": [*done, *(result.record() for result in applied)]}
+    return contents | {installation.record: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
 
 
-def _read(site: Path, path: str) -> str | None:
-    file = _located(site, path)
-    return file.read_text("utf-8") if file.is_file() else None
+def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes]:
+    """Write each RECORD anew that lists a changed file, or the folder that an added one is in."""
+    installed = {path: text for path, text in changed.items() if not path.startswith(IMAGE_FILES)}
+    folders = {path.partition("/")[0] for path in installed if "/" in path}
+    contents: dict[Path, bytes] = {}
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        text = record.read_text("utf-8")
+        if not any(f"{folder}/__init__.py," in text for folder in folders):
+            continue
+        rows = {row[0]: row for row in csv.reader(io.StringIO(text)) if row}
+        owned = {path for path in installed if f"{path.partition('/')[0]}/__init__.py" in rows}
+        *others, itself = rows
+        rows |= {path: record_row(path, installed[path]) for path in owned}
+        rewritten = io.StringIO()
+        ordered = [*sorted({*others, *owned}), itself]
+        csv.writer(rewritten, lineterminator="\n").writerows(rows[path] for path in ordered)
+        contents[record] = rewritten.getvalue().encode()
+    return contents
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Replace a file in one step, and remove bytecode that was made from the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_all(contents: Mapping[Path, bytes]) -> None:
+    """Replace all files or none, and remove bytecode that was made from the old ones."""
+    before = {path: path.read_bytes() if path.exists() else None for path in contents}
+    ready: dict[Path, Path] = {}
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".mod-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except PermissionError:
+        for path, data in contents.items():
+            ready[path] = _write_beside(path, data)
+        for path, temporary in ready.items():
+            temporary.replace(path)
+            for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+                stale.unlink(missing_ok=True)
+    except OSError as error:
+        for path, temporary in ready.items():
+            _restore(path, before[path], temporary)
+        where = error.filename2 or error.filename or "the container"
         raise ModFileError(
-            f"{path} cannot be changed.",
-            where=path,
-            why="The container does not run as root, or its file system is read-only.",
+            "The installed files cannot be changed; all are as they were.",
+            where=where,
+            why=f"{error.strerror or error}. Mods need a container that runs as root and can write.",
             fix="Run it as root and writable, or use an image that was built with the mod.",
         ) from None
-    for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-        stale.unlink(missing_ok=True)
 
 
-def _update_record(result: Applied, site: Path) -> None:
-    name = result.mod.manifest.distribution.replace("-", "_")
-    for record in site.glob(f"{name}-*.dist-info/RECORD"):
-        rows = {row[0]: row for row in csv.reader(io.StringIO(record.read_text("utf-8"))) if row}
-        for path, text in result.files.items():
-            if not path.startswith(IMAGE_FILES):
-                digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-                rows[path] = [path, f"sha256={digest}", str(len(text.encode()))]
-        rewritten = io.StringIO()
-        csv.writer(rewritten, lineterminator="\n").writerows(rows.values())
-        _write(record, rewritten.getvalue().encode())
+def _write_beside(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".mod-")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+    except OSError:
+        temporary.unlink()
+        raise
+    return temporary
 
 
-def _read_record(record: Path) -> dict[str, list[dict[str, object]]]:
-    data: dict[str, list[dict[str, object]]] = (
-        json.loads(record.read_text("utf-8")) if record.exists() else {"mods": []}
-    )
-    return data
+def _restore(path: Path, data: bytes | None, temporary: Path) -> None:
+    """Take a replacement back, or away if it was not in place yet; as far as that can be done."""
+    with suppress(OSError):
+        if temporary.exists():
+            temporary.unlink()
+        elif data is None:
+            path.unlink()
+        else:
+            path.write_bytes(data)
 
 
-def _still_there(entry: dict[str, object], site: Path) -> bool:
-    files = entry["files"]
-    if not isinstance(files, dict):
-        return False
-    return all(
-        (text := _read(site, path)) is not None
-        and hashlib.sha256(text.encode()).hexdigest() == hashes["after"]
-        for path, hashes in files.items()
-    )
-
-
-def _entry(result: Applied) -> dict[str, object]:
-    return {
-        "name": result.mod.name,
-        "versions": result.variant.versions,
-        "licence": result.mod.manifest.licence,
-        "distribution": result.mod.manifest.distribution,
-        "files": {
-            path: {"before": result.before[path], "after": hashlib.sha256(text.encode()).hexdigest()}
-            for path, text in sorted(result.files.items())
-        },
-    }
+def _read_record(record: Path) -> Record:
+    if not record.exists():
+        return []
+    entries: Record = json.loads(record.read_text("utf-8"))["mods"]
+    return entries
 
 
 if __name__ == "__main__":

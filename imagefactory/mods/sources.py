@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tarfile
@@ -17,12 +16,13 @@ from imagefactory.content import checksum, sha256_of
 from imagefactory.downloads import Wanted, fetch
 from imagefactory.errors import DigestMismatchError, SourceMissingError
 from imagefactory.locks import LockedSource
-from imagefactory.mods.manifest import GitSource
-from imagefactory.ranges import RangeFile
-from imagefactory.resolve.index import Indexes
+from imagefactory.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
+from imagefactory.mods.text import decoded, read_text
+from imagefactory.ranges import RangeFile, RangesRefusedError
+from imagefactory.resolve.index import Indexes, WheelLocation
 from imagefactory.store import Store
 
-FACTS = "source-files-1"
+FACTS = "source-files-2"
 
 
 class FolderSource:
@@ -33,8 +33,7 @@ class FolderSource:
 
     def read(self, path: str) -> str | None:
         """Read a file of the tree."""
-        file = self.folder / path
-        return file.read_text("utf-8") if file.is_file() else None
+        return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
 
     def verify(self, source: GitSource) -> None:
         """Make sure that this is the commit that was meant."""
@@ -58,6 +57,7 @@ class ReleaseSource:
         self._memory_file = store.facts(FACTS, locked.sha256)
         self._memory: dict[str, str | None] = _recall(self._memory_file)
         self._lock = threading.Lock()
+        self._session = requests.Session()
         self._open: Callable[[str], str | None] | None = None
 
     def read(self, path: str) -> str | None:
@@ -76,18 +76,28 @@ class ReleaseSource:
 
     def _open_wheel(self) -> Callable[[str], str | None]:
         local = self._store.download(self._locked.sha256)
-        if local.exists():
+        offer = None if local.exists() else self._offer()
+        if offer is None:
             archive = ZipFile(local)
+        elif offer.local is not None:
+            archive = ZipFile(offer.local)
         else:
-            archive = ZipFile(RangeFile(self._location(), requests.Session()))
+            try:
+                archive = ZipFile(RangeFile(offer.url, self._session))
+            except (RangesRefusedError, requests.RequestException):
+                archive = ZipFile(self._fetch_whole())
         names = frozenset(archive.namelist())
-        return lambda path: archive.read(path).decode() if path in names else None
+        return lambda path: decoded(archive.read(path), path) if path in names else None
+
+    def _fetch_whole(self) -> Path:
+        wanted = Wanted(
+            self._locked.file, self._locked.sha256, self._locked.size, lambda: [self._offer().url]
+        )
+        return fetch(wanted, self._store, self._session, lambda _: None)
 
     def _open_sdist(self) -> Callable[[str], str | None]:
         """A tar.gz cannot be read in places: it is fetched whole, once."""
-        wanted = Wanted(self._locked.file, self._locked.sha256, self._locked.size, lambda: [self._location()])
-        with requests.Session() as session:
-            local = fetch(wanted, self._store, session, lambda _: None)
+        local = self._fetch_whole()
         with tarfile.open(local) as archive:
             members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
 
@@ -96,14 +106,14 @@ class ReleaseSource:
                 return None
             with tarfile.open(local) as archive:
                 file = archive.extractfile(members[path])
-                return io.TextIOWrapper(file, "utf-8").read() if file is not None else None
+                return decoded(file.read(), path) if file is not None else None
 
         return read
 
-    def _location(self) -> str:
+    def _offer(self) -> WheelLocation:
         for offer in self._indexes.files(self._locked.name):
             if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256):
-                return offer.url
+                return offer
         raise SourceMissingError(
             f"{self._locked.file} is on no configured index.",
             where=self._locked.file,
@@ -118,10 +128,27 @@ def source_variable(repository: str) -> str:
     return f"FACTORY_SOURCE_{name}"
 
 
-def git_source(repository: str) -> FolderSource | None:
-    """Find a checkout of a git source that the user put somewhere."""
-    folder = os.environ.get(source_variable(repository))
-    return FolderSource(Path(folder)) if folder else None
+def git_source(source: GitSource) -> FolderSource | None:
+    """Find the checkout of a git source that the user put somewhere, and make sure that it is the one meant."""
+    folder = os.environ.get(source_variable(source.git))
+    if not folder:
+        return None
+    tree = FolderSource(Path(folder))
+    tree.verify(source)
+    return tree
+
+
+def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSource:
+    """Find the sources that a mod brings along, or say what to do to have them."""
+    tree = git_source(source)
+    if tree is None:
+        raise SourceMissingError(
+            f"The sources of {source.git} are not on this machine.",
+            where=mod.where_in(variant, "source"),
+            why=f"The mod {mod.name} brings them along, and they are on no package index.",
+            fix=f"Check out the commit {source.commit} and set {source_variable(source.git)} to the folder.",
+        )
+    return tree
 
 
 def package_files(folder: Path, package: str) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from imagefactory.errors import SourceMissingError
 from imagefactory.locks import write_text_atomically
 from imagefactory.mods.check import Result
 
@@ -38,6 +39,14 @@ def read_table(readme: Path) -> str:
 
 def write_table(readme: Path, results: Sequence[Result]) -> bool:
     """Put the table into the README; say whether it changed."""
+    missing = [result for result in results if result.status == "out of reach"]
+    if missing:
+        raise SourceMissingError(
+            "The table cannot be written: some of it is out of reach.",
+            where=", ".join(f"{result.mod} on {result.vllm}" for result in missing),
+            why="; ".join(dict.fromkeys(result.detail for result in missing)),
+            fix="Check the sources out and say where they are, as the mod's own `mods.diff` explains.",
+        )
     text = readme.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]

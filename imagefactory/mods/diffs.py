@@ -1,0 +1,104 @@
+"""Reading unified diffs strictly: what is not understood is refused, not skipped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_UNWANTED = re.compile(r"^(rename |copy |deleted file |old mode |new mode |GIT binary |Binary files )")
+NOWHERE = "/dev/null"
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """A piece of a file, and what takes its place."""
+
+    path: str
+    line: int
+    """Where the old lines begin; 0 when the file is new."""
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+def parse_diff(text: str) -> list[Hunk]:
+    """Read a diff; a ValueError says on which of its lines it is not what it should be."""
+    return list(_Reader(split_lines(text)).hunks())
+
+
+def split_lines(text: str) -> list[str]:
+    """Split at line feeds alone: form feeds and other breaks that Python knows stand inside of lines."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+class _Reader:
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._at = 0
+
+    def hunks(self) -> Iterator[Hunk]:
+        old_path = path = ""
+        while self._at < len(self._lines):
+            line = self._lines[self._at]
+            self._at += 1
+            if _UNWANTED.match(line):
+                raise self._fault("only the text of files can be changed")
+            if line.startswith("--- "):
+                old_path = _path(line)
+            elif line.startswith("+++ "):
+                path = _path(line)
+                if path == NOWHERE or old_path not in (path, NOWHERE):
+                    raise self._fault("a file cannot be removed or renamed")
+            elif line.startswith("@@"):
+                if not path:
+                    raise self._fault("there is no +++ line before it")
+                yield self._hunk(line, path, is_new=old_path == NOWHERE)
+            elif path and line[0] in "+- ":
+                raise self._fault("it is in no hunk")
+
+    def _hunk(self, head: str, path: str, *, is_new: bool) -> Hunk:
+        match = _HUNK.match(head)
+        if match is None:
+            raise self._fault("it is not the head of a hunk")
+        counts = {"old": int(match[2] or 1), "new": int(match[4] or 1)}
+        sides: dict[str, list[str]] = {"old": [], "new": []}
+        while len(sides["old"]) < counts["old"] or len(sides["new"]) < counts["new"]:
+            if self._at == len(self._lines):
+                raise self._fault("the hunk is cut off")
+            for side, text in self._body_line():
+                sides[side].append(text)
+            if any(len(sides[side]) > counts[side] for side in sides):
+                raise self._fault("the hunk is longer than its head says")
+            self._strip_missing_newline(sides)
+        line = int(match[1])
+        if is_new != (line == 0) or bool(sides["old"]) is is_new:
+            raise self._fault("a hunk needs old lines that show where it goes, and a new file has none")
+        return Hunk(path, line, tuple(sides["old"]), tuple(sides["new"]))
+
+    def _body_line(self) -> list[tuple[str, str]]:
+        line = self._lines[self._at]
+        self._at += 1
+        # Some editors take the space away that marks an empty line as unchanged.
+        kind, text = (" ", line) if line == "\n" else (line[0], line[1:])
+        sides = {" ": ("old", "new"), "-": ("old",), "+": ("new",)}.get(kind)
+        if sides is None:
+            raise self._fault("it does not begin with a space, + or -")
+        self._touched = sides
+        return [(side, text) for side in sides]
+
+    def _strip_missing_newline(self, sides: dict[str, list[str]]) -> None:
+        """Heed the mark for a missing newline at the end of a file; it speaks of the line before it."""
+        if self._at < len(self._lines) and self._lines[self._at].startswith("\\"):
+            self._at += 1
+            for side in self._touched:
+                sides[side][-1] = sides[side][-1].removesuffix("\n")
+
+    def _fault(self, why: str) -> ValueError:
+        text = self._lines[self._at - 1].rstrip("\n")[:60]
+        return ValueError(f"line {self._at} of the diff ({text!r}): {why}")
+
+
+def _path(line: str) -> str:
+    path = line[4:].split("\t", maxsplit=1)[0].strip()
+    return path if path == NOWHERE else re.sub(r"^[ab]/", "", path)

@@ -1,0 +1,227 @@
+"""Reading mods from their folders: every mistake is reported with the mod, the file and the line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from imagefactory.errors import (
+    FactoryError,
+    ModCycleError,
+    ModKeyError,
+    ModLicenceError,
+    ModManifestError,
+    ModPathError,
+    ModVersionsError,
+    did_you_mean,
+)
+from imagefactory.matrix import Condition
+from imagefactory.mods.manifest import (
+    MANIFEST,
+    STAGES,
+    Check,
+    Edit,
+    GitSource,
+    Manifest,
+    Mod,
+    NewFile,
+    NotNeeded,
+    Patch,
+    Settings,
+    Stage,
+    Variant,
+)
+from imagefactory.mods.versions import common_version
+from imagefactory.yamlfile import YamlFile, read_yaml
+
+_PARTS: dict[str, type[BaseModel]] = {
+    "variants": Variant,
+    "source": GitSource,
+    "an edit": Edit,
+    "a diff": Patch,
+    "a new file": NewFile,
+    "checks": Check,
+    "upstream_checks": Check,
+    "not_needed": NotNeeded,
+    "needed_when": Condition,
+    "settings": Settings,
+}
+"""What stands at a place of mod.yaml, by the last name on the way to it."""
+
+
+def load_mods(root: Path) -> dict[str, Mod]:
+    """Read every mod of a folder, and check how they refer to each other."""
+    folders = sorted(
+        path
+        for path in (root.iterdir() if root.is_dir() else ())
+        if path.is_dir() and path.name[0] not in "._"
+    )
+    mods = {mod.name: mod for mod in map(load_mod, folders)}
+    for mod in mods.values():
+        for key, names in (("requires", mod.manifest.requires), ("conflicts", mod.manifest.conflicts)):
+            for index, name in enumerate(names):
+                if name not in mods:
+                    raise ModManifestError(
+                        f"The mod {mod.name} {key} {name}, which does not exist.",
+                        where=mod.where(key, index),
+                        why=f"There is no folder mods/{name}.",
+                        fix=did_you_mean(name, mods).capitalize(),
+                    )
+    _refuse_cycles(mods)
+    return mods
+
+
+def load_mod(folder: Path) -> Mod:
+    """Read and check one mod."""
+    if not (folder / MANIFEST).is_file():
+        raise ModManifestError(
+            f"The folder mods/{folder.name} has no {MANIFEST}.",
+            where=f"mods/{folder.name}",
+            why="Every folder there is a mod, and that file says what it does.",
+            fix="Write it (`invoke mods.new` makes an example), or move the folder elsewhere.",
+        )
+    source = read_yaml(folder / MANIFEST)
+    try:
+        manifest = Manifest.model_validate(source.data)
+    except ValidationError as error:
+        raise _explain(folder.name, source, error.errors(include_url=False)) from None
+    mod = Mod(manifest, _read_files(folder, manifest, source), source)
+    if manifest.name != folder.name:
+        raise ModManifestError(
+            f"The mod in mods/{folder.name} calls itself {manifest.name}.",
+            where=f"mods/{folder.name}/{source.location(('name',))}",
+            why="A mod's name is its folder's name.",
+            fix="Rename the folder or the mod.",
+        )
+    _refuse_empty_ranges(mod)
+    for stage in STAGES:
+        _refuse_contradictions(mod, stage)
+    return mod
+
+
+def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
+    """Turn the first validation error, in the order of the file, into one of ours."""
+    # A mistyped key is two errors to the validator, an unknown key and a missing one; the typo tells more.
+    mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
+    details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
+    first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
+    where = f"mods/{name}/{source.location(first['loc'])}"
+    path = [str(part) for part in first["loc"]]
+    at = ".".join(part for part in path if " " not in part) or MANIFEST
+    help_ = "schemas/mod.schema.json describes every key, mods/README.md shows an example."
+    if first["type"] == "extra_forbidden":
+        owner = next((_PARTS[part] for part in reversed(path[:-1]) if part in _PARTS), Manifest)
+        known = [field.alias or key for key, field in owner.model_fields.items()]
+        return ModKeyError(
+            f"Unknown key {path[-1]!r} in the mod {name}.",
+            where=where,
+            why=f"{at} is nothing that a mod has.",
+            fix=did_you_mean(path[-1], known).capitalize(),
+        )
+    if path[-1:] == ["licence"]:
+        return ModLicenceError(
+            f"The mod {name} does not say its licence.",
+            where=where,
+            why=f"{at}: {first['msg']}. Images carry the licences of everything in them.",
+            fix="Write an SPDX expression, such as `licence: Apache-2.0`.",
+        )
+    if first["type"] == "path":
+        return ModPathError(
+            f"The mod {name} names a path that it may not use.",
+            where=where,
+            why=f"{at}: {first['msg']}.",
+            fix=help_,
+        )
+    if first["type"] == "specifier":
+        return ModVersionsError(
+            f"The mod {name} has a version range that is none.",
+            where=where,
+            why=f"{at}: {first['msg']}.",
+            fix='Write a PEP 440 range, such as ">=0.20,<0.24".',
+        )
+    return ModManifestError(
+        f"{at} of the mod {name} is wrong.", where=where, why=first["msg"], fix=f"Correct it; {help_}"
+    )
+
+
+def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for index, variant in enumerate(manifest.variants):
+        for name in variant.own_files:
+            try:
+                files[name] = _read_file(folder, name)
+            except (OSError, ValueError) as error:
+                raise ModManifestError(
+                    f"The mod {manifest.name} names a file that cannot be used: {name}.",
+                    where=f"mods/{folder.name}/{source.location(('variants', index, 'changes'))}",
+                    why=f"It must be a text file in the mod's folder ({error}).",
+                    fix="Add the file, or correct its name in mod.yaml.",
+                ) from None
+    return files
+
+
+def _read_file(folder: Path, name: str) -> bytes:
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise ValueError("it is a link to elsewhere")
+    data = path.read_bytes()
+    data.decode()  # what mods change and add is text
+    return data
+
+
+def _refuse_empty_ranges(mod: Mod) -> None:
+    ranges = [(("variants", index), item.versions) for index, item in enumerate(mod.manifest.variants)]
+    ranges += [(("not_needed", index), item.versions) for index, item in enumerate(mod.manifest.not_needed)]
+    for path, versions in ranges:
+        if not versions.strip() or common_version(versions) is None:
+            raise ModVersionsError(
+                f"A range of the mod {mod.name} is for {'no' if versions.strip() else 'every'} version.",
+                where=mod.where(*path, "versions"),
+                why=f"Nothing lies in {versions!r}."
+                if versions.strip()
+                else "A change that fits all past and future releases does not exist.",
+                fix='Give it a range, such as ">=0.20,<0.24".',
+            )
+
+
+def _claims(mod: Mod, stage: Stage) -> Iterator[tuple[str, str, str]]:
+    """List what a mod says about versions: what it says, for which, and where."""
+    for index, variant in enumerate(mod.manifest.variants):
+        if variant.stage == stage:
+            yield "a variant", variant.versions, mod.where("variants", index, "versions")
+    for index, entry in enumerate(mod.manifest.not_needed):
+        yield "not needed", entry.versions, mod.where("not_needed", index)
+    if mod.manifest.upstreamed_in is not None:
+        yield "upstream", f">={mod.manifest.upstreamed_in}", mod.where("upstreamed_in")
+
+
+def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
+    """Make sure that a version has at most one variant, and none where the mod has no work to do."""
+    claims = list(_claims(mod, stage))
+    for index, (says, versions, where) in enumerate(claims):
+        for also, others, _ in claims[index + 1 :]:
+            both = common_version(versions, others)
+            if both is not None:
+                raise ModVersionsError(
+                    f"The mod {mod.name} says two things about {both}.",
+                    where=where,
+                    why=f"It is {says} for {versions!r} and {also} for {others!r}.",
+                    fix="Let every version be in one of the ranges only.",
+                )
+
+
+def _refuse_cycles(mods: dict[str, Mod]) -> None:
+    try:
+        TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1][::-1]
+        raise ModCycleError(
+            f"Mods require each other in a circle: {' -> '.join(circle)}.",
+            where=mods[circle[0]].where("requires"),
+            why="None of them could be applied first.",
+            fix="Remove one of the `requires`.",
+        ) from None

@@ -1,0 +1,36 @@
+"""Before a build: the mods of an image are applied on trial, so that one that does not fit stops it at once."""
+
+from __future__ import annotations
+
+from imagefactory.cells import Cell
+from imagefactory.locks import LockedSource
+from imagefactory.mods.apply import Reader, apply_mods
+from imagefactory.mods.choose import choose_mods
+from imagefactory.mods.manifest import GitSource, Mod, Variant
+from imagefactory.mods.sources import ReleaseSource, needed_git_source
+from imagefactory.project import Project
+from imagefactory.resolve.index import Indexes
+
+
+def refuse_unfit_mods(project: Project, cell: Cell, indexes: Indexes) -> None:
+    """Apply the mods of a cell to the few files of its wheels that they change, and keep nothing."""
+    groups: dict[tuple[str, GitSource | None], list[tuple[Mod, Variant]]] = {}
+    for mod, variant in choose_mods(project.matrix, cell, project.mods).mods:
+        groups.setdefault((mod.manifest.distribution, variant.source), []).append((mod, variant))
+    for (distribution, source), group in groups.items():
+        if source is not None:
+            read: Reader = needed_git_source(*group[0], source).read
+        else:
+            read = _wheel(project, cell, distribution, indexes).read
+        apply_mods(group, read)
+
+
+def _wheel(project: Project, cell: Cell, distribution: str, indexes: Indexes) -> ReleaseSource:
+    if distribution == "vllm":
+        distribution = project.matrix.archs[cell.arch].distribution
+    # A plan was made, so the wheel is in the lock.
+    [wheel] = [wheel for wheel in project.wheel_lock(cell).wheels if wheel.name == distribution]
+    locked = LockedSource(
+        name=wheel.name, version=wheel.version, file=wheel.file, sha256=wheel.sha256, size=wheel.size
+    )
+    return ReleaseSource(locked, indexes, project.store)
