@@ -84,6 +84,13 @@ def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does(check
     assert again["result"] == "ok"
 
 
+def test_a_context_beyond_the_models_own_is_refused(checks: Checks) -> None:
+    found = checks("qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
+    assert (found["exit_code"], found["allowed"]) == (66, "up to 262144")
+    stretched = {"MAX_MODEL_LEN": "300000", "EXTRA_ARGS": "--hf-overrides '{}'"}
+    assert checks("qwen3.5-27b-nvfp4", "gb10", stretched)["model"]["result"] == "ok"
+
+
 def test_what_others_hold_of_a_gb10_counts(checks: Checks) -> None:
     found = checks("qwen3.5-27b-nvfp4", "gb10-busy")
     assert found["memory"]["allowed"] == "up to 0.46"
@@ -91,7 +98,8 @@ def test_what_others_hold_of_a_gb10_counts(checks: Checks) -> None:
 
 
 def test_an_rtx_5090_is_told_what_does_not_fit(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4@0.32.0/rtx5090", "rtx5090")
+    given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
+    found = checks("qwen3.5-27b-nvfp4@0.32.0/rtx5090", "rtx5090", given)
     assert found["driver"]["exit_code"] == 73
     assert found["memory"]["setting"] == "MAX_MODEL_LEN"
     assert found["gpu"]["result"] == "ok"

@@ -21,6 +21,7 @@ from .errors import (
     MemoryShortError,
     ModelMissingError,
     NotInThisVllmError,
+    OutOfRangeError,
     PortInUseError,
     StartError,
     UsageError,
@@ -30,6 +31,8 @@ from .image import Image
 from .readings import Readings
 from .settings import Settings
 
+STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
+"""Flags by which a user gives a model a longer context than its own."""
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 
 
@@ -197,6 +200,7 @@ def _kernels(start: Start) -> Iterator[Finding]:
 
 def _model(start: Start) -> Iterator[Finding]:
     yield from _template(start)
+    yield from _context(start)
     model = start.command.model
     folder = checkpoint.locate(model, start.command.revision, start.cache)
     if folder is None:
@@ -241,6 +245,28 @@ def _model(start: Start) -> Iterator[Finding]:
         )
     else:
         yield Finding("model", OK, folder)
+
+
+def _context(start: Start) -> Iterator[Finding]:
+    length, longest = start.settings.number("MAX_MODEL_LEN"), _needs(start).context
+    stretched = any(word.partition("=")[0] in STRETCHING for word in start.settings.extra)
+    if (
+        length
+        and longest
+        and length > longest
+        and not stretched
+        and "VLLM_ALLOW_LONG_MAX_MODEL_LEN" not in os.environ
+    ):
+        yield Finding(
+            "model",
+            FAIL,
+            f"the model's own context ends at {longest} tokens",
+            setting="MAX_MODEL_LEN",
+            value=str(length),
+            allowed=f"up to {longest}",
+            remedy=f"Set MAX_MODEL_LEN={longest} or lower.",
+            error=OutOfRangeError,
+        )
 
 
 def _template(start: Start) -> Iterator[Finding]:

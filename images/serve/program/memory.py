@@ -72,7 +72,8 @@ def largest_length(needs: Needs, budget: float) -> int | None:
     if needs.weights is None or not needs.per_token:
         return None
     room = budget - needs.weights - needs.drafter - WORKING - needs.per_sequence
-    return max(0, math.floor(room / needs.per_token / STEP) * STEP)
+    fitting = max(0, math.floor(room / needs.per_token / STEP) * STEP)
+    return min(fitting, needs.context) if needs.context else fitting
 
 
 def judge(machine: Machine, needs: Needs, utilization: float, length: int | None) -> Verdict:
