@@ -1,0 +1,130 @@
+"""The Docker daemon: what it is, taking images in, and giving them out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound
+from packaging.version import Version
+
+from imagefactory.errors import EngineError, EngineTooOldError, ForeignPlatformError, ImageMissingError
+from imagefactory.oci.layout import Layout, archive
+
+OLDEST = Version("20.10")
+"""The first Docker whose own BuildKit knows `RUN --mount` without fetching a newer frontend."""
+EMULATORS = Path("/proc/sys/fs/binfmt_misc")
+_QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
+_TIMEOUT = 600
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What a daemon says about itself."""
+
+    version: str
+    machine: str
+    """As Docker has it: amd64, arm64."""
+
+
+def ask() -> Daemon:
+    """Find out which daemon answers; refuse one that is too old."""
+    with _talking("docker version", "The Docker daemon does not answer."):
+        said = _client().version()
+    daemon = Daemon(str(said["Version"]), str(said["Arch"]))
+    number = re.match(r"\d+(\.\d+)*", daemon.version)
+    if number is not None and Version(number[0]) < OLDEST:
+        raise EngineTooOldError(
+            f"Docker {daemon.version} is too old.",
+            where="the Docker daemon",
+            why=f"Wheels are mounted into the build, which Docker can do since {OLDEST}.",
+            fix="Update Docker, or build without it: `invoke build --engine embedded`.",
+        )
+    return daemon
+
+
+def refuse_foreign(daemon: Daemon, platform: str) -> None:
+    """Refuse to run programs of another kind of machine where nothing emulates it."""
+    machine = platform.rpartition("/")[2]
+    if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
+        return
+    raise foreign(platform, f"a daemon on linux/{daemon.machine}")
+
+
+def foreign(platform: str, where: str) -> ForeignPlatformError:
+    """Say that an image cannot be built somewhere because its programs do not run there."""
+    return ForeignPlatformError(
+        f"An image for {platform} cannot be built here by Docker.",
+        where=where,
+        why=f"Steps of the build run programs for {platform}, and no emulation is set up.",
+        fix="Use the embedded engine, which runs nothing of the image; or name a builder of that platform "
+        "with --builder, or set up QEMU (docker run --privileged tonistiigi/binfmt).",
+    )
+
+
+def load(layout: Layout, name: str) -> str:
+    """Stream an image into the daemon, without a temporary file; give the id by which Docker knows it."""
+    with _talking("docker load", "The Docker daemon does not take the image."):
+        client = _client()
+        client.ping()
+        answers = client.api.load_image(archive(layout, name), quiet=True)
+        errors = [answer["error"] for answer in answers if "error" in answer]
+        if errors:
+            raise _refused(str(errors[0]))
+        image: str = client.images.get(name).id
+    return image
+
+
+def image_id(name: str) -> str | None:
+    """Give the id of an image, if the daemon has it."""
+    with _talking("docker inspect", "The Docker daemon does not answer."):
+        try:
+            found: str = _client().images.get(name).id
+        except ImageNotFound:
+            return None
+    return found
+
+
+def save(name: str) -> Iterator[bytes]:
+    """Stream an image out of the daemon."""
+    if image_id(name) is None:
+        raise ImageMissingError(
+            f"Docker has no image {name}.",
+            where="the Docker daemon",
+            why="Neither a target, nor an OCI layout, nor an image of the daemon goes by this name.",
+            fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
+        )
+    with _talking("docker save", "The Docker daemon does not give the image out."):
+        yield from _client().api.get_image(name)
+
+
+def _client() -> docker.DockerClient:
+    return docker.from_env(timeout=_TIMEOUT)
+
+
+@contextmanager
+def _talking(what: str, failed: str) -> Iterator[None]:
+    try:
+        yield
+    except (DockerException, APIError, requests.RequestException) as error:
+        raise EngineError(
+            failed,
+            where=what,
+            why=str(error),
+            fix="Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine "
+            "and `invoke export` need none.",
+        ) from None
+
+
+def _refused(why: str) -> EngineError:
+    return EngineError(
+        "The Docker daemon refused the image.",
+        where="docker load",
+        why=why,
+        fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
+    )
