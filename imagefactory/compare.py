@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
 from pathlib import Path
+from typing import Any
 
 from imagefactory.content import Digest
 from imagefactory.oci.layout import Layout
@@ -24,12 +26,30 @@ class Difference:
     field: str
     left: str
     right: str
+    kind: str = dataclass_field(default="", compare=False)
+    """What the path is on the right, or on the left where the right has none."""
 
 
-def diff_images(left: Layout, right: Layout, store: Store) -> list[Difference]:
+@dataclass(frozen=True)
+class Opened:
+    """An image that has been looked into, wherever it came from."""
+
+    config: Mapping[str, Any]
+    layers: Sequence[Sequence[Listed]]
+    """What is in each layer, lowest first."""
+
+
+def open_layout(layout: Layout, store: Store) -> Opened:
+    """Look into an OCI layout; listings of layers that were read before are remembered."""
+    listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
+    return Opened(layout.config(), listings)
+
+
+def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
     """Compare what containers of two images see, and what the images say about themselves."""
-    files = diff_listings(_merged(left, store), _merged(right, store))
-    return [*_diff_configs(left, right), *files]
+    one, other = (open_layout(side, store) if isinstance(side, Layout) else side for side in (left, right))
+    files = diff_listings(_merged(one.layers), _merged(other.layers))
+    return [*_diff_configs(one.config, other.config), *files]
 
 
 def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Digest]) -> list[Difference]:
@@ -46,19 +66,20 @@ def diff_listings(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> It
     for path in sorted(left.keys() | right.keys()):
         one, other = left.get(path), right.get(path)
         if one is None or other is None:
-            yield Difference(path, "presence", "there" if one else "missing", "there" if other else "missing")
+            before, after = ("there" if side else "missing" for side in (one, other))
+            kind = next(side.kind for side in (other, one) if side is not None)
+            yield Difference(path, "presence", before, after, kind)
             continue
         for field in fields(Listed):
             before, after = getattr(one, field.name), getattr(other, field.name)
             if before != after:
-                yield Difference(path, field.name, str(before), str(after))
+                yield Difference(path, field.name, str(before), str(after), other.kind)
 
 
-def _merged(layout: Layout, store: Store) -> dict[str, Listed]:
+def _merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
     """Stack the layers as an engine does: upper ones win, whiteouts remove."""
     merged: dict[str, Listed] = {}
-    for digest in layout.layer_digests():
-        listing = cached_listing(layout.blob(digest), digest, store)
+    for listing in layers:
         for entry in listing:
             folder, _, name = entry.path.rpartition("/")
             if name == _OPAQUE:
@@ -84,13 +105,20 @@ def _remove(merged: dict[str, Listed], prefix: str) -> None:
         del merged[path]
 
 
-def _diff_configs(left: Layout, right: Layout) -> Iterator[Difference]:
-    one, other = left.config(), right.config()
-    for section in sorted(one.keys() | other.keys()):
-        before, after = one.get(section), other.get(section)
+def _diff_configs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[Difference]:
+    for section in sorted(left.keys() | right.keys()):
+        before, after = left.get(section), right.get(section)
         if section == "config" and isinstance(before, dict) and isinstance(after, dict):
             for key in sorted(before.keys() | after.keys()):
-                if before.get(key) != after.get(key):
-                    yield Difference("(config)", key, str(before.get(key)), str(after.get(key)))
+                one, other = _comparable(key, before.get(key)), _comparable(key, after.get(key))
+                if one != other:
+                    yield Difference("(config)", key, str(one), str(other))
         elif before != after and section not in ("rootfs", "history"):
             yield Difference("(config)", section, str(before), str(after))
+
+
+def _comparable(key: str, value: object) -> object:
+    """Leave out what has no meaning: the order of variables, and whether an empty value is written at all."""
+    if key == "Env" and isinstance(value, list):
+        return sorted(value)
+    return value or None

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import IO
 
 from isal import igzip
 
@@ -50,10 +51,7 @@ def read_listing(blob: Path) -> Iterator[Listed]:
         with blob.open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            stream = igzip.open(raw, "rb") if compressed else raw  # type: ignore[no-untyped-call]
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    yield _listed(archive, member)
+            yield from read_stream(igzip.open(raw, "rb") if compressed else raw)  # type: ignore[no-untyped-call]
     except (tarfile.TarError, INFLATE_ERROR, EOFError, OSError, ValueError) as error:
         raise DamagedFileError(
             "A layer cannot be read.",
@@ -61,6 +59,13 @@ def read_listing(blob: Path) -> Iterator[Listed]:
             why=f"{type(error).__name__}: {error}",
             fix="Remove it from the cache (`invoke clean --everything`) and build again.",
         ) from None
+
+
+def read_stream(stream: IO[bytes]) -> Iterator[Listed]:
+    """Read an uncompressed layer from front to back."""
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            yield _listed(archive, member)
 
 
 def cached_listing(blob: Path, digest: Digest, store: Store) -> list[Listed]:
@@ -83,7 +88,7 @@ def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Listed:
     return Listed(
         path=member.name.removeprefix("./").rstrip("/"),
         kind=_KINDS.get(member.type, f"type {member.type!r}"),
-        mode=f"{member.mode:04o}",
+        mode=f"{member.mode & 0o7777:04o}",  # Docker writes the type of the file into it, too
         uid=member.uid,
         gid=member.gid,
         mtime=int(member.mtime),

@@ -15,6 +15,8 @@ from pathlib import Path
 VENV = Path(os.environ["VIRTUAL_ENV"])
 TIME = int(os.environ["SOURCE_DATE_EPOCH"])
 KEPT = VENV / ".kept"
+NOTES = ("REQUESTED", "uv_cache.json")
+"""What uv notes about an installation; the second holds its time."""
 TRACES = (KEPT, VENV / ".lock", Path(os.environ["UV_CACHE_DIR"]))
 
 
@@ -36,15 +38,19 @@ def restore(paths: list[str]) -> None:
             _remove_empty((VENV / path).parent)
     shutil.rmtree(KEPT, ignore_errors=True)
     gone = {os.path.normpath(VENV / path) for path in paths}
-    for record in VENV.glob("lib/python*/site-packages/*.dist-info/RECORD"):
-        if record.stat().st_mtime != TIME:  # written in this layer
-            _forget(record, gone)
+    for record in _new_records():
+        _forget(record, gone)
 
 
 def finish() -> None:
     """Remove the traces and give everything that is new the one time of all layers."""
     for trace in TRACES:
         shutil.rmtree(trace) if trace.is_dir() else trace.unlink(missing_ok=True)
+    for record in _new_records():
+        notes = {record.with_name(name) for name in NOTES}
+        _forget(record, {str(note) for note in notes})
+        for note in notes:
+            note.unlink(missing_ok=True)
     for folder, folders, files in os.walk(VENV, topdown=False):
         if folder.endswith("/__pycache__"):
             shutil.rmtree(folder)
@@ -53,6 +59,12 @@ def finish() -> None:
             path = os.path.join(folder, name)
             if os.lstat(path).st_mtime != TIME:
                 os.utime(path, (TIME, TIME), follow_symlinks=False)
+
+
+def _new_records() -> list[Path]:
+    """List what was installed in this layer; what is older has its final time already."""
+    records = VENV.glob("lib/python*/site-packages/*.dist-info/RECORD")
+    return [record for record in records if record.stat().st_mtime != TIME]
 
 
 def _remove_empty(folder: Path) -> None:
