@@ -112,6 +112,15 @@ def test_an_image_for_another_gpu_is_refused(checks: Checks) -> None:
     assert "12.1" in found["detail"]
 
 
+def test_readings_of_a_real_machine_pass(checks: Checks) -> None:
+    found = checks("gemma4-31b@0.32.0/h100", "h200", sizes=None)
+    assert (found["gpu"]["result"], found["driver"]["result"], found["memory"]["result"]) == (
+        "ok",
+        "ok",
+        "ok",
+    )
+
+
 def test_a_cousin_of_the_gpu_is_a_warning_unless_kernels_were_compiled_for_one(checks: Checks) -> None:
     assert checks("gemma4-31b", "rtx5090")["gpu"]["result"] == "warn"
     assert checks("gemma4-31b", "rtx5090", kernels="compiled")["gpu"]["result"] == "fail"
