@@ -372,7 +372,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         name="SKIP_CHECKS",
         kind="list",
-        description="Checks to leave out: gpu, driver, kernels, model, drafter, disk, memory, flags, combination, "
+        description="Checks to leave out: gpu, driver, kernels, model, drafter, disk, memory, shm, flags, combination, "
         "port, api-key.",
     ),
 )

@@ -105,6 +105,12 @@ def test_bad_settings_are_named_before_vllm_starts(
     assert "Traceback" not in ran.stderr
 
 
+def test_dockers_small_shared_memory_is_named_before_vllm_starts(engine: Engine) -> None:
+    ran = engine.run(options=("--ipc", "private", "--shm-size", "64m"))
+    assert ran.returncode == 74
+    assert "--ipc host" in ran.stderr
+
+
 def test_a_server_needs_its_key_stops_cleanly_and_starts_faster_the_second_time(engine: Engine) -> None:
     first = serve_once(engine)
     second = serve_once(engine)

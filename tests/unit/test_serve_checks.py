@@ -91,6 +91,23 @@ def test_a_context_beyond_the_models_own_is_refused(checks: Checks) -> None:
     assert checks("qwen3.5-27b-nvfp4", "gb10", stretched)["model"]["result"] == "ok"
 
 
+def test_dockers_small_shared_memory_is_refused_where_it_matters(
+    served_image: Images, tmp_path: Path
+) -> None:
+    recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps(recorded))
+
+    def found(target: str, extra: str = "") -> tuple[str, int]:
+        ran = served_image(target).dry_run({"EXTRA_ARGS": extra}, readings=small)
+        check = next(check for check in ran["checks"] if check["name"] == "shm")
+        return check["result"], check["exit_code"]
+
+    assert found("tiny") == ("fail", 74)
+    assert found("gemma4-31b") == ("warn", 0)
+    assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 74)
+
+
 def test_what_others_hold_of_a_gb10_counts(checks: Checks) -> None:
     found = checks("qwen3.5-27b-nvfp4", "gb10-busy")
     assert found["memory"]["allowed"] == "up to 0.46"

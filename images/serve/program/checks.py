@@ -31,6 +31,8 @@ from .image import Image
 from .readings import Readings
 from .settings import Settings
 
+SHARED_MEMORY = 256 * 1024 * 1024
+"""vLLM's message queue takes 10 chunks of 16 MiB, and a little more."""
 STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
 """Flags by which a user gives a model a longer context than its own."""
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
@@ -389,6 +391,23 @@ def _memory(start: Start) -> Iterator[Finding]:
         )
 
 
+def _shm(start: Start) -> Iterator[Finding]:
+    size = start.readings.shared_memory
+    if size is None or size >= SHARED_MEMORY:
+        return
+    # One GPU is served from one process; several, and any CPU, talk to each other through shared memory.
+    needed = not start.on_gpu or start.nodes > 1
+    yield Finding(
+        "shm",
+        FAIL if needed else WARN,
+        f"shared memory (/dev/shm) has {size / 1e6:.0f} MB, "
+        f"vLLM's processes exchange their work there and need {SHARED_MEMORY / 1e6:.0f} MB",
+        allowed=f"{SHARED_MEMORY / 1e6:.0f} MB or more",
+        remedy="Start with `docker run --ipc host`, or with `--shm-size 1g`.",
+        error=MemoryShortError,
+    )
+
+
 def _needs(start: Start) -> memory.Needs:
     """Find out what the model needs: from its files where they are at hand, else from the image's facts."""
     facts = (start.image.facts.get("memory") or {}) if start.own_model else {}
@@ -518,6 +537,7 @@ CHECKS: dict[str, Check] = {
     "drafter": _drafter,
     "disk": _disk,
     "memory": _memory,
+    "shm": _shm,
     "flags": _flags,
     "combination": _combination,
     "port": _port,

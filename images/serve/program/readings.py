@@ -33,6 +33,8 @@ class Readings(NamedTuple):
     memory_total: int | None = None
     memory_available: int | None = None
     disk_free: int | None = None
+    shared_memory: int | None = None
+    """The size of /dev/shm, which Docker makes 64 MB small unless told otherwise."""
 
     @property
     def unified(self) -> bool:
@@ -47,7 +49,7 @@ def read(cache: str) -> Readings:
         return _recorded(recorded)
     total, available = _memory()
     gpus, driver = _nvml() if any(map(os.path.exists, DEVICES)) else ((), "")
-    return Readings(gpus, driver, total, available, _disk(cache))
+    return Readings(gpus, driver, total, available, _disk(cache), _shared_memory())
 
 
 def _recorded(path: str) -> Readings:
@@ -104,6 +106,14 @@ def _disk(folder: str) -> int | None:
             folder = parent
         else:
             return found.f_bavail * found.f_frsize
+
+
+def _shared_memory() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108 - not a file of ours
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
 
 
 def _nvml() -> tuple[tuple[Gpu, ...], str]:
