@@ -44,9 +44,12 @@ class YamlFile:
         return Location(file=self.name, line=self.lines.get(known))
 
 
-def read_yaml(path: Path) -> YamlFile:
-    """Read one document of plain mappings, lists and scalars; refuse duplicates, aliases and custom tags."""
-    name = path.name
+def read_yaml(path: Path, name: str = "") -> YamlFile:
+    """Read one document of plain mappings, lists and scalars; refuse duplicates, aliases and custom tags.
+
+    `name` is what errors call the file, where its own name does not say which one it is.
+    """
+    name = name or path.name
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

@@ -84,7 +84,7 @@ def load_mod(folder: Path) -> Mod:
             why="Every folder there is a mod, and that file says what it does.",
             fix="Write it (`invoke mods.new` makes an example), or move the folder elsewhere.",
         )
-    source = read_yaml(folder / MANIFEST)
+    source = read_yaml(folder / MANIFEST, f"mods/{folder.name}/{MANIFEST}")
     try:
         manifest = Manifest.model_validate(source.data)
     except ValidationError as error:
@@ -93,7 +93,7 @@ def load_mod(folder: Path) -> Mod:
     if manifest.name != folder.name:
         raise ModManifestError(
             f"The mod in mods/{folder.name} calls itself {manifest.name}.",
-            where=f"mods/{folder.name}/{source.location(('name',))}",
+            where=source.location(("name",)),
             why="A mod's name is its folder's name.",
             fix="Rename the folder or the mod.",
         )
@@ -109,7 +109,7 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
     mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
     details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
-    where = f"mods/{name}/{source.location(first['loc'])}"
+    where = source.location(first["loc"])
     path = [str(part) for part in first["loc"]]
     at = ".".join(part for part in path if " " not in part) or MANIFEST
     help_ = "schemas/mod.schema.json describes every key, mods/README.md shows an example."
@@ -157,7 +157,7 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
             except (OSError, ValueError) as error:
                 raise ModManifestError(
                     f"The mod {manifest.name} names a file that cannot be used: {name}.",
-                    where=f"mods/{folder.name}/{source.location(('variants', index, 'changes'))}",
+                    where=source.location(("variants", index, "changes")),
                     why=f"It must be a text file in the mod's folder ({error}).",
                     fix="Add the file, or correct its name in mod.yaml.",
                 ) from None

@@ -324,8 +324,9 @@ class Mod:
 
     def where(self, *path: str | int) -> str:
         """Say where something stands, for error messages."""
-        location = self._source.location(path) if self._source is not None else MANIFEST
-        return f"mods/{self.name}/{location}"
+        return (
+            str(self._source.location(path)) if self._source is not None else f"mods/{self.name}/{MANIFEST}"
+        )
 
     def where_in(self, variant: Variant, *path: str | int) -> str:
         """Say where something of a variant stands."""

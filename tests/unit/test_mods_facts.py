@@ -1,0 +1,127 @@
+"""Checks are facts about the source, read without importing it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from imagefactory.mods.facts import failing, syntax_fault
+from imagefactory.mods.manifest import Check
+
+SOURCE = '''\
+raise RuntimeError("importing this would fail")
+
+class Plain:
+    pass
+
+class Model(Base, nn.Module, Generic[T]):
+    @classmethod
+    def supported(cls) -> bool:
+        if cls.old:
+            return False
+        def inner():
+            return "inner"
+        return  True
+
+    async def later(self):
+        return await self.thing
+
+if CONDITION:
+    def choose():
+        """Has a docstring."""
+        return 1
+else:
+    def choose():
+        return 2
+
+def silent():
+    lambda: 1
+    "\\d"
+'''
+
+
+def check(**statement: str) -> Check:
+    return Check.model_validate({"file": "x.py", **statement})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        {"contains": "importing this"},
+        {"lacks": "never said"},
+        {"class": "Model", "base": "Base"},
+        {"class": "Model", "base": "nn.Module"},
+        {"class": "Model", "base": "Generic[ T ]"},
+        {"class": "Model", "contains": "def later"},
+        {"function": "Model.supported", "returns": "True"},
+        {"function": "Model.supported", "returns": "False"},
+        {"function": "Model.supported.inner", "returns": '"inner"'},
+        {"function": "Model.later", "returns": "await self.thing"},
+        {"function": "Model.supported", "lacks": "async"},
+        {"function": "choose", "returns": "2"},
+    ],
+)
+def test_a_true_statement_holds(statement: dict[str, str]) -> None:
+    assert failing(check(**statement), SOURCE) is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "fault"),
+    [
+        ({"contains": "never said"}, "the text is not there"),
+        ({"lacks": "importing"}, "the text is there"),
+        ({"class": "Model", "base": "Module"}, "Model has the bases Base, nn.Module, Generic[T]"),
+        ({"class": "Plain", "base": "Base"}, "Plain has the bases none"),
+        ({"class": "Modell", "base": "Base"}, "there is no class Modell"),
+        ({"class": "choose", "contains": "1"}, "there is no class choose"),
+        ({"function": "Model", "contains": "1"}, "there is no function Model"),
+        ({"function": "supported", "returns": "True"}, "there is no function supported"),
+        ({"function": "Model.supported", "returns": "'inner'"}, "Model.supported returns False; True"),
+        ({"function": "silent", "returns": "1"}, "silent returns nothing"),
+        ({"function": "choose", "contains": "docstring"}, "the text is not there"),
+    ],
+)
+def test_a_false_statement_says_what_is_there_instead(statement: dict[str, str], fault: str) -> None:
+    assert failing(check(**statement), SOURCE) == fault
+
+
+def test_of_two_methods_with_one_name_the_last_is_meant_as_in_python() -> None:
+    text = "class A:\n    def f(self):\n        return 1\n    def f(self):\n        return 2\n"
+    assert failing(check(function="A.f", returns="2"), text) is None
+    assert failing(check(function="A.f", returns="1"), text) == "A.f returns 2"
+
+
+def test_a_file_that_is_missing_or_does_not_parse_fails_every_check() -> None:
+    assert failing(check(contains="x"), None) == "the file is missing"
+    assert "does not parse (line 1" in str(failing(check(function="f", contains="x"), "def f(:\n"))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        ("x.py", "x = 1\n", None),
+        ("x.py", "x = '\\d' is 'y'\n", None),
+        ("x.py", "def f():\nreturn 1\n", "line 2: expected an indented block"),
+        ("x.py", "x = 1\nreturn x\n", "line 2: 'return' outside function"),
+        ("x.py", "x = '\0'\n", "null byte"),
+        ("x.cu", "not Python at all {\n", None),
+    ],
+)
+def test_python_files_must_compile(path: str, text: str, fault: str | None) -> None:
+    found = syntax_fault(path, text)
+    assert found is None if fault is None else fault in str(found)
+
+
+def test_nothing_is_imported() -> None:
+    before = set(sys.modules)
+    failing(check(function="f", contains="x"), "import antigravity\ndef f(): x\n")
+    syntax_fault("x.py", "import antigravity\n")
+    assert "antigravity" not in set(sys.modules) - before
+
+
+def test_a_check_reads_as_a_sentence() -> None:
+    assert str(check(contains="x")) == "x.py contains 'x'"
+    assert str(check(function="f", lacks="x")) == "x.py: f lacks 'x'"
+    assert str(check(function="f", returns="True")) == "x.py: f returns True"
+    assert str(check(**{"class": "A", "base": "B"})) == "x.py: A has base B"

@@ -1,0 +1,227 @@
+"""mod.yaml is read strictly: every mistake has its own exit code, and names the mod, the file and the line."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from imagefactory.errors import (
+    DuplicateKeyError,
+    FactoryError,
+    ModCycleError,
+    ModKeyError,
+    ModLicenceError,
+    ModManifestError,
+    ModPathError,
+    ModVersionsError,
+    YamlSyntaxError,
+)
+from imagefactory.mods.load import load_mod, load_mods
+from imagefactory.mods.manifest import IMAGE_FILES, Mod
+from tests.fixtures.mods import edit, has, make_mod, manifest, write_mod
+
+GOOD = """\
+name: good
+summary: Makes something better for somebody
+why: https://git.example/issues/1
+licence: Apache-2.0
+distribution: vllm
+needed_when:
+  - {arch: gb10}
+upstreamed_in: "2.0"
+not_needed:
+  - {versions: "<1", reason: it came with 1.0}
+variants:
+  - versions: ">=1,<1.5"
+    changes:
+      - edit: vllm/one.py
+        anchor: |
+          ONE = 1
+        after: |
+          TWO = 2
+    checks:
+      - {file: vllm/one.py, contains: TWO}
+  - versions: ">=1.5,<2"
+    changes:
+      - patch: files/two.diff
+        files: [vllm/two.py]
+    checks:
+      - {file: vllm/two.py, class: Two, base: One}
+  - versions: ">=1,<2"
+    stage: source
+    changes:
+      - add: csrc/three.h
+        source: files/three.h
+    checks:
+      - {file: csrc/three.h, contains: three}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """Write the good mod's folder with another mod.yaml."""
+    mod = folder / "good"
+    (mod / "files").mkdir(parents=True)
+    (mod / "files" / "two.diff").write_text("")
+    (mod / "files" / "three.h").write_text("int three;\n")
+    (mod / "mod.yaml").write_text(text)
+    return mod
+
+
+def test_a_good_mod_is_read_as_it_is_written(tmp_path: Path) -> None:
+    mod = load_mod(written(tmp_path, GOOD))
+    assert [variant.versions for variant in mod.manifest.variants] == [">=1,<1.5", ">=1.5,<2", ">=1,<2"]
+    assert mod.variant(Version("1.2")) is mod.manifest.variants[0]
+    assert mod.variant(Version("1.5")) is mod.manifest.variants[1]
+    assert mod.variant(Version("1.5"), "source") is mod.manifest.variants[2]
+    assert mod.variant(Version("2.0")) is None
+    assert mod.is_upstream(Version("2.1"))
+    assert mod.reason_not_needed(Version("0.9")) == "it came with 1.0"
+    assert mod.where_in(mod.manifest.variants[0], "changes", 0) == "mods/good/mod.yaml:14"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "line", "said"),
+    [
+        ("    changes:\n      - edit", "    chnages:\n      - edit", ModKeyError, 13, "Did you mean changes or"),
+        ("summary:", "sumary:", ModKeyError, 2, "Did you mean summary?"),
+        ("        after: |", "        afer: |", ModKeyError, 17, "Did you mean after"),
+        ("contains: TWO}", "containz: TWO}", ModKeyError, 20, "Did you mean contains?"),
+        ("class: Two, base: One", "clas: Two, base: One", ModKeyError, 26, "Did you mean class or"),
+        ("licence: Apache-2.0\n", "", ModLicenceError, 1, "does not say its licence"),
+        ("licence: Apache-2.0", "licence: free, as in beer", ModLicenceError, 4, "SPDX"),
+        ("edit: vllm/one.py", "edit: ../one.py", ModPathError, 14, "outside of the distribution"),
+        ("edit: vllm/one.py", "edit: /etc/passwd", ModPathError, 14, "outside of the distribution"),
+        ("edit: vllm/one.py", "edit: vllm//one.py", ModPathError, 14, "outside of the distribution"),
+        ("edit: vllm/one.py", f"edit: {IMAGE_FILES}../x", ModPathError, 14, "outside"),
+        ("edit: vllm/one.py", "edit: vllm-1.dist-info/RECORD", ModPathError, 14, "written by the factory"),
+        ("source: files/three.h", "source: ../x.h", ModPathError, 31, "outside"),
+        ("source: files/three.h", f"source: {IMAGE_FILES}x", ModPathError, 31, "outside"),
+        ('">=1,<1.5"', '">=1,,<=>"', ModVersionsError, 12, "is not a version range"),
+        ('">=1,<1.5"', '">=1.5,<1"', ModVersionsError, 12, "is for no version"),
+        ('">=1,<1.5"', '""', ModVersionsError, 12, "is for every version"),
+        ('">=1,<1.5"', '">=1,<1.6"', ModVersionsError, 12, "says two things about 1.5"),
+        ('">=1,<1.5"', '"<1.5"', ModVersionsError, 12, "not needed for '<1'"),
+        ('">=1.5,<2"', '">=1.5"', ModVersionsError, 21, "upstream for '>=2.0'"),
+        ('upstreamed_in: "2.0"', 'upstreamed_in: "soon"', ModVersionsError, 8, "is not a version"),
+        ("edit: vllm/one.py", "script: ./patch.sh", ModManifestError, 14, "`edit` (with `anchor`)"),
+        ("        after: |\n          TWO = 2\n", "", ModManifestError, 14, "exactly one of `before`"),
+        ("{file: vllm/one.py, contains: TWO}", "{file: vllm/one.py}", ModManifestError, 20, "exactly one of"),
+        ("class: Two, base: One", "base: One", ModManifestError, 26, "`base` needs `class`"),
+        ("contains: TWO", "returns: TWO", ModManifestError, 20, "`returns` needs `function`"),
+        ("contains: TWO", "function: f, returns: 1 +", ModManifestError, 20, "is not Python"),
+        ("class: Two, base", "class: Two, function: f, base", ModManifestError, 26, "`Class.method`"),
+        ("    checks:\n      - {file: vllm/one.py, contains: TWO}\n", "", ModManifestError, 12, "Field required"),
+        ("name: good", "name: better", ModManifestError, 1, "calls itself better"),
+        ("files/three.h\n", "files/four.h\n", ModManifestError, 29, "names a file that cannot be used"),
+        ("why: https", "why: ftp", ModManifestError, 3, "should match"),
+        ("name: good\n", "name: good\nname: bad\n", DuplicateKeyError, 2, "stands twice"),
+        ("name: good", "name: [good", YamlSyntaxError, 2, "not acceptable YAML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line(
+    tmp_path: Path, old: str, new: str, *, kind: type[FactoryError], line: int, said: str
+) -> None:
+    assert GOOD.count(old) == 1
+    folder = written(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(kind) as caught:
+        load_mod(folder)
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    assert caught.value.where == f"mods/good/mod.yaml:{line}"
+
+
+@pytest.mark.parametrize("text", ["", "- a list\n", "just words\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ModManifestError, match=r"mod\.yaml of the mod good is wrong"):
+        load_mod(written(tmp_path, text))
+
+
+def test_every_folder_is_a_mod_and_needs_its_mod_yaml(tmp_path: Path) -> None:
+    (tmp_path / "half-done").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    with pytest.raises(ModManifestError, match=r"mods/half-done has no mod\.yaml"):
+        load_mods(tmp_path)
+
+
+def test_no_mods_are_as_good_as_none(tmp_path: Path) -> None:
+    assert load_mods(tmp_path / "nothing") == {}
+
+
+def test_a_file_of_a_mod_lies_in_its_folder_and_is_text(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    folder = written(tmp_path, GOOD)
+    (folder / "files" / "three.h").unlink()
+    (folder / "files" / "three.h").symlink_to(secret)
+    with pytest.raises(ModManifestError, match="link to elsewhere"):
+        load_mod(folder)
+    (folder / "files" / "three.h").unlink()
+    (folder / "files" / "three.h").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModManifestError, match="must be a text file"):
+        load_mod(folder)
+
+
+def mods_that_require(root: Path, **requires: list[str]) -> None:
+    for name, others in requires.items():
+        data = manifest(name, edit("vllm/x.py", name, after="!"), checks=[has("vllm/x.py", "!")])
+        write_mod(root, data | {"requires": others})
+
+
+def test_a_circle_of_requirements_is_shown_whole(tmp_path: Path) -> None:
+    mods_that_require(tmp_path, a=["b"], b=["c"], c=["a"], d=["a"])
+    with pytest.raises(ModCycleError) as caught:
+        load_mods(tmp_path)
+    shown = caught.value.what.removeprefix("Mods require each other in a circle: ").rstrip(".").split(" -> ")
+    assert shown[0] == shown[-1]
+    assert sorted(shown[1:]) == ["a", "b", "c"]
+    requires = {"a": "b", "b": "c", "c": "a"}
+    assert all(requires[one] == other for one, other in pairwise(shown))
+    assert caught.value.where.startswith(f"mods/{shown[0]}/mod.yaml:")
+
+
+def test_a_mod_that_requires_itself_is_a_circle(tmp_path: Path) -> None:
+    mods_that_require(tmp_path, a=["a"])
+    with pytest.raises(ModCycleError, match="a -> a"):
+        load_mods(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["requires", "conflicts"])
+def test_a_mod_can_only_name_mods_that_are_there(tmp_path: Path, key: str) -> None:
+    data = manifest("one", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
+    write_mod(tmp_path, data | {key: ["too"]})
+    write_mod(tmp_path, data | {"name": "two"})
+    with pytest.raises(ModManifestError, match=f"one {key} too, which does not exist") as caught:
+        load_mods(tmp_path)
+    assert "two" in caught.value.fix
+
+
+def test_a_plan_carries_all_that_a_mod_does_and_gives_the_same_mod_again(tmp_path: Path) -> None:
+    mod = load_mod(written(tmp_path, GOOD))
+    for variant in mod.manifest.variants:
+        carried = Mod.from_data(json.loads(json.dumps(mod.data(variant))))
+        assert carried.manifest.variants == [variant]
+        assert [carried.read(name) for name in variant.own_files] == [
+            mod.read(name) for name in variant.own_files
+        ]
+        assert carried.digest(carried.manifest.variants[0]) == mod.digest(variant)
+
+
+def test_a_digest_is_about_what_a_variant_does_and_not_about_prose_or_other_variants(tmp_path: Path) -> None:
+    def digest(folder: str, **more: object) -> str:
+        data = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
+        mod, variant = make_mod(tmp_path / folder, data | more)
+        return mod.digest(variant)
+
+    same = digest("a")
+    assert digest("b", summary="Says the same in other words", why="https://git.example/2") == same
+    assert digest("c", needed_when=[{"arch": "gb10"}], upstreamed_in="3") == same
+    assert digest("d", not_needed=[{"versions": "<1", "reason": "it is not there"}]) == same
+    other = manifest("m", edit("vllm/y.py", "y", after="?"), checks=[has("vllm/y.py", "?")], versions=">=2")
+    first = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
+    assert digest("e", variants=[first["variants"][0], other["variants"][0]]) == same
+    assert digest("f", licence="MIT") != same
+    assert digest("g", variants=other["variants"]) != same
