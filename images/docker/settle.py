@@ -51,6 +51,7 @@ def finish() -> None:
         _forget(record, {str(note) for note in notes})
         for note in notes:
             note.unlink(missing_ok=True)
+        record.chmod(0o644)  # not the mode that it happens to have in the wheel
     for folder, folders, files in os.walk(VENV, topdown=False):
         if folder.endswith("/__pycache__"):
             shutil.rmtree(folder)
