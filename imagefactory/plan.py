@@ -104,11 +104,11 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels)
     layers = (
-        _base_layer(matrix, cell, base),
+        base_layer(matrix, cell, base),
         *_wheel_layers(matrix, wheels),
-        _serve_layer(project.root),
+        serve_layer(project.root),
         *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
-        _layer("model", cell.model, (), served.settings(), download=0, unpacked=0),
+        model_layer(cell, served),
     )
     if len(layers) > MAX_LAYERS:
         raise TooManyLayersError(
@@ -117,7 +117,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = _image_config(project, cell, wheels, chosen, served, locked=base.integrity != "")
+    config = image_config(project, cell, wheels.kernels, chosen, served, locked=base.integrity != "")
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -167,7 +167,8 @@ def _layer(
     )
 
 
-def _base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
+def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
+    """Name a base by its packages."""
     base = matrix.bases[lock.base]
     return _layer(
         "base",
@@ -255,7 +256,12 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
         )
 
 
-def _serve_layer(root: Path) -> Layer:
+def model_layer(cell: Cell, served: Served) -> Layer:
+    """Name the last layer by what it says of the model."""
+    return _layer("model", cell.model, (), served.settings(), download=0, unpacked=0)
+
+
+def serve_layer(root: Path) -> Layer:
     """Name the serve program by its files; they come from the checkout, like every other input by hash."""
     places = serve_files(root)
     contents = {name: (root / name).read_bytes() for name in places}
@@ -270,9 +276,10 @@ def _serve_layer(root: Path) -> Layer:
     )
 
 
-def _image_config(
-    project: Project, cell: Cell, lock: WheelLock, chosen: Chosen, served: Served, *, locked: bool
+def image_config(
+    project: Project, cell: Cell, kernels: Kernels, chosen: Chosen, served: Served, *, locked: bool
 ) -> ImageConfig:
+    """Work out what an image tells a container engine."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -284,7 +291,7 @@ def _image_config(
         "imagefactory.model": cell.model,
         "imagefactory.vllm": cell.vllm,
         "imagefactory.arch": cell.arch,
-        "imagefactory.kernels": lock.kernels,
+        "imagefactory.kernels": kernels,
         LOCKED_LABEL: "yes" if locked else "no",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
