@@ -9,6 +9,7 @@ import shlex
 import sys
 import sysconfig
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,9 @@ def diff(context: Context, left: str, right: str) -> None:
     from imagefactory.project import Project
 
     one, other = (
-        Layout(Path(name)) if Path(name, "index.json").exists() else _built([name], one=True)[0][1]
+        Layout(Path(name))
+        if Path(name, "index.json").exists()
+        else _built([name], one=True, stale=True)[0][1]
         for name in (left, right)
     )
     differences = diff_images(one, other, Project(ROOT).store)
@@ -289,6 +292,87 @@ def clean(
     )
 
 
+@command(
+    iterable=["set"],
+    help={
+        "target": "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)",
+        "image": "a reference by digest, or an image id (default: the target's own)",
+        "set": "a setting, as NAME=VALUE; may be given several times (docs/serving.md lists them)",
+        "models": "the host's folder of downloaded models (default: ~/.cache/huggingface)",
+        "print": "only print the docker run line",
+        "compose": "only print a compose file",
+        "recipe": "only print a recipe for another launcher: eugr or sparkrun",
+        "detach": "run in the background, and again after a restart of the machine",
+    },
+)
+def run(
+    context: Context,
+    set: list[str],
+    target: str = "",
+    image: str = "",
+    models: str = "",
+    print_: bool = False,
+    compose: bool = False,
+    recipe: str = "",
+    detach: bool = False,
+) -> None:
+    """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
+    from imagefactory.project import Project
+    from imagefactory.serving import starting
+    from imagefactory.serving.run import HUB_CACHE
+    from imagefactory.targets import select_one
+
+    project = Project(ROOT)
+    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    shown = print_ or compose or bool(recipe)
+    reference = image or (starting.published_reference if shown else starting.local_image)(project, cell)
+    start = starting.prepare(
+        project,
+        cell,
+        reference,
+        given=starting.settings_from(set),
+        api_key=os.environ.get("VLLM_API_KEY", ""),
+        models=models or HUB_CACHE,
+    )
+    if recipe:
+        print(start.recipe(starting.recipe_format(recipe)))
+    elif compose:
+        print(start.compose())
+    elif print_:
+        print(start.shell(detach=detach))
+    else:
+        print(start.shell(detach=detach), file=sys.stderr, flush=True)
+        os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
+
+
+@command(
+    positional=["subject"],
+    help={
+        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+        "arch": "the arch to judge by (default: the target's, else the matrix's)",
+        "json": "print JSON",
+        "markdown": "print the table as Markdown",
+    },
+)
+def audit(context: Context, subject: str, arch: str = "", json: bool = False, markdown: bool = False) -> None:
+    """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
+    from imagefactory import console
+    from imagefactory.audit.run import audit, audit_release, refuse_failing
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
+    judged = audit_release if subject in project.matrix.vllm else audit
+    verdicts = judged(project, subject, arch)
+    if json:
+        _print_json([asdict(verdict) for verdict in verdicts])
+    elif markdown:
+        print(console.audit_markdown(verdicts))
+    else:
+        console.out.print(console.audit_table(verdicts))
+    refuse_failing(subject, verdicts)
+
+
 @command()
 def doctor(context: Context) -> None:
     """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
@@ -303,18 +387,19 @@ def doctor(context: Context) -> None:
 
 
 @command()
-def pictures(context: Context) -> None:
-    """Draw the README's pictures anew: the plan, a build and the mods' table."""
+def docs(context: Context) -> None:
+    """Write the generated parts of the documentation anew: settings tables and pictures."""
     from imagefactory import pictures
     from imagefactory.mods.check import check_mods
     from imagefactory.plan import make_plan
     from imagefactory.project import Project
-    from imagefactory.targets import select
+    from imagefactory.serving import document
+    from imagefactory.targets import select_one
 
     project = Project(ROOT)
-    [cell] = select(project.matrix, [next(iter(project.matrix.models))])
+    cell = select_one(project.matrix, next(iter(project.matrix.models)))
     drawn = pictures.draw(project, make_plan(project, cell), check_mods(project))
-    for path in pictures.write(ROOT / "docs" / "pictures", drawn):
+    for path in (*document.update(ROOT), *pictures.write(ROOT / "docs" / "pictures", drawn)):
         print(path.relative_to(ROOT))
 
 
@@ -430,12 +515,12 @@ def mods_export(context: Context, name: str, vllm: str = "", output: str = "") -
     print("\n".join(export(changes(project, name, version), folder, base.python)))
 
 
-def _built(target: list[str], *, one: bool = False) -> list[tuple[Any, Any, str]]:
+def _built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
     """Find built images: the cell, its layout and the name it goes by."""
     from imagefactory.build import built_layouts
     from imagefactory.project import Project
 
-    return built_layouts(Project(ROOT), target, one=one)
+    return built_layouts(Project(ROOT), target, one=one, stale=stale)
 
 
 def _print_json(value: object) -> None:
@@ -444,7 +529,22 @@ def _print_json(value: object) -> None:
 
 
 namespace = Collection(
-    targets, lock, plan, build, load, export, verify, diff, explain, clean, doctor, schemas, pictures, test
+    targets,
+    lock,
+    plan,
+    build,
+    load,
+    run,
+    export,
+    verify,
+    diff,
+    explain,
+    clean,
+    audit,
+    doctor,
+    schemas,
+    docs,
+    test,
 )
 mods = Collection("mods")
 mods.add_task(mods_check, "check")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import NotReproducibleError, UnknownNameError
+from imagefactory.errors import ImageMissingError, NotReproducibleError
 from imagefactory.known import KnownLayers
 from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.locks import write_text_atomically
@@ -18,10 +18,10 @@ from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
 from imagefactory.oci.layout import Layout, write_layout, writing_output
 from imagefactory.plan import Layer, Plan, locked_plans, make_plan
-from imagefactory.planview import LAST_PLAN
+from imagefactory.planview import LAST_PLAN, last_plan
 from imagefactory.project import Project
 from imagefactory.store import Store, locked
-from imagefactory.targets import select
+from imagefactory.targets import select, select_one
 
 if TYPE_CHECKING:
     from imagefactory.downloads import Wanted
@@ -147,24 +147,35 @@ def _recall(plans: Sequence[Plan], store: Store) -> tuple[dict[Sha256, Blob], li
 
 
 def built_layouts(
-    project: Project, targets: Sequence[str], *, one: bool = False
+    project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
 ) -> list[tuple[Cell, Layout, str]]:
-    """Find the images that were built for targets, each with the name it goes by in an engine."""
-    cells = select(project.matrix, targets or [next(iter(project.matrix.models))])
-    if one and len(cells) > 1:
-        raise UnknownNameError(
-            f"{len(cells)} images are meant; one is needed.",
-            where=f"the target {' '.join(targets)!r}",
-            why=f"It stands for {', '.join(str(cell) for cell in cells[:3])} and others.",
-            fix="Name one image in full: MODEL@VLLM/ARCH.",
-        )
+    """Find the images that were built for targets, each with the name it goes by in an engine.
+
+    An image that was built before the matrix, a lock, a mod or the serve program changed is refused unless `stale`.
+    """
+    wanted = targets or [next(iter(project.matrix.models))]
+    cells = [select_one(project.matrix, wanted[0])] if one else select(project.matrix, wanted)
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     found = []
     for cell in cells:
         layout = Layout(project.build_folder(cell))
         layout.manifest_digest()  # fails with a remedy when there is no image
+        if not stale:
+            _refuse_stale(project, cell)
         found.append((cell, layout, f"{repository}:{cell.slug}"))
     return found
+
+
+def _refuse_stale(project: Project, cell: Cell) -> None:
+    built, current = last_plan(project.build_folder(cell)), make_plan(project, cell)
+    # A build that had to use successors of vanished packages has another plan, and says so itself.
+    if built is None or (built.key != current.key and built.locked):
+        raise ImageMissingError(
+            f"The image of {cell} is not up to date.",
+            where=project.build_folder(cell),
+            why="What it is made of changed after it was built (`invoke plan --diff` says what).",
+            fix=f"Run `invoke build --target {cell}` again.",
+        )
 
 
 def _remember(

@@ -197,6 +197,24 @@ class Serve(_Model):
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
 
 
+class Memory(_Model):
+    """How much memory a model takes, for the check that protects a host before the model is even downloaded."""
+
+    weights_gb: Annotated[float, Field(gt=0)]
+    """In memory, after any quantization while loading."""
+    download_gb: Annotated[float, Field(gt=0)] | None = None
+    """On the disk, where it is not the same."""
+    drafter_gb: Annotated[float, Field(ge=0)] = 0
+    kv_bytes_per_token: Count
+    """Of 16-bit numbers: 2 x full attention layers x KV heads x head size x 2."""
+    kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
+    """What does not grow with the context: sliding windows, states of linear attention."""
+    context: Count
+    """The longest context of the model."""
+    hybrid: bool = False
+    """Whether some of its layers are linear attention."""
+
+
 class ServedModel(_Model):
     """A model, the vLLM versions that can serve it, and its tuned settings."""
 
@@ -211,6 +229,9 @@ class ServedModel(_Model):
     draft: Literal["required", "optional"] = "required"
     """Whether a vLLM version that none of the drafters works with is still worth building."""
     serve: Serve = Serve()
+    serve_on: dict[Name, Serve] = {}
+    """What is served otherwise on an arch."""
+    memory: Memory | None = None
     mods: Literal["auto", "none"] | list[Name] = "auto"
 
     @model_validator(mode="after")

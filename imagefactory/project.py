@@ -11,10 +11,12 @@ from imagefactory.locks import (
     BaseLock,
     ModelLock,
     SourceLock,
+    ToolLock,
     WheelLock,
     base_lock_path,
     model_lock_path,
     source_lock_path,
+    tool_lock_path,
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix, load_matrix
@@ -85,6 +87,11 @@ class Project:
     def source_lock(self) -> SourceLock:
         """The archives that mods are checked against."""
         return SourceLock.read(source_lock_path(self.locks))
+
+    @cached_property
+    def tool_lock(self) -> ToolLock:
+        """The programs that the factory itself runs."""
+        return ToolLock.read(tool_lock_path(self.locks))
 
     @cached_property
     def mods(self) -> dict[str, Mod]:

@@ -56,6 +56,19 @@ def select(matrix: Matrix, targets: Sequence[str]) -> list[Cell]:
     return [cell for cell in all_combinations(matrix) if cell in chosen]
 
 
+def select_one(matrix: Matrix, target: str) -> Cell:
+    """Turn a target into the one cell that it must stand for."""
+    cells = select(matrix, [target])
+    if len(cells) > 1:
+        raise UnknownNameError(
+            f"{len(cells)} images are meant; one is needed.",
+            where=f"the target {target!r}",
+            why=f"It stands for {', '.join(str(cell) for cell in cells[:3])} and others.",
+            fix=f"Name one image in full, for example {cells[0]}.",
+        )
+    return cells[0]
+
+
 def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []

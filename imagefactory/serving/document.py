@@ -1,8 +1,7 @@
-"""Keep the generated tables of docs/serving.md up to date: `python -m imagefactory.serving.document`."""
+"""The generated tables of docs/serving.md and README.md: settings, and what each model sets (`invoke docs`)."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,16 @@ def model_table(root: Path) -> str:
     return defaults_by_model(described)
 
 
-def update(root: Path) -> bool:
-    """Write the tables into the document; say whether anything changed."""
-    path = root / "docs" / "serving.md"
-    old = path.read_text("utf-8")
-    new = replace_between(old, settings_table(root))
-    new = replace_between(new, model_table(root), MODEL_BEGIN, MODEL_END)
-    path.write_text(new, "utf-8")
-    return new != old
+def update(root: Path) -> list[Path]:
+    """Write the tables into the documents that show them; list those that changed."""
+    serving, readme = root / "docs" / "serving.md", root / "README.md"
+    settings = settings_table(root)
+    texts = {path: replace_between(path.read_text("utf-8"), settings) for path in (serving, readme)}
+    texts[serving] = replace_between(texts[serving], model_table(root), MODEL_BEGIN, MODEL_END)
+    changed = [path for path, text in texts.items() if path.read_text("utf-8") != text]
+    for path in changed:
+        path.write_text(texts[path], "utf-8")
+    return changed
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
@@ -55,7 +56,3 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
         ],
         "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(1 if update(Path.cwd()) and "--check" in sys.argv else 0)

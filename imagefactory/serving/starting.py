@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from imagefactory.build import built_layouts
 from imagefactory.cells import Cell
+from imagefactory.engines.docker.daemon import image_id, load
+from imagefactory.errors import SettingRefusedError, UnknownNameError, did_you_mean
+from imagefactory.known import KnownLayers
 from imagefactory.launch import Served, describe
 from imagefactory.mods.choose import choose_mods
+from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.serving.preview import Preview
 from imagefactory.serving.recipes import Format, recipe
@@ -76,6 +83,49 @@ def prepare(
     key_file = write_key_file(_key_folder(project, cell), api_key) if api_key else None
     launch = Launch(cell, pinned(image), served.description, settings, key_file, models, name)
     return Start(launch, served, tuple(command))
+
+
+def settings_from(words: Sequence[str]) -> dict[str, str]:
+    """Read NAME=VALUE words."""
+    for word in words:
+        if not re.match(r"[A-Z][A-Z0-9_]*=", word):
+            raise SettingRefusedError(
+                f"{word!r} is not a setting.",
+                where="the --set option",
+                why="It is not written as NAME=VALUE.",
+                fix="Write, for example, --set MAX_MODEL_LEN=32768.",
+            )
+    return dict(word.split("=", 1) for word in words)
+
+
+def recipe_format(name: str) -> Format:
+    """Find a recipe format by name."""
+    known: tuple[Format, ...] = get_args(Format)
+    for style in known:
+        if style == name:
+            return style
+    raise UnknownNameError(
+        f"There is no recipe format {name!r}.",
+        where="the --recipe option",
+        why="Recipes are written for two launchers.",
+        fix=did_you_mean(name, known).capitalize(),
+    )
+
+
+def published_reference(project: Project, cell: Cell) -> str:
+    """Name a cell's image by registry and digest; the digest is known before the image is built, or from its layout."""
+    image = KnownLayers(project.known_layers).image(make_plan(project, cell))
+    if image is not None:
+        return f"{project.matrix.effective_registry}@{image.digest}"
+    [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    return f"{project.matrix.effective_registry}@{layout.manifest_digest()}"
+
+
+def local_image(project: Project, cell: Cell) -> str:
+    """Name a cell's image by its id in the Docker daemon, loading it when it is not there."""
+    [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    found = image_id(name)
+    return found if found == layout.config_digest() else load(layout, name)
 
 
 def _key_folder(project: Project, cell: Cell) -> Path:
