@@ -32,6 +32,8 @@ from imagefactory.plan import Input, Layer, Plan
 from imagefactory.store import Store
 
 TOOLS = "tools"
+UV = "/scripts/uv"
+"""How the path of uv ends in its wheel."""
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
 _WHEEL_KINDS = ("wheel", "pure-bundle", "platform-bundle")
@@ -96,7 +98,11 @@ class Program:
         """Name the wheel."""
         made_from = [{"name": self.wheel.file, "sha256": self.wheel.sha256}]
         return [
-            {"path": self.path, "from": f"{self.member} of {self.wheel.file}, as locked", "made_from": made_from}
+            {
+                "path": self.path,
+                "from": f"{self.member} of {self.wheel.file}, as locked",
+                "made_from": made_from,
+            }
         ]
 
     def put(self, folder: Path, store: Store) -> None:
@@ -145,7 +151,7 @@ class Modded:
     def describe(self) -> list[dict[str, Any]]:
         """Say what is applied to what."""
         *_, link = cast("list[dict[str, Any]]", self.layer.settings["chain"])
-        variant = Mod.from_data(link).manifest.variants[link.get("variant", 0)]
+        [variant] = Mod.from_data(link).manifest.variants
         return [
             {
                 "path": f"{self.folder}/",
@@ -217,7 +223,7 @@ class BuildContext:
 def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
     """Work out the context of a plan; `lock` is where its wheels are locked, for the description."""
     pieces: list[Piece] = [
-        Program(f"{TOOLS}/uv", "/scripts/uv", uv),
+        Program(f"{TOOLS}/uv", UV, uv),
         Written(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
     ]
     steps: list[Step] = []
@@ -244,7 +250,9 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
         elif layer.kind in ("serve", "model"):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
-            origin = "images/ and imagefactory/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
+            origin = (
+                "images/ and imagefactory/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
+            )
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
             found.append(
                 (Copy(title, f"layer key {layer.key}", layer.kind), Tree(layer.kind, origin, entries))

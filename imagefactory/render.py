@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagefactory.cells import Cell, intended_kernels
+from imagefactory.compile_recipe import compile_recipe
 from imagefactory.context import BuildContext, make_context
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.format import MTIME, VENV
@@ -36,9 +37,9 @@ class Rendered:
 def render(project: Project, cell: Cell) -> Rendered:
     """Write the recipe of a cell: from its plan, or with the compile that its lock still waits for."""
     if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
-        from imagefactory.compile_recipe import compile_values  # noqa: PLC0415
-        values, described = compile_values(project, cell)
-        return Rendered(_fill(project.root, "compile.j2", values), _json(described))
+        recipe = compile_recipe(project, cell)
+        values = recipe.values | config_values(recipe.config, None) | {"base": _base(recipe.base)}
+        return Rendered(_fill(project.root, "compile.j2", values), _json(recipe.context))
     return render_plan(project, make_plan(project, cell))
 
 
@@ -85,17 +86,11 @@ def config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
 
 
 def _values(plan: Plan, context: BuildContext) -> dict[str, Any]:
-    base = plan.layers[0]
     return {
         "target": plan.target,
         "platform": plan.platform,
         "plan": plan.key,
-        "base": {
-            "name": base.name,
-            "packages": len(base.inputs),
-            "key": base.key,
-            "image": base_image(base),
-        },
+        "base": _base(plan.layers[0]),
         "epoch": MTIME,
         "venv": VENV,
         "install": INSTALL,
@@ -103,6 +98,10 @@ def _values(plan: Plan, context: BuildContext) -> dict[str, Any]:
         "copies": context.copies,
         **config_values(plan.config, plan.key),
     }
+
+
+def _base(base: Layer) -> dict[str, Any]:
+    return {"name": base.name, "packages": len(base.inputs), "key": base.key, "image": base_image(base)}
 
 
 def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:

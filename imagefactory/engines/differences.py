@@ -38,11 +38,17 @@ class Declared:
 
 
 DECLARED: Final = (
-    Declared("(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"),
+    Declared(
+        "(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"
+    ),
     Declared("(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"),
-    Declared("*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"),
+    Declared(
+        "*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"
+    ),
     Declared(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
-    Declared(f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"),
+    Declared(
+        f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"
+    ),
     Declared(f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024),
 )
 

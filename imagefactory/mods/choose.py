@@ -35,6 +35,19 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     return Chosen(tuple(picked[mod.name] for mod in ordered), tuple(dict.fromkeys(notes)))
 
 
+def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
+    """Pick the mods of a cell that change sources before they are compiled."""
+    asked = matrix.models[cell.model].mods
+    version = matrix.vllm[cell.vllm].version
+    picked: Picked = {}
+    for mod in mods.values():
+        wanted = _needed(matrix, cell, mod) if asked == "auto" else asked != "none" and mod.name in asked
+        variant = mod.variant(version, "source")
+        if wanted and variant is not None:
+            picked[mod.name] = (mod, variant)
+    return Chosen(tuple(picked[mod.name] for mod in in_order([mod for mod, _ in picked.values()])), ())
+
+
 def _pick_needed(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> tuple[Picked, list[str]]:
     version = matrix.vllm[cell.vllm].version
     compiled = intended_kernels(matrix, cell) == "compiled"

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a program of its own
 """Settles what uv leaves in the image's environment: runs inside a Docker build, once per layer of wheels.
 
 Both engines then agree on what is there: one wheel per path, no bytecode, no traces of the installer, one time for all.
@@ -57,8 +58,8 @@ def finish() -> None:
             shutil.rmtree(folder)
             continue
         for name in [*files, *(name for name in folders if name != "__pycache__"), "."]:
-            path = os.path.join(folder, name)
-            if os.lstat(path).st_mtime != TIME:
+            path = Path(folder, name)
+            if path.lstat().st_mtime != TIME:
                 os.utime(path, (TIME, TIME), follow_symlinks=False)
 
 

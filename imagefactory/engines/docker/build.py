@@ -1,4 +1,4 @@
-"""Building with Docker: the same plan, the same base, wheels installed by uv, the rest as the embedded engine has it."""
+"""Building with Docker: the same plan and base; uv installs the wheels, the rest is what the embedded engine makes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,12 @@ def build_with_docker(
             cache_from=cache_from,
             cache_to=cache_to,
         )
-        _put_together_and_run(context, folder, project, arguments, way, say)
+        _say_context(context, say)
+        try:
+            context.put_together(folder / CONTEXT_FOLDER, project.store)
+            _run(arguments, way, folder / LOG, say)
+        finally:
+            shutil.rmtree(folder / CONTEXT_FOLDER, ignore_errors=True)
     found = daemon.image_id(name)
     if found is None:
         raise ImageBuildError(
@@ -159,17 +164,9 @@ def _fetch(project: Project, plan: Plan, sources: Sources) -> None:
     project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
 
 
-def _put_together_and_run(
-    context: BuildContext, folder: Path, project: Project, arguments: Sequence[str], way: Builder, say: Say
-) -> None:
-    place = folder / CONTEXT_FOLDER
+def _say_context(context: BuildContext, say: Say) -> None:
     wheels = sum(isinstance(piece, Locked) for piece in context.pieces)
-    say(f"putting the build context together ({wheels} wheels, hard links)")
-    try:
-        context.put_together(place, project.store)
-        _run(arguments, way, folder / LOG, say)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    say(f"putting the build context together: {wheels} wheels as hard links")
 
 
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:

@@ -64,7 +64,7 @@ def find_builder(name: str | None, platform: str) -> Builder:
     raise EngineTooOldError(
         "This Docker cannot build with BuildKit.",
         where=str(commands[0]),
-        why=f"Since version {_BUILDX_NEEDED} the docker command leaves BuildKit to the buildx plugin, which is missing.",
+        why=f"Since version {_BUILDX_NEEDED} the command leaves BuildKit to the buildx plugin, which is missing.",
         fix="Install the docker-buildx plugin, or build without Docker: `invoke build --engine embedded`.",
     )
 

@@ -1,0 +1,157 @@
+"""The recipe of a cell whose kernels have to be compiled and whose wheels are therefore not locked yet.
+
+It is as exact as can be before there is a lock, and says what is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from imagefactory.cells import Cell
+from imagefactory.context import SETTLE, TOOLS, UV, Copy, Piece, Program, Written, copied_layers
+from imagefactory.launch import describe
+from imagefactory.matrix import VllmVersion
+from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.plan import ImageConfig, Layer, base_layer, image_config, model_layer, serve_layer
+from imagefactory.project import Project
+
+TOOLCHAIN: Final = "imagefactory/toolchain"
+JOB_MEMORY: Final = "3 to 8 GB of memory"
+DEPENDENCIES: Final = {
+    "VLLM_CUTLASS_SRC_DIR": ("cutlass", ">=0"),
+    "FLASH_MLA_SRC_DIR": ("flashmla", ">=0"),
+    "VLLM_FLASH_ATTN_SRC_DIR": ("flash-attention", ">=0"),
+    "QUTLASS_SRC_DIR": ("qutlass", ">=0"),
+    "TRITON_KERNELS_SRC_DIR": ("triton_kernels", ">=0"),
+    "DEEPGEMM_SRC_DIR": ("deepgemm", ">=0.20.0"),
+    "FMHA_SM100_SRC_DIR": ("fmha_sm100", ">=0.24.0"),
+    "TML_FA4_SRC_DIR": ("tml_fa4", ">=0.26.0"),
+    "FLASH_KDA_SRC_DIR": ("flash_kda", ">=0.27.0"),
+    "DEEPSELECT_SRC_DIR": ("deepselect", ">=0.30.0"),
+}
+"""What vLLM's CMake would fetch with git, by the variable that names a folder instead, and since when it reads it."""
+
+
+@dataclass(frozen=True)
+class CompileRecipe:
+    """What the template needs, and the description of the context."""
+
+    base: Layer
+    config: ImageConfig
+    values: dict[str, Any]
+    context: dict[str, Any]
+
+
+def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
+    """Work out how a cell is compiled and assembled."""
+    matrix = project.matrix
+    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    installed = choose_mods(matrix, cell, project.mods)
+    sources = choose_source_mods(matrix, cell, project.mods)
+    served = describe(matrix, cell, project.model_lock, installed, "compiled")
+    base = base_layer(matrix, cell, project.base_lock(cell))
+    above = copied_layers([serve_layer(project.root), model_layer(cell, served)], project.root)
+    (serve, _), (model, _) = above
+    copies = (serve, *_mod_copies(installed), model)
+    dependencies = {name: folder for name, (folder, since) in DEPENDENCIES.items() if version.within(since)}
+    uv = Program(f"{TOOLS}/uv", UV, project.tool_lock.find("uv", cell.machine))
+    settle = Written(f"{TOOLS}/settle.py", SETTLE, (project.root / SETTLE).read_bytes())
+    pieces: list[Piece] = [uv, settle, *(piece for _, piece in above)]
+    files = [
+        *(file for piece in pieces for file in piece.describe()),
+        *_described_sources(project, cell, sources, dependencies),
+        *_described_mods(installed, copies),
+        {"path": "wheels/", "from": _lock_path(project, cell), "not_locked": "made by `invoke lock`"},
+    ]
+    values = {
+        "target": str(cell),
+        "platform": cell.platform,
+        "vllm": cell.vllm,
+        "arch": cell.arch,
+        "version": str(version.version),
+        "toolchain": f"{TOOLCHAIN}:{arch.base}-{cell.machine}",
+        "torch_archs": arch.torch_cuda_arch_list or "",
+        "flashinfer_archs": arch.flashinfer_cuda_arch_list or "",
+        "epoch": MTIME,
+        "venv": VENV,
+        "job_memory": JOB_MEMORY,
+        "source_mods": [mod.manifest for mod, _ in sources.mods],
+        "dependencies": dependencies,
+        "copies": copies,
+        "not_locked": _not_locked(project, cell, version),
+    }
+    described = {
+        "target": str(cell),
+        "platform": cell.platform,
+        "plan": None,
+        "not_locked": values["not_locked"],
+        "files": sorted(files, key=lambda file: str(file["path"])),
+    }
+    config = image_config(project, cell, "compiled", installed, served, locked=False)
+    return CompileRecipe(base, config, values, described)
+
+
+def _not_locked(project: Project, cell: Cell, version: VllmVersion) -> list[str]:
+    lines = [
+        f"{_lock_path(project, cell)}: the wheels of the image, with the two that are compiled among them",
+        "the toolchain image: its packages and CUDA wheels",
+        "FlashInfer's sources, and the git dependencies of vLLM's CMake",
+    ]
+    return lines if version.release else [f"vLLM's sources: {_git(version)}", *lines]
+
+
+def _lock_path(project: Project, cell: Cell) -> str:
+    return project.wheel_lock_path(cell).relative_to(project.root).as_posix()
+
+
+def _git(version: VllmVersion) -> str:
+    return f"{version.git} at {version.ref}"
+
+
+def _described_sources(
+    project: Project, cell: Cell, mods: Chosen, dependencies: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Describe the sources that are compiled: what they are, and what mods change in them."""
+    version = project.matrix.vllm[cell.vllm]
+    locked = project.source_lock.find(version.release, ".tar.gz") if version.release else None
+    vllm: dict[str, Any] = {"path": "sources/vllm/", "from": locked.file if locked else _git(version)}
+    if locked is not None:
+        vllm["made_from"] = [{"name": locked.file, "sha256": locked.sha256}]
+    else:
+        vllm["not_locked"] = "a branch moves; `invoke lock` pins its commit"
+    vllm["mods"] = [
+        {"name": mod.name, "sha256": mod.digest(variant), "changes": sorted(variant.paths)}
+        for mod, variant in mods.mods
+    ]
+    unlocked = {f"sources/dependencies/{folder}/": name for name, folder in dependencies.items()}
+    unlocked["sources/flashinfer/"] = "flashinfer-python"
+    return [
+        vllm,
+        *(
+            {"path": path, "from": name, "not_locked": "pinned with the compile's lock"}
+            for path, name in unlocked.items()
+        ),
+    ]
+
+
+def _mod_copies(chosen: Chosen) -> list[Copy]:
+    note = "its layer has a key once the wheel that it changes is locked"
+    return [
+        Copy(f"mod {mod.name}", note, f"mods/{number:02}-{mod.name}")
+        for number, (mod, _) in enumerate(chosen.mods, 1)
+    ]
+
+
+def _described_mods(chosen: Chosen, copies: tuple[Copy, ...]) -> list[dict[str, Any]]:
+    folders = [copy.folder for copy in copies if copy.folder.startswith("mods/")]
+    return [
+        {
+            "path": f"{folder}/",
+            "from": f"mods/{mod.name} applied to the compiled wheel",
+            "changes": sorted(variant.paths),
+            "made_from": [{"name": f"mods/{mod.name}", "sha256": mod.digest(variant)}],
+        }
+        for folder, (mod, variant) in zip(folders, chosen.mods, strict=True)
+    ]
