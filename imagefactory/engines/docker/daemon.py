@@ -34,8 +34,8 @@ class Daemon:
 
 def ask() -> Daemon:
     """Find out which daemon answers; refuse one that is too old."""
-    with _talking("docker version", "The Docker daemon does not answer."):
-        said = _client().version()
+    with _talking("docker version", "The Docker daemon does not answer."), _client() as client:
+        said = client.version()
     daemon = Daemon(str(said["Version"]), str(said["Arch"]))
     number = re.match(r"\d+(\.\d+)*", daemon.version)
     if number is not None and Version(number[0]) < OLDEST:
@@ -69,8 +69,7 @@ def foreign(platform: str, where: str) -> ForeignPlatformError:
 
 def load(layout: Layout, name: str) -> str:
     """Stream an image into the daemon, without a temporary file; give the id by which Docker knows it."""
-    with _talking("docker load", "The Docker daemon does not take the image."):
-        client = _client()
+    with _talking("docker load", "The Docker daemon does not take the image."), _client() as client:
         client.ping()
         answers = client.api.load_image(archive(layout, name), quiet=True)
         errors = [answer["error"] for answer in answers if "error" in answer]
@@ -82,9 +81,9 @@ def load(layout: Layout, name: str) -> str:
 
 def image_id(name: str) -> str | None:
     """Give the id of an image, if the daemon has it."""
-    with _talking("docker inspect", "The Docker daemon does not answer."):
+    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
         try:
-            found: str = _client().images.get(name).id
+            found: str = client.images.get(name).id
         except ImageNotFound:
             return None
     return found
@@ -99,12 +98,17 @@ def save(name: str) -> Iterator[bytes]:
             why="Neither a target, nor an OCI layout, nor an image of the daemon goes by this name.",
             fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
         )
-    with _talking("docker save", "The Docker daemon does not give the image out."):
-        yield from _client().api.get_image(name)
+    with _talking("docker save", "The Docker daemon does not give the image out."), _client() as client:
+        yield from client.api.get_image(name)
 
 
-def _client() -> docker.DockerClient:
-    return docker.from_env(timeout=_TIMEOUT)
+@contextmanager
+def _client() -> Iterator[docker.DockerClient]:
+    client = docker.from_env(timeout=_TIMEOUT)
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 @contextmanager
