@@ -8,7 +8,7 @@ import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
 
 import requests
 
@@ -18,7 +18,7 @@ from imagefactory.errors import DigestMismatchError, SourceMissingError
 from imagefactory.locks import LockedSource
 from imagefactory.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
 from imagefactory.mods.text import decoded, read_text
-from imagefactory.ranges import RangeFile, RangesRefusedError
+from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import Indexes, WheelLocation
 from imagefactory.store import Store
 
@@ -75,29 +75,35 @@ class ReleaseSource:
         return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
 
     def _open_wheel(self) -> Callable[[str], str | None]:
-        local = self._store.download(self._locked.sha256)
-        offer = None if local.exists() else self._offer()
-        if offer is None:
-            archive = ZipFile(local)
-        elif offer.local is not None:
-            archive = ZipFile(offer.local)
-        else:
-            try:
-                archive = ZipFile(RangeFile(offer.url, self._session))
-            except (RangesRefusedError, requests.RequestException):
-                archive = ZipFile(self._fetch_whole())
+        archive = self._ranges() or ZipFile(self._whole())
         names = frozenset(archive.namelist())
         return lambda path: decoded(archive.read(path), path) if path in names else None
 
-    def _fetch_whole(self) -> Path:
+    def _ranges(self) -> ZipFile | None:
+        """Open the wheel where it lies, when the index vouches for its hash and the server knows ranges."""
+        if self._store.download(self._locked.sha256).exists():
+            return None
+        vouched = next((offer for offer in self._offers() if offer.sha256 == self._locked.sha256), None)
+        if vouched is None:
+            return None
+        try:
+            return ZipFile(vouched.local or RangeFile(vouched.url, self._session))
+        except (OSError, BadZipFile):  # the errors of requests are OSErrors, too
+            return None
+
+    def _whole(self) -> Path:
+        """Download the archive and check its hash."""
         wanted = Wanted(
-            self._locked.file, self._locked.sha256, self._locked.size, lambda: [self._offer().url]
+            self._locked.file,
+            self._locked.sha256,
+            self._locked.size,
+            lambda: [offer.url for offer in self._offers()],
         )
         return fetch(wanted, self._store, self._session, lambda _: None)
 
     def _open_sdist(self) -> Callable[[str], str | None]:
         """A tar.gz cannot be read in places: it is fetched whole, once."""
-        local = self._fetch_whole()
+        local = self._whole()
         with tarfile.open(local) as archive:
             members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
 
@@ -110,16 +116,20 @@ class ReleaseSource:
 
         return read
 
-    def _offer(self) -> WheelLocation:
-        for offer in self._indexes.files(self._locked.name):
-            if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256):
-                return offer
-        raise SourceMissingError(
-            f"{self._locked.file} is on no configured index.",
-            where=self._locked.file,
-            why="The files that mods change are read from it.",
-            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
-        )
+    def _offers(self) -> list[WheelLocation]:
+        offers = [
+            offer
+            for offer in self._indexes.files(self._locked.name)
+            if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256)
+        ]
+        if not offers:
+            raise SourceMissingError(
+                f"{self._locked.file} is on no configured index.",
+                where=self._locked.file,
+                why="The files that mods change are read from it.",
+                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
+            )
+        return offers
 
 
 def source_variable(repository: str) -> str:
