@@ -22,7 +22,13 @@ from imagefactory.errors import FactoryError
 
 ROOT = Path(__file__).resolve().parent
 INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
-CHECKS = ("ruff check .", "ruff format --check .", "mypy", "shellcheck inv .ci/run")
+CHECKS = (
+    "ruff check .",
+    "ruff format --check .",
+    "mypy",
+    "shellcheck inv .ci/run",
+    "hadolint tests/golden/dockerfiles/*.Dockerfile",
+)
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
@@ -142,27 +148,66 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
         console.out.print(console.plan_table(project, plan, shared_download(plan, others)))
 
 
+@command(iterable=["target"], help={"target": TARGET})
+def render(context: Context, target: list[str]) -> None:
+    """Write the Dockerfile of a target, and the description of its build context."""
+    from imagefactory.project import Project
+    from imagefactory.render import render, write
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        for path in write(render(project, cell), project.build_folder(cell)):
+            print(path.relative_to(ROOT))
+
+
 @command(
-    iterable=["target"],
+    iterable=["target", "cache_from", "cache_to"],
     help={
         "target": TARGET,
         "output": "folder for the OCI layout (default: build/<target>); with several targets, one folder each below it",
         "locked": "fail when a locked file has vanished, instead of using its successor",
         "workers": "layers that are built at the same time (default: the number of cores)",
+        "engine": "embedded (default) or docker, which runs the rendered Dockerfile and leaves the image in the daemon",
+        "builder": "docker: the buildx builder to use, such as one on another machine or in Kubernetes",
+        "cache_from": "docker: take finished steps from this cache in a registry; may be given several times",
+        "cache_to": "docker: put finished steps into this cache; may be given several times",
     },
 )
 def build(
-    context: Context, target: list[str], output: str = "", locked: bool = False, workers: int = 0
+    context: Context,
+    target: list[str],
+    cache_from: list[str],
+    cache_to: list[str],
+    output: str = "",
+    locked: bool = False,
+    workers: int = 0,
+    engine: str = "embedded",
+    builder: str = "",
 ) -> None:
     """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
     from imagefactory import console
     from imagefactory.build import build
     from imagefactory.display import watching
+    from imagefactory.engines import engine_named
     from imagefactory.project import Project
     from imagefactory.targets import select
 
     project = Project(ROOT)
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
+    if engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to}) == "docker":
+        from imagefactory.engines.docker.build import build_with_docker
+
+        caches = {"cache_from": cache_from, "cache_to": cache_to}
+        for cell in cells:
+            with watching(console.err) as watch:
+                made = build_with_docker(
+                    project, cell, watch, console.err.print, builder=builder or None, **caches
+                )
+            console.err.print(f"built {cell} as {made.name}")
+            print(made.id)
+        return
     with watching(console.err) as watch:
         images = build(
             project,
@@ -226,22 +271,24 @@ def verify(context: Context, target: list[str], digest: str = "") -> None:
         print(verified)
 
 
-@command(positional=["left", "right"], help={"left": "a target or an OCI layout", "right": "another one"})
-def diff(context: Context, left: str, right: str) -> None:
+@command(
+    positional=["left", "right"],
+    help={
+        "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
+        "right": "another one",
+        "all": "also show the differences between the engines that are declared (docs/engines.md)",
+    },
+)
+def diff(context: Context, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path."""
     from imagefactory import console
-    from imagefactory.compare import diff_images
-    from imagefactory.oci.layout import Layout
+    from imagefactory.engines.differences import compare_named
     from imagefactory.project import Project
 
-    one, other = (
-        Layout(Path(name))
-        if Path(name, "index.json").exists()
-        else _built([name], one=True, stale=True)[0][1]
-        for name in (left, right)
-    )
-    differences = diff_images(one, other, Project(ROOT).store)
-    console.out.print(console.differences_table(differences))
+    differences, declared = compare_named(Project(ROOT), left, right)
+    console.out.print(console.differences_table([*differences, *declared] if all else differences))
+    if declared:
+        console.err.print(f"{len(declared)} declared differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
@@ -532,6 +579,7 @@ namespace = Collection(
     targets,
     lock,
     plan,
+    render,
     build,
     load,
     run,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final
 
-from imagefactory.compare import Difference
+from imagefactory.build import built_layouts
+from imagefactory.compare import Difference, Opened, diff_images
 from imagefactory.oci.format import VENV
+from imagefactory.oci.layout import Layout
+from imagefactory.project import Project
 
 _METADATA = f"{VENV}/lib/python*/site-packages/*.dist-info"
 _CONTENT = ("sha256", "size")
@@ -51,6 +55,31 @@ DECLARED: Final = (
     ),
     Declared(f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024),
 )
+
+
+def compare_named(project: Project, left: str, right: str) -> tuple[list[Difference], list[Difference]]:
+    """Compare two images by their names; give the differences, apart from those that are declared.
+
+    A name is that of an OCI layout, of an image of the Docker daemon (those have a colon) or of a target. Between two
+    images of the embedded engine nothing is declared.
+    """
+    one, other = (_open(project, name) for name in (left, right))
+    differences = diff_images(one, other, project.store)
+    if isinstance(one, Layout) and isinstance(other, Layout):
+        return differences, []
+    unexpected = undeclared(differences)
+    return unexpected, [item for item in differences if item not in unexpected]
+
+
+def _open(project: Project, name: str) -> Layout | Opened:
+    if Path(name, "index.json").exists():
+        return Layout(Path(name))
+    if ":" in name:
+        from imagefactory.engines.docker.saved import open_image  # noqa: PLC0415 - only where Docker is meant
+
+        return open_image(name)
+    [(_, layout, _)] = built_layouts(project, [name], one=True)
+    return layout
 
 
 def undeclared(differences: Iterable[Difference]) -> list[Difference]:

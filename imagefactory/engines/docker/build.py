@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections import deque
@@ -33,6 +34,8 @@ LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
 _TOLD = 12
 """Lines of a failed build that are shown; the rest is in the log."""
+_STEP = re.compile(r"#\d+ \[\s*(\d+/\d+)\] (.*)")
+_WHEELS = re.compile(r"source=(wheels/[^,]+)")
 
 Say = Callable[[str], None]
 
@@ -169,6 +172,12 @@ def _say_context(context: BuildContext, say: Say) -> None:
     say(f"putting the build context together: {wheels} wheels as hard links")
 
 
+def _name_of(instruction: str) -> str:
+    """Name a step by what it is about: the folder of its wheels, or its first words."""
+    wheels = _WHEELS.search(instruction)
+    return wheels[1] if wheels else instruction[:70]
+
+
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
     """Run the build; tell of its steps, keep everything it says in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
@@ -188,8 +197,9 @@ def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
             for line in process.stdout or ():
                 file.write(line)
                 last.append(line.rstrip())
-                if " [" in line and line.startswith("#"):
-                    say(line.rstrip())
+                step = _STEP.match(line)
+                if step is not None:
+                    say(f"step {step[1]}: {_name_of(step[2])}")
         except BaseException:
             process.terminate()
             raise
