@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -117,6 +118,9 @@ def test_docker_loads_the_archive(built: Built, tar: Path) -> None:
         subprocess.run(["docker", "rmi", "--force", f"small:{CELL.slug}"], capture_output=True, check=False)
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # docker-py leaves its socket open
 def test_a_daemon_that_is_not_there_is_an_error_with_a_remedy(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -124,6 +128,8 @@ def test_a_daemon_that_is_not_there_is_an_error_with_a_remedy(
     with pytest.raises(EngineError) as caught:
         load(built.layout, "name:tag")
     assert "Start Docker" in caught.value.fix
+    del caught
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
