@@ -161,6 +161,8 @@ def declared(path: str, uv: Installed | None, our: Installed | None) -> str | No
         return LEFT_OUT[name]
     assert our is not None
     assert uv is not None, f"only we install {path}"
+    if name == "RECORD" and ".dist-info/" in path and uv.executable:
+        return "RECORD is executable for uv when the wheel's own was"
     assert our.executable == uv.executable, (
         f"{path} is executable for {'us' if our.executable else 'uv'} only"
     )
