@@ -105,9 +105,7 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
 
 def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     """Check a condition on a cell, apart from its drafter."""
-    return _holds(
-        condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
-    )
+    return _holds(condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch])
 
 
 def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:

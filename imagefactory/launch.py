@@ -48,7 +48,9 @@ def describe(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen, k
     """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
-    mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
+    mod_variables = {
+        name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
+    }
     return Served(model, description, mod_variables | matrix.models[cell.model].serve.env)
 
 

@@ -63,7 +63,9 @@ def _finished_build(project: Project, plan: Plan) -> LiveDisplay:
 
 
 def _svg(renderable: RenderableType, name: str, title: str) -> str:
-    console = Console(record=True, width=WIDTH, height=100, file=io.StringIO(), force_terminal=True, highlight=False)
+    console = Console(
+        record=True, width=WIDTH, height=100, file=io.StringIO(), force_terminal=True, highlight=False
+    )
     console.print(renderable)
     return console.export_svg(title=title, unique_id=name)
 

@@ -62,7 +62,9 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
         from imagefactory.layers.mods import mod_entries  # noqa: PLC0415 - needs the mods' whole machinery
 
         wheels = {item.name: files[item.sha256] for item in layer.inputs}
-        yield from ((f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels, environment))
+        yield from (
+            (f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels, environment)
+        )
         return
     without = layer.settings.get("without", {})
     rehash = layer.settings.get("rehash", ())

@@ -144,7 +144,9 @@ def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
 
 # An index page (PEP 503) is a flat list of anchors. A real HTML parser spends half a minute of processor time
 # on the 200 pages of one lock; these expressions take a second. Quoted attributes may hold a bare ">".
-_ANCHOR = re.compile(r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE)
+_ANCHOR = re.compile(
+    r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE
+)
 _HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
 
 
