@@ -52,8 +52,8 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
     ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", MatrixError, "Did you mean model"),
     (
-        "    draft: optional\n    serve:\n      quantization",
-        "    draft: sometimes\n    serve:\n      quantization",
+        "    draft: optional\n    # Weights as fp8",
+        "    draft: sometimes\n    # Weights as fp8",
         MatrixError,
         "required",
     ),
