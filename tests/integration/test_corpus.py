@@ -150,7 +150,9 @@ def assert_same(theirs: dict[str, Installed], ours: dict[str, Installed]) -> dic
     return met
 
 
-def declared(path: str, uv: Installed | None, our: Installed | None) -> str | None:
+def declared(  # noqa: PLR0911 - one for each declared difference
+    path: str, uv: Installed | None, our: Installed | None
+) -> str | None:
     """Name the declared difference that a path shows; None when both are the same, an assertion otherwise."""
     name = path.rpartition("/")[2]
     if our is None and uv is not None:
