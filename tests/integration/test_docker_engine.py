@@ -1,0 +1,114 @@
+"""Both engines build the same image, apart from what is declared: with a real daemon and the real wheels."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from imagefactory.build import build
+from imagefactory.cells import Cell
+from imagefactory.engines.differences import compare_named
+from imagefactory.engines.docker.build import DockerBuilt, build_with_docker
+from imagefactory.engines.docker.daemon import image_id
+from imagefactory.errors import FactoryError, ImageMissingError
+from imagefactory.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.small_factory import Silence
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+TINY = Cell("tiny", "0.32.0", "cpu", f"linux/{MACHINE}")
+
+
+def docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Take a copy of the checkout, so that nobody changes it between the two builds."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("imagefactory", "images", "locks", "mods"):
+        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    matrix = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+    # Another name, so that the images of whoever runs this stay as they are.
+    (root / "matrix.yaml").write_text(matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1), "utf-8")
+    project = Project(root)
+    if not project.is_locked(TINY):
+        pytest.skip(f"tiny/cpu is not locked for {TINY.platform}")
+    return project
+
+
+@pytest.fixture(scope="module")
+def by_docker(project: Project) -> Iterator[DockerBuilt]:
+    made = build_with_docker(project, TINY, Silence(), lambda _: None)
+    yield made
+    docker("image", "rm", "--force", made.name)
+
+
+def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
+    project: Project, by_docker: DockerBuilt
+) -> None:
+    [embedded] = build(project, [TINY], Silence(), lambda _: None, record=False)
+    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.name)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    assert declared
+
+
+def test_the_image_says_of_itself_what_the_plan_says(by_docker: DockerBuilt) -> None:
+    config = json.loads(docker("image", "inspect", by_docker.id))[0]["Config"]
+    plan = by_docker.plan
+    assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
+    assert config["Healthcheck"] == plan.config.healthcheck
+    assert config["Entrypoint"] == list(plan.config.entrypoint)
+
+
+def test_its_programs_run(by_docker: DockerBuilt) -> None:
+    said = docker("run", "--rm", "--entrypoint", "vllm", by_docker.name, "--version")
+    assert said.split()[-1].startswith("0.32.0")
+
+
+def test_a_second_build_finds_every_step_done(project: Project, by_docker: DockerBuilt) -> None:
+    again = build_with_docker(project, TINY, Silence(), lambda _: None)
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    steps = [line for line in log.splitlines() if " RUN --mount" in line and line.startswith("#")]
+    assert len(steps) == log.count("uv pip install")
+    assert log.count(" CACHED") >= len(steps)
+    assert image_id(again.name) == again.id == by_docker.id
+
+
+def test_nothing_of_the_context_is_left(project: Project, by_docker: DockerBuilt) -> None:
+    assert by_docker
+    assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
+        "Dockerfile"
+    ]
+    assert not (project.build_folder(TINY) / "context").exists()
+
+
+def test_an_image_that_is_not_there_is_a_clear_error(project: Project) -> None:
+    with pytest.raises(ImageMissingError, match="no/such:image"):
+        compare_named(project, "no/such:image", "no/such:image")
+
+
+def test_a_daemon_that_is_not_there_is_a_clear_error() -> None:
+    command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
+    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 65
+    assert "The Docker daemon does not answer." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_builder_that_is_not_there_is_a_clear_error(project: Project) -> None:
+    with pytest.raises(FactoryError) as caught:
+        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+    assert caught.value.exit_code in (100, 101)  # without buildx there are no builders at all
