@@ -45,6 +45,7 @@ def test_of_two_platforms_the_one_of_this_computer_is_meant(
 def test_globs_name_several_and_leave_out_what_is_excluded(matrix: Matrix) -> None:
     assert {cell.model for cell in select(matrix, ["qwen*"])} == {
         "qwen3.5-27b-nvfp4",
+        "qwen3.5-27b-nvfp4-tq",
         "qwen3.5-35b-a3b-int4",
         "qwen3-coder-next-nvfp4",
     }
