@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from imagefactory.layers.records import read_blob_record
-from imagefactory.plan import Layer, Plan
+from imagefactory.plan import Layer, Plan, Settings
 from imagefactory.store import Store
 
 LAST_PLAN = "plan.json"
@@ -81,9 +82,23 @@ def _why(old: Layer, new: Layer) -> list[str]:
     reasons += [
         f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
     ]
-    if old.settings != new.settings:
+    if new.kind == "mod" and old.settings != new.settings:
+        reasons += _differing_mods(old.settings, new.settings)
+    elif old.settings != new.settings:
         reasons.append(f"settings: {_differing(old.settings, new.settings)}")
     return reasons or ["the order of its inputs"]
+
+
+def _differing_mods(old: Settings, new: Settings) -> list[str]:
+    """Name the mods of a chain that are not what they were; their whole text would say less."""
+    before, after = (
+        {link["manifest"]["name"]: link for link in cast("list[dict[str, Any]]", settings["chain"])}
+        for settings in (old, new)
+    )
+    reasons = [f"mods/{name} is not applied before it any more" for name in before if name not in after]
+    reasons += [f"mods/{name} is applied before it now" for name in after if name not in before]
+    reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]
+    return reasons or ["the wheels that its mods change"]
 
 
 def _differing(old: object, new: object) -> str:

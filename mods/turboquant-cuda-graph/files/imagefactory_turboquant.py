@@ -49,6 +49,6 @@ def register():
 
 def _number(environ, name, default, low, high):
     text = environ.get(name, str(default))
-    if not text.isdigit() or not low <= int(text) <= high:
+    if not text.isdecimal() or not low <= int(text) <= high:
         raise ValueError(f"{name} is {text!r}; it must be a number from {low} to {high}")
     return int(text)

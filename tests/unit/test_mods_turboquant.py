@@ -1,0 +1,167 @@
+"""The start of the TurboQuant plugin: off unless asked for, strict about its variables, once per process."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fixtures.checkouts import REPOSITORY
+
+FILES = REPOSITORY / "mods" / "turboquant-cuda-graph" / "files"
+
+
+@pytest.fixture
+def plugin() -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "imagefactory_turboquant", FILES / "imagefactory_turboquant.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class FakeVllm:
+    """A vllm whose worker notes what it loads, and a turboquant that notes what it hooks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[object] = []
+        self.hooked = 3
+        said = self.said
+
+        class Worker:
+            model_runner = "runner"
+
+            def load_model(self, *args: object, **kwargs: object) -> str:
+                said.append(("load", args, kwargs))
+                return "loaded"
+
+        def install_hooks(runner: object, **settings: object) -> int:
+            said.append(("hooks", runner, settings))
+            return self.hooked
+
+        self.worker: Any = Worker
+        modules: dict[str, dict[str, Any]] = {
+            "vllm": {},
+            "vllm.v1": {},
+            "vllm.v1.worker": {},
+            "vllm.v1.worker.gpu_worker": {"Worker": Worker},
+            "turboquant": {},
+            "turboquant.integration": {},
+            "turboquant.integration.vllm": {"install_hooks": install_hooks},
+        }
+        for name, content in modules.items():
+            module = ModuleType(name)
+            vars(module).update(content)
+            monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVllm:
+    for name in ("ENABLE_TURBOQUANT", "TQ_MODE", "TQ_KEY_BITS"):
+        monkeypatch.delenv(name, raising=False)
+    return FakeVllm(monkeypatch)
+
+
+DEFAULTS = {"mode": "hybrid", "key_bits": 4, "value_bits": 3, "ring_capacity": 128, "initial_layers_count": 4}
+
+
+def test_the_defaults_are_those_of_the_documentation(plugin: Any) -> None:
+    assert plugin.settings({}) == DEFAULTS
+
+
+def test_every_variable_has_its_setting(plugin: Any) -> None:
+    given = {
+        "TQ_MODE": "capture_only",
+        "TQ_KEY_BITS": "3",
+        "TQ_VALUE_BITS": "2",
+        "TQ_RING_CAPACITY": "64",
+        "TQ_INITIAL_LAYERS": "0",
+    }
+    assert plugin.settings(given) == {
+        "mode": "capture_only",
+        "key_bits": 3,
+        "value_bits": 2,
+        "ring_capacity": 64,
+        "initial_layers_count": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("TQ_MODE", "fast", "TQ_MODE is 'fast'; it must be one of off, capture_only, hybrid, full_tq"),
+        ("TQ_KEY_BITS", "5", "TQ_KEY_BITS is '5'; it must be a number from 2 to 4"),
+        ("TQ_VALUE_BITS", "", "TQ_VALUE_BITS is ''; it must be a number from 2 to 4"),
+        ("TQ_RING_CAPACITY", "many", "TQ_RING_CAPACITY is 'many'; it must be a number from 1 to 65536"),
+        ("TQ_INITIAL_LAYERS", "-1", "TQ_INITIAL_LAYERS is '-1'; it must be a number from 0 to 1000"),
+        ("TQ_KEY_BITS", "\u00b2", "it must be a number from 2 to 4"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(plugin: Any, name: str, value: str, said: str) -> None:
+    with pytest.raises(ValueError, match=name) as caught:
+        plugin.settings({name: value})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, "0", "", "no", "off"])
+def test_it_is_off_unless_asked_for(
+    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("ENABLE_TURBOQUANT", value)
+    original = vllm.worker.load_model
+    plugin.register()
+    assert vllm.worker.load_model is original
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES"])
+def test_the_hooks_are_installed_as_soon_as_the_model_is_loaded(
+    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("ENABLE_TURBOQUANT", value)
+    monkeypatch.setenv("TQ_KEY_BITS", "3")
+    plugin.register()
+    assert vllm.worker().load_model("a", b=1) == "loaded"
+    assert vllm.said == [("load", ("a",), {"b": 1}), ("hooks", "runner", {**DEFAULTS, "key_bits": 3})]
+
+
+def test_a_process_that_loads_its_plugins_twice_is_hooked_once(
+    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+    plugin.register()
+    plugin.register()
+    vllm.worker().load_model()
+    assert len(vllm.said) == 2
+
+
+def test_a_wrong_variable_stops_the_start(
+    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+    monkeypatch.setenv("TQ_MODE", "fast")
+    with pytest.raises(ValueError, match="TQ_MODE"):
+        plugin.register()
+    assert vllm.said == []
+
+
+def test_a_model_without_layers_to_compress_stops_the_start(
+    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+    vllm.hooked = 0
+    plugin.register()
+    with pytest.raises(RuntimeError, match="no attention layer to compress"):
+        vllm.worker().load_model()
+
+
+def test_vllm_finds_it_by_its_entry_point() -> None:
+    assert (FILES / "entry_points.txt").read_text() == (
+        "[vllm.general_plugins]\nimagefactory_turboquant = imagefactory_turboquant:register\n"
+    )
