@@ -18,6 +18,7 @@ from imagefactory.engines.differences import compare_named
 from imagefactory.engines.docker.build import DockerBuilt, build_with_docker
 from imagefactory.engines.docker.daemon import image_id
 from imagefactory.errors import FactoryError, ImageMissingError
+from imagefactory.mods.authoring import scaffold
 from imagefactory.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import Silence
@@ -38,8 +39,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for name in ("imagefactory", "images", "locks", "mods"):
         shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     matrix = (REPOSITORY / "matrix.yaml").read_text("utf-8")
-    # Another name, so that the images of whoever runs this stay as they are.
-    (root / "matrix.yaml").write_text(matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1), "utf-8")
+    # Another name, so that the images of whoever runs this stay as they are; and a mod, which tiny has none of.
+    matrix = matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1)
+    matrix = matrix.replace("    generated: tiny\n", "    generated: tiny\n    mods: [note]\n", 1)
+    (root / "matrix.yaml").write_text(matrix, "utf-8")
+    scaffold(Project(root), "note")
     project = Project(root)
     if not project.is_locked(TINY):
         pytest.skip(f"tiny/cpu is not locked for {TINY.platform}")
@@ -60,6 +64,7 @@ def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
     unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.name)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared
+    assert "mod" in [layer.kind for layer in by_docker.plan.layers]
 
 
 def test_the_image_says_of_itself_what_the_plan_says(by_docker: DockerBuilt) -> None:
@@ -71,8 +76,10 @@ def test_the_image_says_of_itself_what_the_plan_says(by_docker: DockerBuilt) -> 
 
 
 def test_its_programs_run(by_docker: DockerBuilt) -> None:
-    said = docker("run", "--rm", "--entrypoint", "vllm", by_docker.name, "--version")
-    assert said.split()[-1].startswith("0.32.0")
+    assert "Running uvicorn" in docker("run", "--rm", "--entrypoint", "uvicorn", by_docker.name, "--version")
+    ask = "from importlib.metadata import version; print(version('vllm'))"
+    said = docker("run", "--rm", "--entrypoint", "/opt/venv/bin/python3", by_docker.name, "-c", ask)
+    assert said == "0.32.0+cpu\n"
 
 
 def test_a_second_build_finds_every_step_done(project: Project, by_docker: DockerBuilt) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import json
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import DockerException
 
 from imagefactory.cells import Cell
 from imagefactory.compare import Difference, diff_images
@@ -196,12 +196,14 @@ def test_a_daemon_says_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert daemon.ask() == daemon.Daemon("20.10.24+dfsg1", "arm64")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # docker-py forgets its socket
 def test_without_a_daemon_there_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    def fail(**_: object) -> None:
+        raise DockerException("Connection refused")
+
+    monkeypatch.setattr("docker.from_env", fail)
     with pytest.raises(EngineError, match="does not answer") as caught:
         daemon.ask()
-    gc.collect()
+    assert caught.value.why == "Connection refused"
     assert "embedded" in caught.value.fix
 
 
