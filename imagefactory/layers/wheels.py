@@ -16,17 +16,17 @@ import re
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Literal
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipExtFile, ZipFile, ZipInfo
+from typing import BinaryIO, Literal, cast
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from installer import install
 from installer.destinations import WheelDestination
 from installer.exceptions import InstallerError
-from installer.records import InvalidRecordEntry, RecordEntry, parse_record_file
-from installer.sources import WheelFile
+from installer.records import Hash, InvalidRecordEntry, RecordEntry, parse_record_file
+from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
@@ -38,7 +38,9 @@ INSTALLER = b"imagefactory\n"
 MAX_UNPACKED = 32 * 1024**3
 """More than any wheel has; an archive that claims to unpack to more is a bomb."""
 _LOCAL_HEADER = 30
-_SPACE = 0x20
+_UTF8_NAME, _ENCRYPTED = 0x800, 0x61
+_NOWHERE = frozenset({"", ".", ".."})
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _NOT_THE_WHEELS_TO_SAY = ("INSTALLER", "REQUESTED", "direct_url.json")
 """Metadata that tells how something was installed. Who installs writes them, or leaves them out."""
 _MODE = {True: 0o755, False: 0o644}
@@ -176,13 +178,14 @@ class _Installation(WheelDestination):
     ) -> RecordEntry:
         """Take a file as it is in the wheel, or as `installer` made it."""
         name = os.fspath(path)
-        if not isinstance(stream, ZipExtFile):
+        member: object = stream
+        if not isinstance(member, _Member):
             return self._add(scheme, name, Bytes(stream.read()), executable=is_executable)
-        content = self._content(self.archive.getinfo(stream.name))
+        content = self._content(member.info)
         if name in {f"{self.metadata}/{file}" for file in _NOT_THE_WHEELS_TO_SAY}:
             return _record_entry(name, content)
         if scheme == "scripts":
-            script = stream.read()
+            script = self.archive.read(member.info)
             if sha256_of(script) != content.sha256:
                 raise _bad(self.file, f"the script {name} is not what its RECORD says")
             script = _own_interpreter(script, self.environment)
@@ -222,12 +225,14 @@ class _Installation(WheelDestination):
 
     def _content(self, info: ZipInfo) -> RawSlice | DeflatedSlice:
         """Point at a member's bytes in the wheel; nothing is read yet."""
-        local = os.pread(self.descriptor, _LOCAL_HEADER, info.header_offset)
-        if len(local) < _LOCAL_HEADER or not local.startswith(b"PK\x03\x04"):
+        name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_NAME else "cp437")
+        local = os.pread(self.descriptor, _LOCAL_HEADER + len(name), info.header_offset)
+        length = int.from_bytes(local[26:28], "little")
+        if not local.startswith(b"PK\x03\x04") or length != len(name) or local[_LOCAL_HEADER:] != name:
             raise _bad(self.file, f"the member {info.filename} has no local header")
-        name_length = int.from_bytes(local[26:28], "little")
-        extra_length = int.from_bytes(local[28:30], "little")
-        offset = info.header_offset + _LOCAL_HEADER + name_length + extra_length
+        if info.flag_bits & _ENCRYPTED:
+            raise _bad(self.file, f"the member {info.filename} is encrypted or patched")
+        offset = info.header_offset + _LOCAL_HEADER + length + int.from_bytes(local[28:30], "little")
         promised = self._promised_sha256(info.filename)
         if info.compress_type == ZIP_DEFLATED:
             return DeflatedSlice(self.path, offset, info.compress_size, info.CRC, info.file_size, promised)
@@ -239,23 +244,21 @@ class _Installation(WheelDestination):
         if self.rehash:
             with self.archive.open(member) as file:
                 return Sha256(hashlib.file_digest(file, "sha256").hexdigest())  # type: ignore[arg-type]
-        entry = self.records.get(member)
-        if entry is None or entry.hash_ is None or entry.hash_.name != "sha256":
+        algorithm, _, value = self.records.get(member, "").partition("=")
+        if algorithm != "sha256":
             raise _bad(self.file, f"RECORD has no sha256 for {member}")
-        padded = entry.hash_.value + "=" * (-len(entry.hash_.value) % 4)
-        return Sha256(base64.urlsafe_b64decode(padded).hex())
+        return Sha256(base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex())
 
     def _refuse_unsafe_members(self) -> None:
         seen: set[str] = set()
         unpacked = 0
         for info in self.archive.infolist():
             name, mode = info.filename, info.external_attr >> 16
-            parts = name.removesuffix("/").split("/")
-            if name.startswith("/") or "\\" in name or not {"", ".", ".."}.isdisjoint(parts):
+            if not _NOWHERE.isdisjoint(name.removesuffix("/").split("/")) or "\\" in name:
                 raise _bad(self.file, f"the path {name!r} leaves the environment")
-            if any(ord(character) < _SPACE for character in name):
+            if _CONTROL.search(name):
                 raise _bad(self.file, f"the path {name!r} has control characters in it")
-            if any(part.startswith(".wh.") for part in parts):
+            if "/.wh." in f"/{name}":
                 raise _bad(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
                 raise _bad(self.file, f"the member {name} is a link or a device; wheels hold files only")
@@ -274,10 +277,32 @@ class _Source(WheelFile):
         archive.filename = file
         super().__init__(archive)
 
+    @property
+    def dist_info_filenames(self) -> list[str]:
+        """Name the files of the metadata folder."""
+        folder = f"{self.dist_info_dir}/"
+        names = self._zipfile.namelist()
+        return [name.removeprefix(folder) for name in names if name.startswith(folder) and name[-1] != "/"]
 
-def _promised(source: WheelFile) -> Mapping[str, RecordEntry]:
-    rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
-    return {row[0]: RecordEntry.from_elements(*row) for row in rows}
+    def get_contents(self) -> Iterator[WheelContentElement]:
+        """Give the members without opening them: there are tens of thousands, and few are read here."""
+        for info in self._zipfile.infolist():
+            if not info.is_dir():
+                mode = info.external_attr >> 16
+                executable = bool(mode and stat.S_ISREG(mode) and mode & 0o111)
+                yield (info.filename, "", ""), cast("BinaryIO", _Member(info)), executable
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """Stands where `installer` would have an open file."""
+
+    info: ZipInfo
+
+
+def _promised(source: WheelFile) -> Mapping[str, str]:
+    """Read the hashes of RECORD."""
+    return {row[0]: row[1] for row in parse_record_file(source.read_dist_info("RECORD").splitlines())}
 
 
 def _own_interpreter(script: bytes, environment: Environment) -> bytes:
@@ -324,7 +349,8 @@ def _record_entry(name: str, content: Content) -> RecordEntry:
     digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
     if digest is None:
         raise ValueError(f"the file {name} has no hash")
-    return RecordEntry.from_elements(name, _record_hash(digest), str(content.size))
+    algorithm, _, value = _record_hash(digest).partition("=")
+    return RecordEntry(name, Hash(algorithm, value), content.size)
 
 
 def _record_hash(digest: Sha256) -> str:
