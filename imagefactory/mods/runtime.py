@@ -110,10 +110,18 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
         _write_all(_contents(applied, done, installation))
-    return said + [
-        f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files"
-        for result in applied
-    ]
+    for result in applied:
+        said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
+        said += _left_to_do(result.mod)
+    return said
+
+
+def _left_to_do(mod: Mod) -> list[str]:
+    """Say what an image that is built with the mod also sets; files are all that can be changed here."""
+    settings = mod.manifest.settings
+    needed = [f"{name}={value}" for name, value in settings.env.items()]
+    needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
+    return [f"{mod.name}: also needs {' '.join(needed)}"] if needed else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ import pytest
 from packaging.version import Version
 
 from imagefactory.build import Built
-from imagefactory.errors import AnchorError, ModConflictError, ModNotApplicableError
+from imagefactory.errors import AnchorError, ModClaimError, ModConflictError, ModNotApplicableError
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.check import check_mods
@@ -23,7 +23,7 @@ from imagefactory.mods.table import markdown, read_table
 from imagefactory.mods.trees import Trees
 from imagefactory.plan import Layer
 from imagefactory.project import Project
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, line_of, manifest, write_mod
 from tests.fixtures.small_factory import CELL, SmallFactory, noise, small_wheels, solid
 from tests.fixtures.wheels import make_wheel
@@ -267,6 +267,28 @@ def test_the_whole_table_comes_from_the_cache_the_second_time(project: Project) 
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(result) for result in first]
+
+
+@pytest.mark.network
+def test_the_command_fails_when_a_claim_does_not_hold_and_shows_the_place(factory_checkout: Checkout) -> None:
+    good = factory_checkout.invoke("mods.check", "--name", "eagle3-marker", "--json")
+    assert good.returncode == 0, good.stderr
+    assert [result["status"] for result in json.loads(good.stdout)] == [
+        "applies",
+        "applies",
+        *["upstream"] * 3,
+    ]
+    path = factory_checkout.root / "mods" / "eagle3-marker" / "mod.yaml"
+    path.write_text(
+        path.read_text()
+        .replace('upstreamed_in: "0.24.0"', 'upstreamed_in: "0.28.0"')
+        .replace("<0.24", "<0.28")
+    )
+    bad = factory_checkout.invoke("mods.check", "--name", "eagle3-marker", "--markdown")
+    assert bad.returncode == ModClaimError.exit_code
+    assert "| applies | applies | conflict | upstream since 0.28.0 | upstream since 0.28.0 |" in bad.stdout
+    assert "eagle3-marker on 0.24.0: " in bad.stderr
+    assert "mods/eagle3-marker/mod.yaml:" in bad.stderr
 
 
 @pytest.mark.network

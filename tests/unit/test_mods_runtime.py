@@ -129,6 +129,11 @@ def test_the_record_of_the_package_lists_changed_and_added_files(here: Installat
     assert (here.shared / "mods" / "t.jinja").read_text() == "new = 1\n"
 
 
+def test_settings_that_a_build_would_make_are_named(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("m", settings={"env": {"FAST": "1"}, "flags": {"chat_template": "/t.jinja"}}))
+    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs FAST=1 --chat-template /t.jinja"]
+
+
 def test_a_restarted_container_is_left_alone(here: Installation, mods: Path) -> None:
     write_mod(mods, one("a"))
     write_mod(mods, one("b", "two = 2\n"))
