@@ -435,8 +435,8 @@ def doctor(context: Context) -> None:
 
 @command()
 def docs(context: Context) -> None:
-    """Write the generated parts of the documentation anew: settings tables and pictures."""
-    from imagefactory import pictures
+    """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
+    from imagefactory import pictures, readme
     from imagefactory.mods.check import check_mods
     from imagefactory.plan import make_plan
     from imagefactory.project import Project
@@ -445,7 +445,9 @@ def docs(context: Context) -> None:
 
     project = Project(ROOT)
     cell = select_one(project.matrix, next(iter(project.matrix.models)))
-    drawn = pictures.draw(project, make_plan(project, cell), check_mods(project))
+    plan = make_plan(project, cell)
+    drawn = pictures.draw(project, plan, check_mods(project))
+    print(readme.write_digest(project, plan, ROOT / "README.md") or f"build {cell} to know its digest")
     for path in (*document.update(ROOT), *pictures.write(ROOT / "docs" / "pictures", drawn)):
         print(path.relative_to(ROOT))
 

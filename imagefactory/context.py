@@ -308,6 +308,10 @@ def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(read_content(entry.content))
             os.utime(path, (MTIME, MTIME))
+        elif entry.kind is Kind.SYMLINK:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.symlink_to(entry.target)
+            continue
         else:
-            raise ValueError(f"{entry.path}: only files and folders are copied into an image")
+            raise ValueError(f"{entry.path}: hard links are not copied into an image")
         path.chmod(stat.S_IMODE(entry.mode))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagefactory.cells import Cell, usable_drafters
+from imagefactory.layers.cuda import CUDA_HOME
 from imagefactory.layers.serve import MODS_AT_START
 from imagefactory.locks import Kernels, ModelLock
 from imagefactory.matrix import Drafter, Matrix
@@ -28,6 +29,8 @@ class Served:
     """settings.json: every setting with this image's default."""
     extra: dict[str, str]
     """Variables that the model's or a mod's settings ask for."""
+    compiles: bool = False
+    """Whether the image has a CUDA compiler for kernels that are made at run time."""
 
     def settings(self) -> dict[str, object]:
         """Give the model layer's settings."""
@@ -40,18 +43,28 @@ class Served:
             "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "VIRTUAL_ENV": f"/{VENV}",
         }
+        if self.compiles:
+            fixed |= {"CUDA_HOME": f"/{CUDA_HOME}", "PATH": f"{fixed['PATH']}:/{CUDA_HOME}/bin"}
         merged = fixed | cache_environment() | image_environment(self.description) | self.extra
         return dict(sorted(merged.items()))
 
 
-def describe(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen, kernels: Kernels) -> Served:
+def describe(
+    matrix: Matrix,
+    cell: Cell,
+    revisions: ModelLock,
+    chosen: Chosen,
+    kernels: Kernels,
+    *,
+    compiles: bool = False,
+) -> Served:
     """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
     mod_variables = {
         name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
     }
-    return Served(model, description, mod_variables | matrix.models[cell.model].serve.env)
+    return Served(model, description, mod_variables | matrix.models[cell.model].serve.env, compiles)
 
 
 def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
         f"vllm.{cell.vllm}": checksum(matrix.vllm[cell.vllm].model_dump(mode="json")),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
-                mode="json", include={"distribution", "indexes", "local_versions", "without", "base"}
+                mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
             )
         ),
         f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),

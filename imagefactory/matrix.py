@@ -131,6 +131,8 @@ class Arch(_Model):
     """Package indexes beyond the configured one."""
     local_versions: list[Name] = []
     """Local version labels (torch 2.13.0+cpu) that it accepts; builds for other hardware hide there."""
+    also: list[str] = []
+    """Requirements beyond vLLM's own."""
     without: list[Distribution] = []
     """Requirements of vLLM that are left out on this arch."""
 

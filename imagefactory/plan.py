@@ -16,6 +16,7 @@ from imagefactory.cells import Cell, buildable, usable_drafters
 from imagefactory.content import Sha256, checksum, sha256_of
 from imagefactory.errors import ModNotApplicableError, TooManyLayersError
 from imagefactory.launch import Served, describe
+from imagefactory.layers.cuda import COMPILER
 from imagefactory.layers.serve import serve_files
 from imagefactory.locks import BaseLock, Kernels, LockedWheel, WheelLock
 from imagefactory.matrix import Matrix
@@ -102,11 +103,11 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     """Work out the layers and the configuration of a cell's image."""
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
-    served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels)
+    served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
     layers = (
         base_layer(matrix, cell, base),
         *_wheel_layers(matrix, wheels),
-        serve_layer(project.root),
+        serve_layer(project.root, python=wheels.python if _compiles(wheels) else None),
         *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
         model_layer(cell, served),
     )
@@ -261,8 +262,15 @@ def model_layer(cell: Cell, served: Served) -> Layer:
     return _layer("model", cell.model, (), served.settings(), download=0, unpacked=0)
 
 
-def serve_layer(root: Path) -> Layer:
-    """Name the serve program by its files; they come from the checkout, like every other input by hash."""
+def _compiles(lock: WheelLock) -> bool:
+    return any(wheel.name == COMPILER for wheel in lock.wheels)
+
+
+def serve_layer(root: Path, *, python: str | None = None) -> Layer:
+    """Name the serve program by its files; they come from the checkout, like every other input by hash.
+
+    `python` is the version of the environment whose CUDA compiler is put in its usual place, where it has one.
+    """
     places = serve_files(root)
     contents = {name: (root / name).read_bytes() for name in places}
     size = sum(map(len, contents.values()))
@@ -270,7 +278,10 @@ def serve_layer(root: Path) -> Layer:
         "serve",
         "start-up",
         (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
-        {"files": dict(sorted(places.items()))},
+        {
+            "files": dict(sorted(places.items())),
+            **({"toolkit": {"python": python, "venv": VENV}} if python else {}),
+        },
         download=size,
         unpacked=size,
     )

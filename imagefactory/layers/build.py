@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from imagefactory.content import Sha256, sha256_of
+from imagefactory.layers.cuda import toolkit_links
 from imagefactory.layers.debian.policy import folder
 from imagefactory.layers.debian.tree import FACTORY
 from imagefactory.layers.environment import environment_entries
@@ -49,6 +50,9 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
         places = cast("Mapping[str, str]", layer.settings["files"])
         inputs = [(item.name, item.sha256) for item in layer.inputs]
         yield from ((FACTORY, entry) for entry in serve_entries(places, inputs, files))
+        toolkit = layer.settings.get("toolkit")
+        if isinstance(toolkit, dict):
+            yield from ((FACTORY, entry) for entry in toolkit_links(toolkit["venv"], toolkit["python"]))
         return
     environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
     if layer.kind == "base":
@@ -116,7 +120,7 @@ def _fingerprint(entry: Entry) -> object:
 
 def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress) -> Blob:
     temporary = scratch / "blob"
-    with translating_disk_full(temporary), temporary.open("wb", buffering=4 * 1024 * 1024) as file:
+    with translating_disk_full(temporary), temporary.open("wb", buffering=0) as file:
         writer = LayerBlob(file)
         try:
             reported = 0

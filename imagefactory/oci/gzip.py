@@ -83,8 +83,10 @@ class LayerBlob:
 
     def _emit(self, data: bytes) -> None:
         self._compressed.update(data)
-        self._file.write(data)
         self.size += len(data)
+        left = memoryview(data)
+        while left:  # an unbuffered file may take a part of it
+            left = left[self._file.write(left) :]
 
     def _compress(self, data: bytes) -> None:
         stream = deflate.deflate_compress(data, COMPRESSION_LEVEL)

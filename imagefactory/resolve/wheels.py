@@ -124,7 +124,8 @@ def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[Locked
 
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
-        wanted.write_text(f"{request.arch.distribution}=={request.release}\n")
+        requirements = [f"{request.arch.distribution}=={request.release}", *request.arch.also]
+        wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
         # A requirement that never holds is uv's way to leave a package and all it drags in out.
         overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
         pins.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in keep))

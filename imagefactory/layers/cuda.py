@@ -1,0 +1,36 @@
+"""A CUDA toolkit in its usual place, made of links to the wheels that hold it.
+
+vLLM, FlashInfer and Triton compile kernels at run time and look for nvcc and its libraries the way an installed
+toolkit lays them out: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, in
+site-packages/nvidia/cu13, in lib, with versions only.
+"""
+
+from __future__ import annotations
+
+from imagefactory.oci.entry import Entry, ImagePath, Kind
+
+COMPILER = "nvidia-cuda-nvcc"
+"""The wheel whose presence makes an image able to compile."""
+CUDA_HOME = "usr/local/cuda"
+_LIBRARIES = {
+    "cublas": 13,
+    "cublasLt": 13,
+    "cudart": 13,
+    "cufft": 12,
+    "curand": 10,
+    "cusolver": 12,
+    "cusparse": 12,
+    "nvJitLink": 13,
+    "nvrtc": 13,
+}
+"""The libraries of CUDA 13 and their major versions."""
+
+
+def toolkit_links(venv: str, python: str) -> list[Entry]:
+    """List the links that make the wheels look like a toolkit."""
+    wheels = f"{venv}/lib/python{python}/site-packages/nvidia/cu13"
+    links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
+    links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
+    return [
+        Entry(ImagePath(path), Kind.SYMLINK, 0o777, target=target) for path, target in sorted(links.items())
+    ]
