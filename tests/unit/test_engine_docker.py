@@ -24,7 +24,7 @@ from imagefactory.engines import engine_named
 from imagefactory.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.engines.docker import daemon
 from imagefactory.engines.docker.build import _run, build_with_docker
-from imagefactory.engines.docker.command import Builder, build_arguments, find_builder
+from imagefactory.engines.docker.command import Builder, build_arguments, find_builder, refuse_unsupported
 from imagefactory.engines.docker.saved import open_saved
 from imagefactory.errors import (
     BuilderMissingError,
@@ -175,7 +175,8 @@ def test_a_name_is_a_cache_in_a_registry_and_anything_else_is_taken_as_it_is() -
 def test_without_buildx_a_cache_can_be_read_and_not_written() -> None:
     assert "--cache-from r/cache" in shlex.join(arguments(OLD, cache_from=["r/cache"]))
     with pytest.raises(EngineTooOldError, match="--cache-to"):
-        arguments(OLD, cache_to=["r/cache"])
+        refuse_unsupported(OLD, ["r/cache"])
+    refuse_unsupported(NEW, ["r/cache"])
 
 
 def a_daemon(version: str, machine: str) -> SimpleNamespace:

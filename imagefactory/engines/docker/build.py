@@ -15,7 +15,7 @@ from imagefactory.content import Sha256
 from imagefactory.context import BuildContext, Locked
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.docker import daemon
-from imagefactory.engines.docker.command import Builder, build_arguments, find_builder
+from imagefactory.engines.docker.command import Builder, build_arguments, find_builder, refuse_unsupported
 from imagefactory.engines.embedded import build_layers
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors import ImageBuildError
@@ -68,6 +68,7 @@ def build_with_docker(
     """Build the image of a cell from its rendered Dockerfile."""
     plan = make_plan(project, cell)
     way = find_builder(builder, cell.platform)
+    refuse_unsupported(way, cache_to)
     engine = daemon.ask()
     if not way.buildx:
         daemon.refuse_foreign(engine, cell.platform)

@@ -69,6 +69,17 @@ def find_builder(name: str | None, platform: str) -> Builder:
     )
 
 
+def refuse_unsupported(builder: Builder, cache_to: Sequence[str]) -> None:
+    """Refuse options that only buildx has, before anything is done."""
+    if cache_to and not builder.buildx:
+        raise EngineTooOldError(
+            "--cache-to needs buildx, which this Docker does not have.",
+            where=builder.command[0],
+            why="`docker build` can read a build cache from a registry, and not write one.",
+            fix="Install the docker-buildx plugin, or leave --cache-to out.",
+        )
+
+
 def build_arguments(
     builder: Builder,
     *,
@@ -103,13 +114,6 @@ def build_arguments(
         arguments += ["--build-context", f"{base[0]}=oci-layout://{base[1]}"]
     for reference in cache_from:
         arguments += ["--cache-from", _cache(reference, "") if builder.buildx else reference]
-    if cache_to and not builder.buildx:
-        raise EngineTooOldError(
-            "--cache-to needs buildx, which this Docker does not have.",
-            where=builder.command[0],
-            why="`docker build` can read a build cache from a registry, and not write one.",
-            fix="Install the docker-buildx plugin, or leave --cache-to out.",
-        )
     for reference in cache_to:
         arguments += ["--cache-to", _cache(reference, ",mode=max")]
     return [*arguments, str(context)]
