@@ -125,15 +125,11 @@ class Tree:
     entries: Sequence[Entry]
 
     def describe(self) -> list[dict[str, Any]]:
-        """List the files."""
+        """List the files and links."""
         return [
-            {
-                "path": f"{self.folder}/{entry.path}",
-                "from": self.origin,
-                "sha256": sha256_of(read_content(entry.content)),
-            }
+            {"path": f"{self.folder}/{entry.path}", "from": self.origin, **_identity(entry)}
             for entry in sorted(self.entries, key=lambda entry: entry.path)
-            if entry.content is not None
+            if entry.kind is not Kind.DIRECTORY
         ]
 
     def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
@@ -298,20 +294,26 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
     return step, pieces
 
 
+def _identity(entry: Entry) -> dict[str, str]:
+    """Say what an entry is: content by its hash, a link by where it points."""
+    if entry.content is None:
+        return {"link_to": entry.target}
+    return {"sha256": sha256_of(read_content(entry.content))}
+
+
 def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
-    """Write files and folders as they are to be in the image; COPY keeps their modes and times."""
+    """Write files, folders and links as they are to be in the image; COPY keeps their modes and times."""
+    folder.mkdir(parents=True, exist_ok=True)
     for entry in complete(entries, owner="the build context", folder_of=folder_attributes):
         path = folder / entry.path
-        if entry.kind is Kind.DIRECTORY:
-            path.mkdir(parents=True, exist_ok=True)
-        elif entry.kind is Kind.FILE and entry.content is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(read_content(entry.content))
-            os.utime(path, (MTIME, MTIME))
-        elif entry.kind is Kind.SYMLINK:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if entry.kind is Kind.SYMLINK:
             path.symlink_to(entry.target)
-            continue
+        elif entry.kind is Kind.DIRECTORY:
+            path.mkdir(parents=True, exist_ok=True)
+        elif entry.content is not None:
+            path.write_bytes(read_content(entry.content))
         else:
-            raise ValueError(f"{entry.path}: hard links are not copied into an image")
-        path.chmod(stat.S_IMODE(entry.mode))
+            raise ValueError(f"{entry.path}: a {entry.kind.value} cannot be copied into an image")
+        os.utime(path, (MTIME, MTIME), follow_symlinks=False)
+        if entry.kind is not Kind.SYMLINK:
+            path.chmod(stat.S_IMODE(entry.mode))

@@ -53,20 +53,27 @@ def finish() -> None:
         for note in notes:
             note.unlink(missing_ok=True)
         record.chmod(0o644)  # not the mode that it happens to have in the wheel
-    for folder, folders, files in os.walk(VENV, topdown=False):
-        if folder.endswith("/__pycache__"):
+    for name, folders, files in os.walk(VENV, topdown=False):
+        folder = Path(name)
+        if folder.name == "__pycache__":
             shutil.rmtree(folder)
-            continue
-        for name in [*files, *(name for name in folders if name != "__pycache__"), "."]:
-            path = Path(folder, name)
-            if path.lstat().st_mtime != TIME:
-                os.utime(path, (TIME, TIME), follow_symlinks=False)
+        elif _is_new(folder) and not any(folder.iterdir()):
+            folder.rmdir()  # a wheel may name a folder and put nothing into it
+        else:
+            links = [name for name in folders if (folder / name).is_symlink()]
+            for path in [*(folder / name for name in [*files, *links]), folder]:
+                if _is_new(path):
+                    os.utime(path, (TIME, TIME), follow_symlinks=False)
+
+
+def _is_new(path: Path) -> bool:
+    """Say whether something was put here in this layer; what is older has its final time already."""
+    return path.lstat().st_mtime != TIME
 
 
 def _new_records() -> list[Path]:
-    """List what was installed in this layer; what is older has its final time already."""
-    records = VENV.glob("lib/python*/site-packages/*.dist-info/RECORD")
-    return [record for record in records if record.stat().st_mtime != TIME]
+    """List what was installed in this layer."""
+    return [path for path in VENV.glob("lib/python*/site-packages/*.dist-info/RECORD") if _is_new(path)]
 
 
 def _remove_empty(folder: Path) -> None:

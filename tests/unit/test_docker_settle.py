@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from uv import find_uv_bin
@@ -123,6 +124,17 @@ def test_everything_has_one_time_and_no_trace_of_the_installer_is_left(
     record = (image.venv / SITE / "one-1.0.dist-info/RECORD").read_text()
     assert "REQUESTED" not in record
     assert "uv_cache.json" not in record
+
+
+def test_a_folder_that_a_wheel_names_and_leaves_empty_is_gone(
+    image: Image, wheel_factory: WheelFactory
+) -> None:
+    wheel = wheel_factory("one", files={"one/__init__.py": ""})
+    with ZipFile(wheel, "a") as archive:
+        archive.writestr("one/empty/deeper/", b"")
+    image.install(wheel)
+    image.settle("finish")
+    assert [path.name for path in (image.venv / SITE / "one").iterdir()] == ["__init__.py"]
 
 
 SHARED = f"{SITE}/shared/__init__.py"

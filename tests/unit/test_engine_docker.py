@@ -37,6 +37,7 @@ from imagefactory.errors import (
     SettingRefusedError,
     UnknownNameError,
 )
+from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
 from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.render import plan_context
@@ -401,6 +402,17 @@ def test_copied_files_have_the_modes_and_times_of_the_image(tmp_path: Path) -> N
     assert stat.S_IMODE(config.stat().st_mode) == 0o644
     assert stat.S_IMODE(config.parent.stat().st_mode) == 0o755
     assert config.stat().st_mtime == 315619200
+
+
+def test_links_are_copied_as_links(tmp_path: Path) -> None:
+    entries = [
+        Entry(ImagePath("usr/local/cuda"), Kind.SYMLINK, 0o777, target="/opt/cuda"),
+        Entry(ImagePath("opt/cuda/nvcc"), Kind.FILE, 0o755, Bytes(b"x")),
+    ]
+    tree = Tree("serve", "here", entries)
+    tree.put(tmp_path, Store(tmp_path / "store"))
+    assert (tmp_path / "serve/usr/local/cuda").readlink() == Path("/opt/cuda")
+    assert [file.get("link_to") for file in tree.describe()] == [None, "/opt/cuda"]
 
 
 def test_mods_are_described_by_what_they_are_made_from() -> None:

@@ -108,7 +108,7 @@ def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
     assert [file["path"] for file in files] == sorted({file["path"] for file in files})
     for file in files:
         assert file["from"]
-        assert len({"sha256", "made_from", "not_locked"} & file.keys()) == 1, file
+        assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
 
 
 def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> None:

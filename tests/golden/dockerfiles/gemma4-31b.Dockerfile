@@ -246,6 +246,7 @@ COPY model/ /
 ENV ATTENTION_BACKEND="triton_attn" \
     CHECKS="enforce" \
     CUDA_CACHE_PATH="/var/cache/imagefactory/cuda" \
+    CUDA_HOME="/usr/local/cuda" \
     DFLASH_DRAFTER="z-lab/gemma-4-31B-it-DFlash" \
     DFLASH_NUM_SPEC_TOKENS="15" \
     DRAFT_ATTENTION_BACKEND="flash_attn" \
@@ -261,7 +262,7 @@ ENV ATTENTION_BACKEND="triton_attn" \
     MAX_NUM_BATCHED_TOKENS="16384" \
     MODEL="google/gemma-4-31B-it" \
     MODS_PATH="/mods" \
-    PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+    PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/cuda/bin" \
     PORT="8000" \
     PYTHONPYCACHEPREFIX="/var/cache/imagefactory/pycache" \
     QUANTIZATION="fp8" \
