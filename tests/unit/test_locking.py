@@ -35,11 +35,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def index(
     simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> SimpleIndex:
-    """Serve a vLLM that needs two more packages."""
+    """Serve a vLLM that needs two more packages, and the compiler that the arch asks for."""
     simple_index.add(
         wheel_factory("vllm", "0.32.0", requires=["torch==2.0", "small>=1"]),
         wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
         wheel_factory("small", "1.0"),
+        wheel_factory("nvidia-cuda-nvcc", "13.0"),
+        wheel_factory("nvidia-cuda-cccl", "13.0"),
     )
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     return simple_index
@@ -90,6 +92,8 @@ def test_a_lock_says_who_needs_what(factory_checkout: Checkout, index: SimpleInd
     lock(factory_checkout)
     wheels = WheelLock.read(wheel_lock(factory_checkout)).wheels
     assert [(wheel.name, wheel.needed_by) for wheel in wheels] == [
+        ("nvidia-cuda-cccl", ("matrix.yaml",)),
+        ("nvidia-cuda-nvcc", ("matrix.yaml",)),
         ("small", ("vllm",)),
         ("torch", ("vllm",)),
         ("vllm", ("matrix.yaml",)),
@@ -100,7 +104,8 @@ def test_only_what_is_named_is_upgraded(
     factory_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
 ) -> None:
     def versions() -> dict[str, str]:
-        return {wheel.name: wheel.version for wheel in WheelLock.read(wheel_lock(factory_checkout)).wheels}
+        wheels = WheelLock.read(wheel_lock(factory_checkout)).wheels
+        return {wheel.name: wheel.version for wheel in wheels if not wheel.name.startswith("nvidia")}
 
     index.add(wheel_factory("other", "1.0"), wheel_factory("small", "1.0", requires=["other"]))
     forget_wheels(factory_checkout)
