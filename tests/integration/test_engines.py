@@ -137,9 +137,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout of the real matrix and locks that a build may write to."""
     root = tmp_path_factory.mktemp("real") / "checkout"
     root.mkdir()
-    for name in ("tasks.py", "matrix.yaml"):
-        shutil.copy(REPOSITORY / name, root)
-    shutil.copytree(REPOSITORY / "locks", root / "locks")
+    shutil.copy(REPOSITORY / "matrix.yaml", root)
+    for name in ("tasks", "locks"):
+        shutil.copytree(REPOSITORY / name, root / name)
     for name in ("imagefactory", "images", "mods", "schemas"):
         (root / name).symlink_to(REPOSITORY / name)
     return root

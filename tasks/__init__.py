@@ -1,0 +1,28 @@
+"""The factory's commands: each parses, calls the library and prints. `invoke --list` shows them all."""
+
+from __future__ import annotations
+
+from invoke.collection import Collection
+
+from tasks import images, matrix, mods, repository
+
+namespace = Collection(
+    matrix.targets,
+    matrix.lock,
+    matrix.plan,
+    matrix.render,
+    images.build,
+    images.load,
+    images.run,
+    images.export,
+    images.verify,
+    images.diff,
+    images.explain,
+    images.audit,
+    images.clean,
+    repository.doctor,
+    repository.schemas,
+    repository.docs,
+    repository.test,
+)
+namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))

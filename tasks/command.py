@@ -1,0 +1,54 @@
+"""What every command has in common: its failures are messages with their own exit code."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
+
+from imagefactory.errors import FactoryError
+
+ROOT = Path(__file__).resolve().parents[1]
+INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
+TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
+
+
+def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
+    """Make a task whose failures are shown as messages with their own exit code, not as tracebacks."""
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def run(context: Context, *args: Any, **kwargs: Any) -> None:
+            try:
+                function(context, *args, **kwargs)
+                sys.stdout.flush()
+            except FactoryError as error:
+                from imagefactory.console import err, error_message
+
+                # Long paths stay whole, so that they can be copied.
+                err.print(error_message(error), soft_wrap=True)
+                raise Exit(code=error.exit_code) from None
+            except BrokenPipeError:
+                # The reader (head, less) went away; that is its right.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            except KeyboardInterrupt:
+                print("interrupted; what is finished is kept", file=sys.stderr, flush=True)
+                # Not sys.exit: it would wait for downloads from a server that has fallen silent.
+                os._exit(INTERRUPTED)
+
+        return task(**options)(run)
+
+    return decorate
+
+
+def print_json(value: object) -> None:
+    """Print JSON in ASCII, so that the bytes do not depend on the terminal's encoding."""
+    print(json.dumps(value, indent=2))

@@ -1,0 +1,281 @@
+"""Images on this machine: made, moved, started, checked, removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from tasks.command import ROOT, TARGET, command, print_json
+
+
+@command(
+    iterable=["target", "cache_from", "cache_to"],
+    help={
+        "target": TARGET,
+        "output": "folder for the OCI layout (default: build/<target>); with several targets, one folder each below it",
+        "locked": "fail when a locked file has vanished, instead of using its successor",
+        "workers": "layers that are built at the same time (default: the number of cores)",
+        "engine": "embedded (default) or docker, which runs the rendered Dockerfile and leaves the image in the daemon",
+        "builder": "docker: the buildx builder to use, such as one on another machine or in Kubernetes",
+        "cache_from": "docker: take finished steps from this cache in a registry; may be given several times",
+        "cache_to": "docker: put finished steps into this cache; may be given several times",
+    },
+)
+def build(
+    context: Context,
+    target: list[str],
+    cache_from: list[str],
+    cache_to: list[str],
+    output: str = "",
+    locked: bool = False,
+    workers: int = 0,
+    engine: str = "embedded",
+    builder: str = "",
+) -> None:
+    """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
+    from imagefactory import console
+    from imagefactory.build import build
+    from imagefactory.display import watching
+    from imagefactory.engines import engine_named
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
+    if engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to}) == "docker":
+        from imagefactory.engines.docker.build import build_with_docker
+
+        caches = {"cache_from": cache_from, "cache_to": cache_to}
+        for cell in cells:
+            with watching(console.err) as watch:
+                made = build_with_docker(
+                    project, cell, watch, console.err.print, builder=builder or None, **caches
+                )
+            console.err.print(f"built {cell} as {made.name}")
+            print(made.id)
+        return
+    with watching(console.err) as watch:
+        images = build(
+            project,
+            cells,
+            watch,
+            console.err.print,
+            locked_only=locked,
+            output=Path(output).absolute() if output else None,
+            workers=workers or None,
+        )
+    for image in images:
+        console.err.print(console.built_message(image))
+        print(image.image.digest)
+
+
+@command(iterable=["target"], help={"target": TARGET})
+def load(context: Context, target: list[str]) -> None:
+    """Stream built images into the Docker daemon."""
+    from imagefactory import console
+    from imagefactory.engines.docker import load
+
+    for cell, layout, name in built(target):
+        console.err.print(f"loading {cell} as {name}")
+        print(load(layout, name))
+
+
+@command(
+    iterable=["set"],
+    help={
+        "target": "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)",
+        "image": "a reference by digest, or an image id (default: the target's own)",
+        "set": "a setting, as NAME=VALUE; may be given several times (docs/serving.md lists them)",
+        "models": "the host's folder of downloaded models (default: ~/.cache/huggingface)",
+        "print": "only print the docker run line",
+        "compose": "only print a compose file",
+        "recipe": "only print a recipe for another launcher: eugr or sparkrun",
+        "detach": "run in the background, and again after a restart of the machine",
+    },
+)
+def run(
+    context: Context,
+    set: list[str],
+    target: str = "",
+    image: str = "",
+    models: str = "",
+    print_: bool = False,
+    compose: bool = False,
+    recipe: str = "",
+    detach: bool = False,
+) -> None:
+    """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
+    from imagefactory.project import Project
+    from imagefactory.serving import starting
+    from imagefactory.serving.run import HUB_CACHE
+    from imagefactory.targets import select_one
+
+    project = Project(ROOT)
+    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    shown = print_ or compose or bool(recipe)
+    reference = image or (starting.published_reference if shown else starting.local_image)(project, cell)
+    start = starting.prepare(
+        project,
+        cell,
+        reference,
+        given=starting.settings_from(set),
+        api_key=os.environ.get("VLLM_API_KEY", ""),
+        models=models or HUB_CACHE,
+    )
+    if recipe:
+        print(start.recipe(starting.recipe_format(recipe)))
+    elif compose:
+        print(start.compose())
+    elif print_:
+        print(start.shell(detach=detach))
+    else:
+        print(start.shell(detach=detach), file=sys.stderr, flush=True)
+        os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
+
+
+@command(
+    positional=["file"],
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it",
+    },
+)
+def export(context: Context, file: str, target: list[str]) -> None:
+    """Write a built image as one tar file."""
+    from imagefactory.oci.layout import archive, write_archive
+
+    [(_, layout, name)] = built(target, one=True)
+    write_archive(archive(layout, name), Path(file).absolute())
+    print(file)
+
+
+@command(
+    iterable=["target"],
+    help={"target": TARGET, "digest": "compare with this digest instead of the built image"},
+)
+def verify(context: Context, target: list[str], digest: str = "") -> None:
+    """Rebuild from the lock with an empty layer cache and compare, bit for bit."""
+    from imagefactory import console
+    from imagefactory.display import watching
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+    from imagefactory.verify import verify
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        with watching(console.err) as watch:
+            verified = verify(project, cell, watch, console.err.print, digest=digest or None)
+        console.err.print(f"{cell}: verified")
+        print(verified)
+
+
+@command(
+    positional=["left", "right"],
+    help={
+        "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
+        "right": "another one",
+        "all": "also show the differences between the engines that are declared (docs/engines.md)",
+    },
+)
+def diff(context: Context, left: str, right: str, all: bool = False) -> None:
+    """Compare two images path by path."""
+    from imagefactory import console
+    from imagefactory.engines.differences import compare_named
+    from imagefactory.project import Project
+
+    differences, declared = compare_named(Project(ROOT), left, right)
+    console.out.print(console.differences_table([*differences, *declared] if all else differences))
+    if declared:
+        console.err.print(f"{len(declared)} declared differences between the engines (--all shows them)")
+    if differences:
+        raise Exit(code=1)
+
+
+@command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
+def explain(context: Context, path: str, target: list[str]) -> None:
+    """Say which layer, package and lock entry own a path in an image."""
+    from imagefactory import console
+    from imagefactory.explain import explain
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        console.out.print(console.ownership_table(explain(project, cell, path), ROOT))
+
+
+@command(
+    positional=["subject"],
+    help={
+        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+        "arch": "the arch to judge by (default: the target's, else the matrix's)",
+        "json": "print JSON",
+        "markdown": "print the table as Markdown",
+    },
+)
+def audit(context: Context, subject: str, arch: str = "", json: bool = False, markdown: bool = False) -> None:
+    """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
+    from imagefactory import console
+    from imagefactory.audit.run import audit, audit_release, refuse_failing
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
+    judged = audit_release if subject in project.matrix.vllm else audit
+    verdicts = judged(project, subject, arch)
+    if json:
+        print_json([asdict(verdict) for verdict in verdicts])
+    elif markdown:
+        print(console.audit_markdown(verdicts))
+    else:
+        console.out.print(console.audit_table(verdicts))
+    refuse_failing(subject, verdicts)
+
+
+@command(
+    help={
+        "older_than": "remove what was not used for so many days",
+        "larger_than": "remove the oldest until at most so many GB are left",
+        "everything": "remove all downloads, layers and blobs",
+        "dry_run": "only say what would be removed",
+    }
+)
+def clean(
+    context: Context,
+    older_than: float = -1.0,
+    larger_than: float = -1.0,
+    everything: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Clean the cache: by default what was not used for 30 days."""
+    from imagefactory import console
+    from imagefactory.cleaning import clean
+    from imagefactory.project import Project
+
+    days = older_than if older_than >= 0 else 30 if larger_than < 0 else None
+    cleaned = clean(
+        Project(ROOT).store,
+        older_than=None if everything else days,
+        larger_than=None if everything or larger_than < 0 else int(larger_than * 1e9),
+        dry_run=dry_run,
+    )
+    verb = "would free" if dry_run else "freed"
+    console.err.print(
+        f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept"
+    )
+
+
+def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
+    """Find built images: the cell, its layout and the name it goes by."""
+    from imagefactory.build import built_layouts
+    from imagefactory.project import Project
+
+    return built_layouts(Project(ROOT), target, one=one, stale=stale)

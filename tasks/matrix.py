@@ -1,0 +1,108 @@
+"""What there is to build: targets, locks, plans, Dockerfiles."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from tasks.command import ROOT, TARGET, command, print_json
+
+
+@command(
+    iterable=["target"],
+    help={"target": TARGET, "json": "print JSON", "excluded": "list what is excluded, and why"},
+)
+def targets(context: Context, target: list[str], json: bool = False, excluded: bool = False) -> None:
+    """List the images that the matrix stands for."""
+    from imagefactory import console
+    from imagefactory.cells import exclusions
+    from imagefactory.project import Project
+    from imagefactory.targets import EVERYTHING, select
+
+    project = Project(ROOT)
+    if excluded:
+        console.out.print(console.exclusions_table(exclusions(project.matrix)))
+        return
+    cells = select(project.matrix, target or [EVERYTHING])
+    if json:
+        print_json(console.target_rows(project, cells))
+        return
+    console.out.print(console.targets_table(project, cells))
+    count = len(exclusions(project.matrix))
+    console.err.print(f"{len(cells)} targets; {count} combinations are excluded (--excluded says why)")
+
+
+@command(
+    iterable=["target", "upgrade"],
+    help={
+        "target": f"{TARGET}; default: everything that is locked already, and the default target",
+        "check": "change nothing; fail when matrix.yaml and the locks disagree",
+        "upgrade": "take the newest version of this package (or base, or all); may be given several times",
+        "models": "also look up and pin the revisions of models and drafters on the model hub",
+    },
+)
+def lock(
+    context: Context, target: list[str], upgrade: list[str], check: bool = False, models: bool = False
+) -> None:
+    """Pin the exact files that images are made of."""
+    from imagefactory import console
+    from imagefactory.locking import check_locks, locked_cells, make_locks
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    if check:
+        console.err.print(f"{len(check_locks(project))} locks agree with matrix.yaml")
+        return
+    cells = select(project.matrix, target) if target else locked_cells(project)
+    if not cells:
+        cells = select(project.matrix, [next(iter(project.matrix.models))])
+    for result in make_locks(project, cells, upgrade=upgrade, models=models, say=console.err.print):
+        state = "written" if result.changed else "unchanged"
+        console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
+
+
+@command(
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "json": "print the plans as JSON (schemas/plan.schema.json)",
+        "diff": "say which input changed since the last build here",
+    },
+)
+def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:
+    """Explain what would be built: the layers, their keys, what is cached and what is shared."""
+    from imagefactory.plan import locked_plans, make_plan
+    from imagefactory.project import Project
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    plans = [make_plan(project, cell) for cell in cells]
+    if json:
+        print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
+        return
+    from imagefactory import console
+    from imagefactory.planview import diff_plans, last_plan, shared_download
+
+    if diff:
+        for plan in plans:
+            last = last_plan(project.build_folder(plan.cell))
+            console.out.print(plan.target, style="bold")
+            console.out.print(console.changes_table(None if last is None else diff_plans(last, plan)))
+        return
+    others = locked_plans(project)
+    for plan in plans:
+        console.out.print(console.plan_table(project, plan, shared_download(plan, others)))
+
+
+@command(iterable=["target"], help={"target": TARGET})
+def render(context: Context, target: list[str]) -> None:
+    """Write the Dockerfile of a target, and the description of its build context."""
+    from imagefactory.project import Project
+    from imagefactory.render import render, write
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+        for path in write(render(project, cell), project.build_folder(cell)):
+            print(path.relative_to(ROOT))

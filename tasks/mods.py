@@ -1,0 +1,89 @@
+"""Mods: checked, begun, shown, exported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from invoke.context import Context
+
+from tasks.command import ROOT, command, print_json
+
+
+@command(
+    iterable=["name", "vllm"],
+    help={
+        "name": "a mod; may be given several times (default: all)",
+        "vllm": "a vLLM version of the matrix; may be given several times (default: all releases)",
+        "source": "check against this source tree instead, as the version named with --vllm (default: nightly)",
+        "json": "print JSON",
+        "markdown": "print the table as Markdown",
+        "write": "check everything, and put the table into mods/README.md",
+    },
+)
+def check(
+    context: Context,
+    name: list[str],
+    vllm: list[str],
+    source: str = "",
+    json: bool = False,
+    markdown: bool = False,
+    write: bool = False,
+) -> None:
+    """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
+    from imagefactory import console
+    from imagefactory.mods import table
+    from imagefactory.mods.check import check_mods, refuse_broken
+    from imagefactory.mods.sources import FolderSource
+    from imagefactory.project import Project
+
+    tree = FolderSource(Path(source)) if source and not write else None
+    results = check_mods(Project(ROOT), [] if write else name, [] if write else vllm, folder=tree)
+    if json:
+        print_json([{**vars(result), "holds": result.holds} for result in results])
+    elif markdown:
+        print(table.markdown(results))
+    else:
+        console.out.print(console.mods_table(results))
+    refuse_broken(results)
+    if write:
+        table.write_table(ROOT / "mods" / "README.md", results)
+
+
+@command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
+def new(context: Context, name: str) -> None:
+    """Make the folder of a new mod, with a mod.yaml to fill in."""
+    from imagefactory.mods.authoring import scaffold
+    from imagefactory.project import Project
+
+    print(scaffold(Project(ROOT), name).relative_to(ROOT))
+
+
+@command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
+def diff(context: Context, name: str, vllm: str = "") -> None:
+    """Show exactly what a mod changes in a version, as a diff."""
+    from imagefactory.mods.authoring import changes, unified_diff
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
+
+
+@command(
+    positional=["name"],
+    help={
+        "name": "a mod",
+        "vllm": "the vLLM version (default: the matrix's)",
+        "output": "the folder to write to (default: build/mods/<name>)",
+    },
+)
+def export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
+    """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
+    from imagefactory.mods.authoring import changes, export
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    version = vllm or project.matrix.defaults.vllm
+    folder = Path(output) if output else ROOT / "build" / "mods" / f"{name}-{version}"
+    base = next(iter(project.matrix.bases.values()))
+    print("\n".join(export(changes(project, name, version), folder, base.python)))

@@ -1,0 +1,86 @@
+"""The repository itself: its health, its generated files, its tests."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import sysconfig
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from tasks.command import ROOT, command
+
+CHECKS = (
+    "ruff check .",
+    "ruff format --check .",
+    "mypy",
+    "shellcheck inv .ci/run",
+    "hadolint tests/golden/dockerfiles/*.Dockerfile",
+)
+
+
+@command()
+def doctor(context: Context) -> None:
+    """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
+    from imagefactory import console
+    from imagefactory.doctor import examine
+    from imagefactory.project import Project
+
+    findings = list(examine(Project(ROOT)))
+    console.out.print(console.findings_table(findings))
+    if any(finding.health == "failed" for finding in findings):
+        raise Exit(code=1)
+
+
+@command()
+def docs(context: Context) -> None:
+    """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
+    from imagefactory import pictures, readme
+    from imagefactory.mods.check import check_mods
+    from imagefactory.plan import make_plan
+    from imagefactory.project import Project
+    from imagefactory.serving import document
+    from imagefactory.targets import select_one
+
+    project = Project(ROOT)
+    cell = select_one(project.matrix, next(iter(project.matrix.models)))
+    plan = make_plan(project, cell)
+    drawn = pictures.draw(project, plan, check_mods(project))
+    print(readme.write_digest(project, plan, ROOT / "README.md") or f"build {cell} to know its digest")
+    for path in (*document.update(ROOT), *pictures.write(ROOT / "docs" / "pictures", drawn)):
+        print(path.relative_to(ROOT))
+
+
+@command(help={"check": "change nothing; fail when a schema is out of date"})
+def schemas(context: Context, check: bool = False) -> None:
+    """Write the JSON schemas of matrix.yaml and of plans."""
+    from imagefactory.schemas import write_schemas
+
+    stale = write_schemas(ROOT / "schemas", check=check)
+    print("\n".join(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}" for path in stale))
+    if check and stale:
+        raise Exit(code=1)
+
+
+@command(
+    help={
+        "require_engine": "fail instead of skipping when Docker or a registry is missing",
+        "fast": "unit tests only",
+        "match": "run only tests whose name matches (pytest -k)",
+    }
+)
+def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
+    """Run linters, type checks and tests."""
+    options = [
+        *(["tests/unit"] if fast else []),
+        *(["--require-engine"] if require_engine else []),
+        *(["-k", match] if match else []),
+    ]
+    # The tools of this environment, whether it is activated or not.
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    with context.cd(str(ROOT)):
+        for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
+            print(f"$ {line}", file=sys.stderr, flush=True)
+            context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)
