@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import ImageMissingError, NotReproducibleError
+from imagefactory.errors.layers import ImageMissingError, NotReproducibleError
 from imagefactory.known import KnownLayers
 from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.locks import write_text_atomically

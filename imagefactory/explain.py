@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from imagefactory.cells import Cell
-from imagefactory.errors import PathNotFoundError
+from imagefactory.errors.layers import PathNotFoundError
 from imagefactory.layers.records import read_owners
 from imagefactory.plan import Layer, make_plan
 from imagefactory.project import Project

@@ -14,7 +14,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import LockFormatError, NotReproducibleError
+from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.errors.locks import LockFormatError
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image

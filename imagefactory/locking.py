@@ -8,7 +8,9 @@ from pathlib import Path
 
 from imagefactory.cells import Cell, buildable, intended_kernels
 from imagefactory.content import checksum
-from imagefactory.errors import CompileNeededError, LockDriftError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.locks import CompileNeededError, LockDriftError
+from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks import (
     BaseLock,
     MadeFrom,

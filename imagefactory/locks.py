@@ -18,7 +18,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.content import Sha256, checksum
-from imagefactory.errors import Location, LockEditedError, LockFormatError, LockMissingError
+from imagefactory.errors import Location
+from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.store import translating_disk_full
 
 FORMAT = 1

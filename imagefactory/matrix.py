@@ -23,7 +23,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imagefactory.errors import FactoryError, MatrixError, SpecifierError, UnknownNameError, did_you_mean
+from imagefactory.errors import FactoryError, did_you_mean
+from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
 from imagefactory.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]

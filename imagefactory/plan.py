@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.cells import Cell, buildable, usable_drafters
 from imagefactory.content import Sha256, checksum, sha256_of
-from imagefactory.errors import ModNotApplicableError, TooManyLayersError
+from imagefactory.errors.locks import TooManyLayersError
+from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.launch import Served, describe
 from imagefactory.layers.cuda import COMPILER
 from imagefactory.layers.serve import serve_files

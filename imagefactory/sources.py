@@ -8,7 +8,7 @@ from functools import cached_property
 from imagefactory.cells import Cell
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import DownloadError
+from imagefactory.errors.store import DownloadError
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.mods.preflight import refuse_unfit_mods

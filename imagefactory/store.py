@@ -15,7 +15,8 @@ from typing import BinaryIO
 from platformdirs import user_cache_path
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import DiskFullError, StoreBusyError
+from imagefactory.errors.layers import StoreBusyError
+from imagefactory.errors.store import DiskFullError
 
 WRITING = ".writing-"
 """How the names of files begin that are not finished."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from imagefactory.cells import Cell, all_combinations, reason_excluded
-from imagefactory.errors import ExcludedCellError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix import Matrix
 
 EVERYTHING = "all"

@@ -12,7 +12,7 @@ from imagefactory.cells import Cell
 from imagefactory.compare import diff_layers
 from imagefactory.content import Digest
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import DamagedFileError, VerificationError
+from imagefactory.errors.layers import DamagedFileError, VerificationError
 from imagefactory.known import KnownLayers
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project

@@ -10,7 +10,8 @@ import yaml
 import yaml.reader
 from yaml.constructor import SafeConstructor
 
-from imagefactory.errors import DuplicateKeyError, Location, YamlSyntaxError
+from imagefactory.errors import Location
+from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
 
 KeyPath = tuple[str | int, ...]
 

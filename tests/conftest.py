@@ -61,7 +61,7 @@ def _engine_missing() -> str | None:
 @cache
 def _network_missing() -> str | None:
     """Say why tests with the real package index cannot run."""
-    from imagefactory.errors import FactoryError  # noqa: PLC0415 - only where such tests are collected
+    from imagefactory.errors import FactoryError  # noqa: PLC0415
     from imagefactory.resolve.index import IndexConfig, Indexes  # noqa: PLC0415
 
     try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagefactory.errors import AuditError
+from imagefactory.errors.kernels import AuditError
 
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"

@@ -17,7 +17,9 @@ from imagefactory.audit.policy import Verdict, judge
 from imagefactory.cells import Cell
 from imagefactory.content import sha256_of
 from imagefactory.downloads import Wanted, fetch
-from imagefactory.errors import AuditError, AuditFailedError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.kernels import AuditError, AuditFailedError
+from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks import LockedSource, LockedWheel
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project

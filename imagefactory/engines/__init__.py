@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagefactory.errors import SettingRefusedError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import SettingRefusedError
 
 ENGINES: Final = {
     "embedded": "assembles layers without Docker, bit for bit",

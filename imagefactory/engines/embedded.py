@@ -33,7 +33,7 @@ from filelock import FileLock
 
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import WorkerLostError
+from imagefactory.errors.layers import WorkerLostError
 from imagefactory.layers.build import build_layer
 from imagefactory.layers.records import read_blob_record
 from imagefactory.oci.blob import Blob

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagefactory.errors import DebFormatError
+from imagefactory.errors.layers import DebFormatError
 from imagefactory.layers.debian.accounts import account_entries
 from imagefactory.layers.debian.alternatives import add_alternatives
 from imagefactory.layers.debian.certificates import add_certificates

@@ -15,7 +15,9 @@ MODS_AT_START = f"/{SHARE}/mods_at_start"
 _RUNTIME = (
     "__init__.py",
     "content.py",
-    "errors.py",
+    "errors/__init__.py",
+    "errors/matrix.py",
+    "errors/mods.py",
     "matrix.py",
     "mods/__init__.py",
     "mods/apply.py",

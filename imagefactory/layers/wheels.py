@@ -31,7 +31,7 @@ from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors import BadWheelError
+from imagefactory.errors.layers import BadWheelError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind, RawSlice
 
 INSTALLER = b"imagefactory\n"

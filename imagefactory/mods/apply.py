@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors import ModCheckError, ModConflictError, ModSyntaxError
+from imagefactory.errors.mods import ModCheckError, ModConflictError, ModSyntaxError
 from imagefactory.mods.edits import (
     Texts,
     Written,

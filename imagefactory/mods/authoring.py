@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors import ModManifestError, ModNotApplicableError
+from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
 from imagefactory.locks import write_text_atomically
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.check import named_mod, named_versions

@@ -7,19 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from imagefactory.errors import (
-    AnchorError,
-    ModCheckError,
-    ModClaimError,
-    ModConflictError,
-    ModFileError,
-    ModNotApplicableError,
-    ModSyntaxError,
-    ModVersionsError,
-    PatchError,
-    UnknownNameError,
-    did_you_mean,
-)
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError, ModFileError, ModNotApplicableError, ModSyntaxError, ModVersionsError, PatchError
 from imagefactory.matrix import Matrix
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.facts import failing

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from imagefactory.cells import Cell, condition_holds, intended_kernels, usable_drafters
-from imagefactory.errors import ModNotApplicableError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.matrix import Matrix
 from imagefactory.mods.apply import in_order, refuse_declared_conflicts
 from imagefactory.mods.manifest import Mod, Variant

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from imagefactory.errors import AnchorError, ModConflictError, ModFileError, PatchError
+from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, PatchError
 from imagefactory.mods.diffs import Hunk, parse_diff, split_lines
 from imagefactory.mods.manifest import Edit, Mod, Patch, Variant
 

@@ -9,16 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from imagefactory.errors import (
-    FactoryError,
-    ModCycleError,
-    ModKeyError,
-    ModLicenceError,
-    ModManifestError,
-    ModPathError,
-    ModVersionsError,
-    did_you_mean,
-)
+from imagefactory.errors import FactoryError, did_you_mean
+from imagefactory.errors.mods import ModCycleError, ModKeyError, ModLicenceError, ModManifestError, ModPathError, ModVersionsError
 from imagefactory.matrix import Condition
 from imagefactory.mods.manifest import (
     MANIFEST,

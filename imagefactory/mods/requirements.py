@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from imagefactory.errors import ModNotApplicableError
+from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.mods.manifest import Mod, Stage, Variant
 
 Picked = dict[str, tuple[Mod, Variant]]

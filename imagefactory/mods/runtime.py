@@ -27,13 +27,9 @@ from typing import Any
 from packaging.version import Version
 
 from imagefactory.content import sha256_of
-from imagefactory.errors import (
-    FactoryError,
-    ModFileError,
-    ModNotApplicableError,
-    UnknownNameError,
-    did_you_mean,
-)
+from imagefactory.errors import FactoryError, did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import ModFileError, ModNotApplicableError
 from imagefactory.mods.apply import Applied, apply_mods
 from imagefactory.mods.load import load_mods
 from imagefactory.mods.manifest import IMAGE_FILES, Mod

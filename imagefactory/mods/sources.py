@@ -14,7 +14,8 @@ import requests
 
 from imagefactory.content import checksum, sha256_of
 from imagefactory.downloads import Wanted, fetch
-from imagefactory.errors import DigestMismatchError, SourceMissingError
+from imagefactory.errors.mods import SourceMissingError
+from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks import LockedSource
 from imagefactory.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
 from imagefactory.mods.text import decoded, read_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.errors import SourceMissingError
+from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks import write_text_atomically
 from imagefactory.mods.check import Result
 

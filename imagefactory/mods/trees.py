@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from imagefactory.errors import SourceMissingError
+from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks import LockedSource, WheelLock
 from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import FolderSource, ReleaseSource, needed_git_source

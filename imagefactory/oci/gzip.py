@@ -17,7 +17,7 @@ import deflate
 from isal import igzip_lib, isal_zlib
 
 from imagefactory.content import Digest
-from imagefactory.errors import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM

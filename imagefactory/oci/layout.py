@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.content import Digest, canonical_json
-from imagefactory.errors import ImageMissingError, OutputError
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors.store import OutputError
 from imagefactory.oci.entry import Bytes, Content, Entry, ImagePath, Kind, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding

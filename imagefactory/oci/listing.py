@@ -14,7 +14,7 @@ from typing import IO
 from isal import igzip
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.gzip import INFLATE_ERROR
 from imagefactory.store import Store
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from imagefactory.errors import DuplicatePathError
+from imagefactory.errors.layers import DuplicatePathError
 from imagefactory.oci.entry import Entry, ImagePath, Kind
 from imagefactory.oci.format import MTIME
 

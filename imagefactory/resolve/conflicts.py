@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from imagefactory.errors import PathConflictError
+from imagefactory.errors.locks import PathConflictError
 from imagefactory.locks import LockedWheel
 from imagefactory.matrix import Conflict
 from imagefactory.resolve.wheelfiles import WheelContents

@@ -18,7 +18,7 @@ from pathlib import Path
 import pysequoia
 from debian.debian_support import Version
 
-from imagefactory.errors import MirrorError, SignatureError
+from imagefactory.errors.locks import MirrorError, SignatureError
 from imagefactory.locks import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 
 from imagefactory.content import Sha256
-from imagefactory.errors import DebianPackageError, Location, did_you_mean
+from imagefactory.errors import Location, did_you_mean
+from imagefactory.errors.locks import DebianPackageError
 from imagefactory.locks import BaseLock, LockedDeb, LockedSuite, MadeFrom
 from imagefactory.resolve.debian_index import Index, Package, Say, read_index
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends

@@ -25,7 +25,7 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
-from imagefactory.errors import IndexUnreachableError
+from imagefactory.errors.locks import IndexUnreachableError
 
 TIMEOUT = (10, 60)
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 
-from imagefactory.errors import MirrorError
+from imagefactory.errors.locks import MirrorError
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
 """Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import requests
 
-from imagefactory.errors import ModelHubError
+from imagefactory.errors.locks import ModelHubError
 from imagefactory.locks import LockedRevision
 from imagefactory.resolve.index import redact
 

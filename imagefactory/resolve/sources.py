@@ -12,7 +12,7 @@ from packaging.utils import (
 from packaging.version import Version
 
 from imagefactory.content import Sha256
-from imagefactory.errors import WheelMissingError
+from imagefactory.errors.locks import WheelMissingError
 from imagefactory.locks import LockedSource
 from imagefactory.matrix import Tool
 from imagefactory.ranges import RangeFile

@@ -12,7 +12,7 @@ import requests
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.content import Sha256
-from imagefactory.errors import DownloadError
+from imagefactory.errors.store import DownloadError
 from imagefactory.ranges import RangeFile, RangesRefusedError
 from imagefactory.resolve.index import WheelLocation, redact
 from imagefactory.store import Store

@@ -19,8 +19,8 @@ from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.content import Sha256
-from imagefactory.errors import (
-    FactoryError,
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
     IncompatibleWheelError,
     IndexUnreachableError,
     ResolutionError,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.errors import SettingRefusedError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.serving.container import program_folder
 from imagefactory.serving.description import Description, image_environment, settings_bytes
 from imagefactory.serving.schema import NAMES

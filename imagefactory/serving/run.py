@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from imagefactory.cells import Cell
-from imagefactory.errors import KeyFileUnusableError, UnpinnedImageError
+from imagefactory.errors.serving import KeyFileUnusableError, UnpinnedImageError
 from imagefactory.serving.container import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.serving.description import Description, image_environment
 

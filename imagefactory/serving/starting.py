@@ -11,7 +11,9 @@ from typing import get_args
 from imagefactory.build import built_layouts
 from imagefactory.cells import Cell
 from imagefactory.engines.docker.daemon import image_id, load
-from imagefactory.errors import SettingRefusedError, UnknownNameError, did_you_mean
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.known import KnownLayers
 from imagefactory.launch import Served, describe
 from imagefactory.mods.choose import choose_mods

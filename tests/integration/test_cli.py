@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import UnknownNameError
+from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
 
 pytestmark = pytest.mark.network

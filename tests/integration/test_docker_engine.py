@@ -17,7 +17,8 @@ from imagefactory.cells import Cell
 from imagefactory.engines.differences import compare_named
 from imagefactory.engines.docker.build import DockerBuilt, build_with_docker
 from imagefactory.engines.docker.daemon import image_id
-from imagefactory.errors import FactoryError, ImageMissingError
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import ImageMissingError
 from imagefactory.mods.authoring import scaffold
 from imagefactory.project import Project
 from tests.fixtures.checkouts import REPOSITORY

@@ -22,7 +22,7 @@ import requests
 
 from imagefactory.build import Built
 from imagefactory.engines.docker import load
-from imagefactory.errors import EngineError
+from imagefactory.errors.layers import EngineError
 from imagefactory.oci.layout import archive, write_archive
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SmallFactory

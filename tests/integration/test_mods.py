@@ -15,7 +15,7 @@ import pytest
 from packaging.version import Version
 
 from imagefactory.build import Built
-from imagefactory.errors import AnchorError, ModClaimError, ModConflictError, ModNotApplicableError
+from imagefactory.errors.mods import AnchorError, ModClaimError, ModConflictError, ModNotApplicableError
 from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.check import check_mods

@@ -11,7 +11,7 @@ from imagefactory.audit.cubins import Kernels, read_kernels
 from imagefactory.audit.libraries import from_file, from_wheel, is_library
 from imagefactory.audit.policy import Verdict, judge
 from imagefactory.audit.run import refuse_failing
-from imagefactory.errors import AuditError, AuditFailedError
+from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.matrix import CubinPolicy
 
 GB10 = CubinPolicy(

@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.content import sha256_of
-from imagefactory.errors import (
+from imagefactory.errors.layers import (
     DebFormatError,
-    PathConflictError,
     UndeclaredMetadataError,
     UnknownAlternativeError,
     UnsafePathError,
 )
+from imagefactory.errors.locks import PathConflictError
 from imagefactory.layers.base import base_entries
 from imagefactory.layers.debian.tree import read_content
 from imagefactory.locks import LockedDeb

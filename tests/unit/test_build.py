@@ -10,14 +10,9 @@ import pytest
 
 from imagefactory.build import built_layouts
 from imagefactory.content import sha256_of
-from imagefactory.errors import (
-    DigestMismatchError,
-    DownloadError,
-    DuplicatePathError,
-    ImageMissingError,
-    OutputError,
-    UnknownNameError,
-)
+from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.store import DigestMismatchError, DownloadError, OutputError
 from imagefactory.known import KnownLayers
 from imagefactory.locks import LockedDeb
 from imagefactory.oci.image import Image

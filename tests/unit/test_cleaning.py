@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.cleaning import DAY, clean
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import StoreBusyError
+from imagefactory.errors.layers import StoreBusyError
 from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.store import Store
 from tests.fixtures.small_factory import SmallFactory

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from imagefactory.content import Sha256
-from imagefactory.errors import PathConflictError
+from imagefactory.errors.locks import PathConflictError
 from imagefactory.locks import LockedWheel
 from imagefactory.matrix import Conflict
 from imagefactory.resolve.conflicts import settle

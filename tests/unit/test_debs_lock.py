@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.content import Sha256
-from imagefactory.errors import DebianPackageError, MirrorError, SignatureError
+from imagefactory.errors.locks import DebianPackageError, MirrorError, SignatureError
 from imagefactory.locks import BaseLock
 from imagefactory.resolve.debian_index import read_index, read_keys
 from imagefactory.resolve.debs import closure, deb_locations, lock_base, successor

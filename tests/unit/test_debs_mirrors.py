@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagefactory.errors import MirrorError
+from imagefactory.errors.locks import MirrorError
 from imagefactory.resolve import mirrors
 from imagefactory.resolve.mirrors import DebianMirrors, fetch, join
 

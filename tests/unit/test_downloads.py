@@ -14,7 +14,7 @@ import requests
 
 from imagefactory.content import Sha256, sha256_of
 from imagefactory.downloads import ATTEMPTS, Downloader, Wanted, fetch
-from imagefactory.errors import DigestMismatchError, DownloadError
+from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store import Store
 from tests.fixtures.servers import Answer, serving
 from tests.fixtures.small_factory import noise

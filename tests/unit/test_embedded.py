@@ -14,7 +14,7 @@ import pytest
 
 from imagefactory.engines import embedded
 from imagefactory.engines.embedded import available_cores, build_layers
-from imagefactory.errors import BadWheelError, WorkerLostError
+from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.layers.records import read_blob_record
 from imagefactory.plan import Layer, make_plan
 from imagefactory.sources import Sources

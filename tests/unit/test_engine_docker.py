@@ -26,17 +26,15 @@ from imagefactory.engines.docker import daemon
 from imagefactory.engines.docker.build import _run, build_with_docker
 from imagefactory.engines.docker.command import Builder, build_arguments, find_builder, refuse_unsupported
 from imagefactory.engines.docker.saved import open_saved
-from imagefactory.errors import (
+from imagefactory.errors.docker import (
     BuilderMissingError,
-    DamagedFileError,
-    EngineError,
     EngineTooOldError,
     ForeignPlatformError,
     ImageBuildError,
-    ImageMissingError,
-    SettingRefusedError,
-    UnknownNameError,
 )
+from imagefactory.errors.layers import DamagedFileError, EngineError, ImageMissingError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
 from imagefactory.plan import make_plan
 from imagefactory.project import Project

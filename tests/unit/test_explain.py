@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.errors import PathNotFoundError
+from imagefactory.errors.layers import PathNotFoundError
 from imagefactory.explain import explain
 from tests.fixtures.small_factory import CELL, SmallFactory
 

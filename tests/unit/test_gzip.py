@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.oci.gzip import LayerBlob

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import IndexUnreachableError
+from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.resolve.index import IndexConfig, Indexes, local_label, local_wheels, reachable, redact
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file

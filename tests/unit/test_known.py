@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import LockFormatError, NotReproducibleError
+from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.errors.locks import LockFormatError
 from imagefactory.known import KnownLayers
 from imagefactory.layers.records import read_blob_record
 from imagefactory.oci.blob import Blob

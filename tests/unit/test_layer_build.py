@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors import BadWheelError, DamagedFileError, DuplicatePathError, FactoryError
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
 from imagefactory.layers.build import build_layer
 from imagefactory.layers.records import read_blob_record, read_owners
 from imagefactory.oci.blob import Blob

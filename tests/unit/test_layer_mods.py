@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors import ModNotApplicableError, SourceMissingError
+from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
 from imagefactory.layers.mods import RECORD_OF_MODS, mod_entries, read_content
 from imagefactory.layers.wheels import Environment, wheel_entries
 from imagefactory.locks import LockedWheel, WheelLock

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from installer.records import RecordEntry, parse_record_file
 
-from imagefactory.errors import BadWheelError, DamagedFileError, DuplicatePathError
+from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
 from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
 from imagefactory.oci.entry import Bytes, DeflatedSlice, Entry, RawSlice
 from imagefactory.oci.gzip import LayerBlob

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import sha256_of
-from imagefactory.errors import DiskFullError, ImageMissingError, OutputError
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors.store import DiskFullError, OutputError
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, archive, write_archive, write_layout
 from imagefactory.store import Store

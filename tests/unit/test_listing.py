@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.content import Digest, sha256_of
-from imagefactory.errors import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
 from imagefactory.oci.gzip import LayerBlob

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import (
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
     CompileNeededError,
-    DownloadError,
-    FactoryError,
     IndexUnreachableError,
     LockDriftError,
     LockEditedError,
     PathConflictError,
-    UnknownNameError,
     WheelMissingError,
 )
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.store import DownloadError
 from imagefactory.locking import LockResult, check_locks, locked_cells, make_locks
 from imagefactory.locks import WheelLock
 from imagefactory.project import Project

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Sha256
-from imagefactory.errors import DiskFullError, LockEditedError, LockFormatError, LockMissingError
+from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
+from imagefactory.errors.store import DiskFullError
 from imagefactory.locks import (
     LockedRevision,
     LockedWheel,

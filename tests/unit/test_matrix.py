@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from imagefactory.cells import buildable, exclusions
 from imagefactory.console import error_message
-from imagefactory.errors import (
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import (
     DuplicateKeyError,
-    FactoryError,
     MatrixError,
     SpecifierError,
     UnknownNameError,

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from imagefactory.errors import ModelHubError
+from imagefactory.errors.locks import ModelHubError
 from imagefactory.resolve.models import hub_endpoint, lock_revision
 from tests.fixtures.servers import Answer, serving
 

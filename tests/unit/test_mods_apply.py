@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.content import sha256_of
-from imagefactory.errors import (
+from imagefactory.errors import FactoryError
+from imagefactory.errors.mods import (
     AnchorError,
-    FactoryError,
     ModCheckError,
     ModConflictError,
     ModFileError,

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from imagefactory.content import Sha256
-from imagefactory.errors import (
-    DigestMismatchError,
-    IndexUnreachableError,
+from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import (
     ModClaimError,
     ModManifestError,
     ModNotApplicableError,
     ModVersionsError,
     SourceMissingError,
-    UnknownNameError,
 )
+from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks import (
     LockedSource,
     LockedWheel,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from imagefactory.cells import Cell
-from imagefactory.errors import ModConflictError, ModNotApplicableError, UnknownNameError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
 from imagefactory.matrix import load_matrix
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.mods.load import load_mods

@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from imagefactory.errors import (
-    DuplicateKeyError,
-    FactoryError,
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
+from imagefactory.errors.mods import (
     ModCycleError,
     ModKeyError,
     ModLicenceError,
     ModManifestError,
     ModPathError,
     ModVersionsError,
-    YamlSyntaxError,
 )
 from imagefactory.mods.load import load_mod, load_mods
 from imagefactory.mods.manifest import IMAGE_FILES, Mod

@@ -15,14 +15,9 @@ import pytest
 from packaging.version import Version
 
 from imagefactory.content import sha256_of
-from imagefactory.errors import (
-    AnchorError,
-    FactoryError,
-    ModConflictError,
-    ModFileError,
-    ModNotApplicableError,
-    UnknownNameError,
-)
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
 from imagefactory.layers.serve import serve_files
 from imagefactory.mods import runtime
 from imagefactory.mods.runtime import Installation, apply_installed

@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
-from imagefactory.errors import LockMissingError, TooManyLayersError
+from imagefactory.errors.locks import LockMissingError, TooManyLayersError
 from imagefactory.locks import BaseLock, WheelLock
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
 from imagefactory.plan import Plan, make_plan

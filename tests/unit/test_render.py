@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from imagefactory.cells import Cell
-from imagefactory.errors import LockMissingError
+from imagefactory.errors.locks import LockMissingError
 from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.render import Rendered, quoted, render, write

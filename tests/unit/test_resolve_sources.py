@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import DigestMismatchError, ModFileError, SourceMissingError, WheelMissingError
+from imagefactory.errors.locks import WheelMissingError
+from imagefactory.errors.mods import ModFileError, SourceMissingError
+from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks import LockedSource
 from imagefactory.mods.manifest import GitSource
 from imagefactory.mods.sources import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from imagefactory.errors import UnpinnedImageError
+from imagefactory.errors.serving import UnpinnedImageError
 from imagefactory.matrix import Matrix
 from imagefactory.serving.preview import Preview
 from imagefactory.serving.recipes import Format, recipe

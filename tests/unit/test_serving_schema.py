@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.errors import KeyFileUnusableError, SettingRefusedError, UnpinnedImageError
+from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedError, UnpinnedImageError
 from imagefactory.matrix import Matrix, Serve
 from imagefactory.serving.container import KEY_FILE, cache_environment, program_files
 from imagefactory.serving.description import image_environment, settings_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.errors import SettingRefusedError
+from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.project import Project
 from imagefactory.serving.starting import Start, prepare
 from imagefactory.targets import select

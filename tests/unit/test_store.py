@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Digest, Sha256
-from imagefactory.errors import DiskFullError, StoreBusyError
+from imagefactory.errors.layers import StoreBusyError
+from imagefactory.errors.store import DiskFullError
 from imagefactory.store import Store, default_root, locked, translating_disk_full
 from tests.fixtures.checkouts import REPOSITORY
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors import DuplicatePathError
+from imagefactory.errors.layers import DuplicatePathError
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind, RawSlice
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.tar import BLOCK, END, complete, header, padding

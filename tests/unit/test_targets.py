@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.cells import Cell, buildable
-from imagefactory.errors import ExcludedCellError, FactoryError, UnknownNameError
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix import Matrix, load_matrix
 from imagefactory.targets import select
 from tests.fixtures.checkouts import REPOSITORY

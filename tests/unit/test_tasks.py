@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import (
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
     CompileNeededError,
-    DuplicateKeyError,
-    ExcludedCellError,
-    FactoryError,
     IndexUnreachableError,
     LockDriftError,
     LockEditedError,
     LockFormatError,
     LockMissingError,
-    MatrixError,
     ModelHubError,
+    WheelMissingError,
+)
+from imagefactory.errors.matrix import (
+    DuplicateKeyError,
+    ExcludedCellError,
+    MatrixError,
     SpecifierError,
     UnknownNameError,
-    WheelMissingError,
     YamlSyntaxError,
 )
 from tests.fixtures.checkouts import REPOSITORY, Checkout

@@ -9,12 +9,8 @@ import pytest
 
 from imagefactory.build import Built
 from imagefactory.content import Digest
-from imagefactory.errors import (
-    DownloadError,
-    ImageMissingError,
-    NotReproducibleError,
-    VerificationError,
-)
+from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
+from imagefactory.errors.store import DownloadError
 from imagefactory.oci.layout import Layout
 from imagefactory.store import Store
 from imagefactory.verify import verify

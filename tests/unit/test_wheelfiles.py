@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from imagefactory.content import Sha256
-from imagefactory.errors import DownloadError
+from imagefactory.errors.store import DownloadError
 from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation
 from imagefactory.resolve.wheelfiles import WheelContents, console_scripts, installed_path, wheel_contents
 from imagefactory.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Sha256
-from imagefactory.errors import (
+from imagefactory.errors.locks import (
     IncompatibleWheelError,
     IndexUnreachableError,
     PathConflictError,

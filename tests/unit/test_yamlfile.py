@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import DuplicateKeyError, YamlSyntaxError
+from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
 from imagefactory.yamlfile import parse_yaml, read_yaml
 
 

@@ -18,7 +18,7 @@ from imagefactory.engines.docker import daemon
 from imagefactory.engines.docker.command import Builder, build_arguments, find_builder, refuse_unsupported
 from imagefactory.engines.embedded import build_layers
 from imagefactory.engines.watch import Watcher
-from imagefactory.errors import ImageBuildError
+from imagefactory.errors.docker import ImageBuildError
 from imagefactory.known import KnownLayers
 from imagefactory.layers.records import read_blob_record
 from imagefactory.oci.blob import Blob

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.engines.docker.daemon import foreign
-from imagefactory.errors import BuilderMissingError, EngineError, EngineTooOldError
+from imagefactory.errors.docker import BuilderMissingError, EngineTooOldError
+from imagefactory.errors.layers import EngineError
 
 _BUILDX_NEEDED = 23
 """From this version on, the command has no BuildKit client of its own and leaves it to the buildx plugin."""

@@ -13,7 +13,8 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 from packaging.version import Version
 
-from imagefactory.errors import EngineError, EngineTooOldError, ForeignPlatformError, ImageMissingError
+from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
+from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.oci.layout import Layout, archive
 
 OLDEST = Version("20.10")

@@ -13,7 +13,7 @@ from isal import igzip
 
 from imagefactory.compare import Opened
 from imagefactory.engines.docker.daemon import save
-from imagefactory.errors import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.gzip import INFLATE_ERROR
 from imagefactory.oci.listing import Listed, read_stream
 

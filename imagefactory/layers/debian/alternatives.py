@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from imagefactory.errors import UnknownAlternativeError
+from imagefactory.errors.layers import UnknownAlternativeError
 from imagefactory.layers.debian.deb import Deb
 from imagefactory.layers.debian.policy import is_left_out
 from imagefactory.layers.debian.tree import Tree

@@ -19,7 +19,7 @@ from typing import IO, BinaryIO, Protocol, cast
 
 import zstandard
 
-from imagefactory.errors import DebFormatError
+from imagefactory.errors.layers import DebFormatError
 from imagefactory.store import translating_disk_full
 
 _MAGIC = b"!<arch>\n"

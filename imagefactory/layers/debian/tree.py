@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from imagefactory.errors import PathConflictError, UnsafePathError
+from imagefactory.errors.layers import UnsafePathError
+from imagefactory.errors.locks import PathConflictError
 from imagefactory.layers.debian.policy import folder
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
 

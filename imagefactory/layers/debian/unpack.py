@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from imagefactory.errors import UndeclaredMetadataError, UnsafePathError
+from imagefactory.errors.layers import UndeclaredMetadataError, UnsafePathError
 from imagefactory.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.layers.debian.deb import Deb, reading
 from imagefactory.layers.debian.policy import folder, is_left_out, merged
