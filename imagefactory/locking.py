@@ -52,7 +52,7 @@ def make_locks(
     _check_upgrade_names(project, cells, upgrade)
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
-        yield _make_base_lock(project, cell, upgrade, say)
+        yield make_base_lock(project, cell, upgrade, say)
     wheels = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
     for cell in wheels.values():
         yield _make_wheel_lock(project, cell, upgrade, say)
@@ -77,6 +77,7 @@ def check_locks(project: Project) -> list[Path]:
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
+    expected |= _expected_toolchains(project)
     # layers.toml records what layers come out as; it answers nothing in the matrix.
     present = {path for path in project.locks.glob("**/*.toml") if path.name != "layers.toml"}
     needed = {project.base_lock_path(cell) for cell in locked_cells(project)} | {
@@ -101,6 +102,17 @@ def check_locks(project: Project) -> list[Path]:
             fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
         )
     return sorted(present)
+
+
+def _expected_toolchains(project: Project) -> dict[Path, MadeFrom]:
+    """Say what the locks of compilers have to answer, in a checkout that compiles."""
+    from imagefactory.compile.locking import expected_toolchain_locks  # noqa: PLC0415 - it uses this module
+    from imagefactory.compile.settings import FILE  # noqa: PLC0415
+    from imagefactory.compile.toolchain import CompileProject  # noqa: PLC0415
+
+    if not (project.root / FILE).exists():
+        return {}
+    return expected_toolchain_locks(CompileProject(project.root, project.store))
 
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
@@ -185,7 +197,8 @@ def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: 
     return LockResult(path, changed=lock.write(path))
 
 
-def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    """Pin the Debian packages that a cell stands on."""
     path = project.base_lock_path(cell)
     name = project.matrix.archs[cell.arch].base
     base = project.matrix.bases[name]
@@ -271,7 +284,7 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
     if path == tool_lock_path(project.locks):
         yield from _differences(ToolLock.read(path).made_from, expected)
         return
-    if path == source_lock_path(project.locks):
+    if path == source_lock_path(project.locks) or path.name == "flashinfer.toml":
         yield from _differences(SourceLock.read(path).made_from, expected)
         return
     lock: WheelLock | BaseLock

@@ -44,6 +44,8 @@ from imagefactory.store import Store
 PARALLEL = 16
 _MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+_UV_KNOWS = 40
+"""The newest minor version of glibc that uv resolves for; wheels for a newer one do not exist yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
@@ -129,13 +131,13 @@ def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[Locked
         # A requirement that never holds is uv's way to leave a package and all it drags in out.
         overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
         pins.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in keep))
-        glibc = request.base.glibc.replace(".", "_")
+        glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if request.arch.without else []),
             "--python-version", request.base.python,
-            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_{glibc}",
+            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
         ]  # fmt: skip
