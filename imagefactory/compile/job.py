@@ -67,7 +67,7 @@ class Job:
     left_out: tuple[str, ...]
     mods: tuple[tuple[Mod, Variant], ...]
     inputs: CompileInputs
-    modules: tuple[str, ...] = field(default=())
+    modules: tuple[str, ...] = ()
 
     def folder(self, store: Store) -> Path:
         """Say where its tree is kept, so that a second run goes on."""
