@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, arch_of
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
@@ -107,8 +107,8 @@ class Sources:
 
     @cached_property
     def _indexes(self) -> Indexes:
-        archs = sorted({cell.arch for cell in self.cells})
-        extra = [url for arch in archs for url in self.project.matrix.archs[arch].indexes if reachable(url)]
+        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        extra = [url for url in sorted(named) if reachable(url)]
         return Indexes(IndexConfig.from_environment().with_extra(extra))
 
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
