@@ -12,7 +12,6 @@ from packaging.specifiers import SpecifierSet
 from imagefactory.locks import Kernels
 from imagefactory.matrix import Arch, Condition, Drafter, Matrix, ServedModel, VllmVersion
 
-
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """What a vLLM version may need beyond what its arch does."""
 

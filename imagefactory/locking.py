@@ -44,7 +44,7 @@ from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.models import lock_revision
 from imagefactory.resolve.sources import lock_sources, lock_tool
 from imagefactory.resolve.wheels import WheelRequest, lock_wheels
-from imagefactory.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels
+from imagefactory.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
 from imagefactory.wheelhouse.keep import KeptWheel
 
 Say = Callable[[str], None]
@@ -79,6 +79,7 @@ def make_locks(
         say: hears about progress.
     """
     _check_upgrade_names(project, cells, upgrade)
+    refuse_unknown(project, wheels)
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
         yield _make_base_lock(project, cell, upgrade, say)

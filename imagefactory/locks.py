@@ -234,7 +234,9 @@ class WheelKernels(_Frozen):
 class KernelLock(_Lock):
     """What the locked wheels hold for GPUs, so that an image can say it and a plan need not look."""
 
-    header: ClassVar[str] = "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
+    header: ClassVar[str] = (
+        "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
+    )
 
     wheels: tuple[WheelKernels, ...] = ()
 

@@ -335,7 +335,9 @@ def image_config(
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
     """Name the wheels that the factory compiled itself, each with the key of its compile."""
-    names = [f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled]
+    names = [
+        f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
+    ]
     return {"imagefactory.compiled": " ".join(sorted(names))} if names else {}
 
 

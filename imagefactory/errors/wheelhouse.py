@@ -33,3 +33,9 @@ class WheelArtifactError(FactoryError):
     """What the registry has under a wheel's name is not that wheel."""
 
     exit_code = 77
+
+
+class NoRegistryError(FactoryError):
+    """Nobody said in which registry wheels are shared."""
+
+    exit_code = 78

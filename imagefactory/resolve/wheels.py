@@ -137,7 +137,9 @@ def _resolve_compiled(
     """
     if not request.compiled or adopt is None:
         return resolve(request, config=config, keep=keep), {}
-    own, others = ([name for name in request.compiled if (name == "vllm") is first] for first in (True, False))
+    own, others = (
+        [name for name in request.compiled if (name == "vllm") is first] for first in (True, False)
+    )
     compiled = {name: adopt(name, request.release) for name in own}
     pins = resolve(request, config=config, keep=keep, compiled=compiled)
     if others:

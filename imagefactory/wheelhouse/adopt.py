@@ -71,6 +71,23 @@ def choose_compiled(
     return wheel
 
 
+def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
+    """Fail when a key that the user named belongs to no wheel, here or in the registry."""
+    known = [wheel.key for wheel in all_kept(project.store)]
+    where = shared_at(project.matrix)
+    if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
+        with opened(where) as repository:
+            known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
+    for begin in asked:
+        if not any(key.startswith(begin) for key in known):
+            raise WheelNotKeptError(
+                f"No compiled wheel has a key that begins with {begin!r}.",
+                where=f"the wheelhouse{f' and {where}' if where else ''}",
+                why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
+                fix="`invoke wheels.list` shows them.",
+            )
+
+
 def source_mods(project: Project, cell: Cell) -> tuple[str, ...]:
     """List the digests of the mods that a cell wants in its sources before they are compiled."""
     chosen = choose_source_mods(project.matrix, cell, project.mods)
@@ -148,15 +165,3 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
 def _compile_command(cell: Cell, name: str) -> str:
     what = "flashinfer" if name.startswith("flashinfer") else name
     return f"invoke compile --vllm {cell.vllm} --arch {cell.arch} --what {what}"
-
-
-def refuse_unknown(asked: Sequence[str], found: Sequence[str]) -> None:
-    """Fail when a key that the user named belongs to no wheel."""
-    for key in asked:
-        if not any(known.startswith(key) for known in found):
-            raise WheelNotKeptError(
-                f"No compiled wheel has a key that begins with {key!r}.",
-                where="the wheelhouse, and the registry where one is configured",
-                why=f"There are {len(found)}: {', '.join(known[:16] for known in found) or 'none'}.",
-                fix="`invoke wheels.list` shows them.",
-            )

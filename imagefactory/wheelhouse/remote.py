@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
@@ -128,21 +128,8 @@ def _described(repository: Repository, tags: list[str]) -> Iterator[RemoteWheel]
 
 
 def _describe(repository: Repository, tag: str, manifest: Manifest) -> RemoteWheel:
-    """Read an artifact; one that contradicts itself is refused."""
     try:
-        document = manifest.document()
-        inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
-        [layer] = document["layers"]
-        filename = layer["annotations"]["org.opencontainers.image.title"]
-        wheel = RemoteWheel(
-            tag, inputs.key, filename, Sha256(layer["digest"].removeprefix("sha256:")), layer["size"], inputs
-        )
-        if document.get("artifactType") != ARTIFACT_TYPE:
-            raise ValueError("it is of another type")
-        if tag_of(inputs) != tag:
-            raise ValueError("its inputs give another key")
-        if "/" in filename or not filename.endswith(".whl"):
-            raise ValueError("it holds a file that is no wheel")
+        return _read(tag, manifest.document())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WheelArtifactError(
             f"{tag} is not a compiled wheel.",
@@ -150,4 +137,18 @@ def _describe(repository: Repository, tag: str, manifest: Manifest) -> RemoteWhe
             why=f"{type(error).__name__}: {error}",
             fix="Do not use it; push the wheel again under its own name, after deleting this one.",
         ) from None
-    return wheel
+
+
+def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
+    """Read the manifest of an artifact; one that contradicts itself raises a ValueError."""
+    inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
+    [layer] = document["layers"]
+    filename = str(layer["annotations"]["org.opencontainers.image.title"])
+    if document.get("artifactType") != ARTIFACT_TYPE:
+        raise ValueError("it is of another type")
+    if tag_of(inputs) != tag:
+        raise ValueError("its inputs give another key")
+    if "/" in filename or not filename.endswith(".whl"):
+        raise ValueError("it holds a file that is no wheel")
+    sha256 = Sha256(str(layer["digest"]).removeprefix("sha256:"))
+    return RemoteWheel(tag, inputs.key, filename, sha256, int(layer["size"]), inputs)
