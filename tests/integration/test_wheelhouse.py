@@ -116,7 +116,7 @@ def library_of(layout: Layout) -> bytes:
     """Read the compiled module out of an image's layers."""
     for digest in layout.layer_digests():
         with (
-            igzip.open(layout.blob(digest), "rb") as stream,
+            igzip.open(layout.blob(digest), "rb") as stream,  # type: ignore[no-untyped-call]
             tarfile.open(fileobj=stream, mode="r|") as layer,
         ):
             for member in layer:
