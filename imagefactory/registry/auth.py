@@ -75,7 +75,8 @@ def read_challenge(header: str) -> Challenge | None:
     """Read a WWW-Authenticate header; Bearer is preferred where there is a choice."""
     found: dict[str, Challenge] = {}
     starts = list(re.finditer(r"(?:^|,\s*)(basic|bearer)\s+(?=[a-z_]+\s*=)", header, re.IGNORECASE))
-    for start, end in zip(starts, [*(m.start() for m in starts[1:]), len(header)], strict=True):
+    ends = [*(start.start() for start in starts[1:]), len(header)]
+    for start, end in zip(starts, ends, strict=False):
         given = {
             name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain
             for name, quoted, plain in _PARAMETER.findall(header[start.end() : end])

@@ -35,7 +35,7 @@ class PushWatcher(Protocol):
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         """Hear which blobs there are, and what they are called."""
 
-    def state(self, digest: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: State, done: int, total: int) -> None:
         """Hear how far a blob is."""
 
 
@@ -207,5 +207,5 @@ class _Nobody:
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         pass
 
-    def state(self, digest: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: State, done: int, total: int) -> None:
         pass
