@@ -64,7 +64,7 @@ def test_pushing_again_only_asks(guarded_registry: GuardedRegistry, fault_proxy:
     again = push_image(repository, small_image(LAYERS))
     assert set(again.outcomes.values()) == {"present"}
     assert again.uploaded == 0
-    assert fault_proxy.account.requests == {"HEAD blob": 4, "PUT manifest": 1}
+    assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
 
 
 def test_a_layer_that_the_registry_has_is_not_even_opened(repository: Repository) -> None:

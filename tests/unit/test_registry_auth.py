@@ -131,15 +131,22 @@ def test_a_token_that_allows_too_little_is_no_reason_to_ask_for_ever(registry: T
     assert len(registry.token_requests()) == 1
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_wrong_credentials_are_said_to_be_wrong(registry: TokenRegistry, status: int) -> None:
-    registry.token_status = status
+def test_wrong_credentials_are_said_to_be_wrong(registry: TokenRegistry) -> None:
+    registry.token_status = 401
     with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
         registry.repository().manifest("latest")
     assert "'me' of the test" in failure.value.where
     assert "secret" not in str(failure.value)
     with pytest.raises(CredentialsError, match="there are none"):
         registry.repository(None).manifest("latest")
+
+
+def test_a_token_that_is_not_given_is_named_with_both_of_its_causes(registry: TokenRegistry) -> None:
+    registry.token_status = 403
+    with pytest.raises(AccessDeniedError, match="gives no token for repository:o/n:pull") as failure:
+        registry.repository().manifest("latest")
+    assert "wrong credentials, too" in failure.value.why
+    assert "packages: write" in failure.value.fix
 
 
 def test_a_token_server_that_is_busy_is_asked_again(registry: TokenRegistry) -> None:

@@ -24,6 +24,7 @@ from imagefactory.registry.artifacts import Payload, pull_artifact
 from imagefactory.registry.client import Repository
 from imagefactory.registry.descriptor import Descriptor
 from imagefactory.registry.referrers import fallback_tag
+from imagefactory.registry.uploads import LONGEST
 from imagefactory.registry.wire import BLOCK, Patience
 from tests.fixtures.scripted import Asked, ScriptedServer, scripted
 from tests.fixtures.servers import Answer
@@ -192,6 +193,25 @@ def test_a_registry_that_does_not_say_where_to_upload_to_is_named() -> None:
         pytest.raises(RegistryError, match="does not say where"),
     ):
         upload(server)
+
+
+def test_an_empty_blob_is_sent_with_its_length() -> None:
+    with scripted(Uploads()) as server:
+        assert opened(server).upload(digest_of(b""), 0, io.BytesIO) == "uploaded"
+        assert server.log[-1].headers["content-length"] == "0"
+        assert "transfer-encoding" not in server.log[-1].headers
+
+
+def test_an_upload_that_takes_longer_than_the_registry_waits_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uploads = Uploads(lambda _: Answer(b"", 502))
+    with scripted(uploads) as server:
+        monkeypatch.setitem(LONGEST, server.address, 1e-6)
+        with pytest.raises(RegistryError, match="takes longer to upload") as failure:
+            upload(server)
+        assert "faster connection" in failure.value.fix
+        assert uploads.puts == 1
 
 
 # --- mounting ------------------------------------------------------------------------------------

@@ -47,6 +47,11 @@ def test_a_login_is_found_under_every_name_that_tools_give_it(tmp_path: Path, ke
     assert find_credentials("example.com", "owner/name", environment) is None
 
 
+def test_the_login_to_docker_hub_is_found_under_its_old_name(tmp_path: Path) -> None:
+    environment = log_in(tmp_path, {"auths": {"https://index.docker.io/v1/": packed("me", "x")}})
+    assert find_credentials("docker.io", "owner/name", environment)
+
+
 def test_a_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "GITHUB_TOKEN": "t", "GITHUB_ACTOR": "me"}
     assert find_credentials("ghcr.io", "a/b", environment) == Credentials("me", "t", "GITHUB_TOKEN")

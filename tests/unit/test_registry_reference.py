@@ -66,6 +66,7 @@ def test_what_is_not_a_reference_is_refused_with_the_reason(text: str, why: str)
         ("[::1]:5000", "http://[::1]:5000"),
         ("10.0.0.1:5000", "https://10.0.0.1:5000"),
         ("localhost.example", "https://localhost.example"),
+        ("docker.io", "https://registry-1.docker.io"),
     ],
 )
 def test_only_this_machine_is_spoken_to_without_tls(registry: str, url: str) -> None:
