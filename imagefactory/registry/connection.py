@@ -120,7 +120,7 @@ class Connection:
 
     def _is_ours(self, url: str) -> bool:
         """True for the registry itself: an upload may have to go to another host, which gets no secret."""
-        return urlsplit(url).netloc == self.reference.registry
+        return urlsplit(url).netloc == self.reference.host
 
     @contextmanager
     def naming_failures(self) -> Iterator[None]:
@@ -134,10 +134,14 @@ class Connection:
                 why=_shortly(error),
                 fix="Check the name of the registry, and the certificates (REQUESTS_CA_BUNDLE) of this machine.",
             ) from None
-        except (requests.ConnectionError, requests.Timeout) as error:
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
             raise RegistryUnreachableError(
                 f"{self.reference.registry} cannot be reached, or does not answer.",
-                where=self.reference.url,
+                where=_asked(error) or self.reference.url,
                 why=_shortly(error),
                 fix="Check the name, the network and the proxy; then run the command again: it continues.",
             ) from None
@@ -153,6 +157,13 @@ class Connection:
         """Give an answer that is not a good one its name."""
         where = f"{self.reference.name} ({doing})"
         credentials = self._authenticator.credentials
+        if answer.refuses_token():
+            return RegistryError(
+                f"{self.reference.registry} does not accept the tokens of its own token server.",
+                where=where,
+                why=f"It answered {answer.said()}, again and again.",
+                fix="Run the command again a little later. If it persists, its clocks may disagree.",
+            )
         if answer.status == HTTPStatus.UNAUTHORIZED and credentials is None:
             return CredentialsError(
                 f"{self.reference.registry} wants credentials to {doing}, and there are none.",
@@ -177,7 +188,7 @@ class Connection:
             return RepositoryMissingError(
                 f"{self.reference.registry} has no repository {self.reference.repository}.",
                 where=where,
-                why=f"It answered {answer.said()}.",
+                why=f"It answered {answer.said()}. (Some say that, too, of a repository without a tag.)",
                 fix="Check the name (`registry` in matrix.yaml, FACTORY_REGISTRY); a first push makes a repository.",
             )
         return RegistryError(
@@ -187,6 +198,12 @@ class Connection:
             fix="Run the command again a little later: it continues where it stopped. If it persists, look at the "
             "registry's status page.",
         )
+
+
+def _asked(error: requests.RequestException) -> str | None:
+    """Say what was asked for: it may be a token server, or where a blob is kept."""
+    url = error.request.url if error.request is not None else None
+    return url.partition("?")[0] if url else None
 
 
 def _shortly(error: Exception) -> str:
