@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, repository, wheels
+from tasks import images, kernels, matrix, mods, repository, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -18,7 +18,8 @@ namespace = Collection(
     images.verify,
     images.diff,
     images.explain,
-    images.audit,
+    kernels.compile_,
+    kernels.audit,
     images.clean,
     repository.doctor,
     repository.schemas,

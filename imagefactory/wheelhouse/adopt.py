@@ -9,10 +9,10 @@ from packaging.utils import canonicalize_name
 from imagefactory.audit.gate import audited_wheels, verdicts_of
 from imagefactory.audit.run import look_into, refuse_failing
 from imagefactory.cells import Cell
+from imagefactory.compile.tree import source_mods
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
 from imagefactory.locks import WheelLock
-from imagefactory.mods.choose import choose_source_mods
 from imagefactory.project import Project
 from imagefactory.wheelhouse.fit import same_version
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
@@ -65,7 +65,7 @@ def choose_compiled(
     key = _one_of({wheel.key: wheel.inputs for wheel in found}, project, cell, asked, locked)
     wheel = next(wheel for wheel in found if wheel.key == key)
     refuse_damaged(wheel)
-    if name == "vllm" and wheel.inputs.mods != source_mods(project, cell):
+    if name == "vllm" and wheel.inputs.mods != _mods(project, cell):
         say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
     say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
     return wheel
@@ -86,12 +86,6 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
                 why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
                 fix="`invoke wheels.list` shows them.",
             )
-
-
-def source_mods(project: Project, cell: Cell) -> tuple[str, ...]:
-    """List the digests of the mods that a cell wants in its sources before they are compiled."""
-    chosen = choose_source_mods(project.matrix, cell, project.mods)
-    return tuple(mod.digest(variant) for mod, variant in chosen.mods)
 
 
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
@@ -121,7 +115,7 @@ def _one_of(
     if not named and locked in found:
         return str(locked)
     if not named and len(found) > 1:
-        mods = source_mods(project, cell)
+        mods = _mods(project, cell)
         named = [key for key, inputs in found.items() if inputs.mods == mods]
     if len(named) == 1 or len(found) == 1:
         return next(iter(named or found))
@@ -139,6 +133,11 @@ def _differences(found: dict[str, CompileInputs]) -> list[str]:
     fields = next(iter(documents.values()))
     differing = [name for name in fields if len({str(data[name]) for data in documents.values()}) > 1]
     return [f"{', '.join(differing)}: {', '.join(key[:16] for key in sorted(documents))}"]
+
+
+def _mods(project: Project, cell: Cell) -> tuple[str, ...]:
+    """List the digests of the mods that a compile for this cell would apply to the sources."""
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
 
 
 def _chips(project: Project, cell: Cell, name: str) -> str:

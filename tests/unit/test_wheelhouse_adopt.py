@@ -10,6 +10,7 @@ import pytest
 
 from imagefactory.audit import run
 from imagefactory.audit.cubins import Kernels
+from imagefactory.compile.tree import source_mods
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import (
@@ -24,7 +25,6 @@ from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.resolve import wheels as resolving
 from imagefactory.targets import select
-from imagefactory.wheelhouse.adopt import source_mods
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import SimpleIndex
@@ -66,6 +66,10 @@ class Wheelhouse:
             files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": content or inputs.key},
         )
         return keep(self.project.store, inputs, wheel)
+
+    def mods(self) -> tuple[str, ...]:
+        """Digest the mods that a compile in this checkout would apply to the sources."""
+        return tuple(mod.digest(variant) for mod, variant in source_mods(self.project, "0.19.1", "gb10", ()))
 
     def lock(
         self, *wheels: str, target: str = TARGET, upgrade: tuple[str, ...] = ()
@@ -223,8 +227,7 @@ def test_of_several_the_user_has_to_name_one(wheelhouse: Wheelhouse) -> None:
 
 
 def test_of_several_the_one_with_the_mods_of_the_checkout_is_taken(wheelhouse: Wheelhouse) -> None:
-    [cell] = select(wheelhouse.project.matrix, [TARGET])
-    mods = source_mods(wheelhouse.project, cell)
+    mods = wheelhouse.mods()
     wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
     right = wheelhouse.keep(replace(INPUTS, mods=mods))
     wheelhouse.lock()
@@ -241,8 +244,7 @@ def test_a_wheel_with_other_mods_is_adopted_but_not_in_silence(wheelhouse: Wheel
 def test_the_locked_one_stays_until_it_is_upgraded(wheelhouse: Wheelhouse) -> None:
     first = wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
     wheelhouse.lock()
-    [cell] = select(wheelhouse.project.matrix, [TARGET])
-    newer = wheelhouse.keep(replace(INPUTS, mods=source_mods(wheelhouse.project, cell)))
+    newer = wheelhouse.keep(replace(INPUTS, mods=wheelhouse.mods()))
     wheelhouse.lock(upgrade=("torch",))
     assert wheelhouse.locked().compiled == first.key
     wheelhouse.lock(upgrade=("vllm",))
