@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory import sources
 from imagefactory.audit import run
 from imagefactory.audit.cubins import Kernels
 from imagefactory.compile.tree import source_mods
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
+from imagefactory.errors.store import DownloadError
 from imagefactory.errors.wheelhouse import (
     DamagedWheelError,
     SeveralWheelsError,
@@ -26,6 +28,7 @@ from imagefactory.project import Project
 from imagefactory.resolve import wheels as resolving
 from imagefactory.targets import select
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, keep
+from imagefactory.wheelhouse.locate import compiled_locations
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, make_wheel
@@ -208,6 +211,48 @@ def test_a_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
     kept.path.write_bytes(bytes(kept.size))
     with pytest.raises(DamagedWheelError):
         wheelhouse.lock()
+
+
+def test_mods_can_read_the_compiled_wheel_before_anything_is_built(
+    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = wheelhouse.keep()
+    wheelhouse.lock()
+    project = wheelhouse.project
+    [cell] = select(project.matrix, [TARGET])
+    seen: list[bytes] = []
+
+    def read_it(project: Project, *_: object) -> None:
+        seen.append(project.store.download(kept.sha256).read_bytes())
+
+    monkeypatch.setattr(sources, "refuse_unfit_mods", read_it)
+    sources.Sources(project, [cell]).refuse_unfit_mods([cell])
+    assert seen == [kept.path.read_bytes()]
+
+
+def test_a_locked_wheel_that_is_nowhere_is_named_with_what_to_do(wheelhouse: Wheelhouse) -> None:
+    kept = wheelhouse.keep()
+    wheelhouse.lock()
+    shutil.rmtree(kept.path.parent)
+    project = wheelhouse.project
+    [cell] = select(project.matrix, [TARGET])
+    with pytest.raises(DownloadError) as caught:
+        sources.Sources(project, [cell]).refuse_unfit_mods([cell])
+    assert caught.value.what.startswith(kept.filename)
+    assert "invoke wheels.pull" in caught.value.fix
+
+
+def test_a_locked_wheel_is_taken_from_a_configured_folder_too(
+    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = wheelhouse.keep()
+    wheelhouse.lock()
+    folder = tmp_path / "links"
+    folder.mkdir()
+    shutil.move(kept.path, folder)
+    shutil.rmtree(kept.path.parent)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    assert compiled_locations(wheelhouse.project, wheelhouse.locked()) == [str(folder / kept.filename)]
 
 
 # --- several ----------------------------------------------------------------------------------------------
