@@ -7,28 +7,33 @@ import json
 import shutil
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from isal import igzip
 
+from imagefactory.audit.run import cuobjdump
 from imagefactory.content import sha256_of
-from imagefactory.locking import base_made_from, sources_made_from
+from imagefactory.locking import base_made_from, sources_made_from, tools_made_from
 from imagefactory.locks import (
     BaseLock,
     SourceLock,
-    ToolLock,
     WheelLock,
     base_lock_path,
     source_lock_path,
     tool_lock_path,
 )
 from imagefactory.oci.layout import Layout
+from imagefactory.project import Project
 from imagefactory.store import Store
 from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, keep
-from tests.fixtures.compiled import compiled_wheel
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.compiled import TAGS, compiled_wheel
+from tests.fixtures.cuda import Nvcc
 from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.wheels import make_wheel
 
 pytestmark = [
     pytest.mark.engine,
@@ -46,17 +51,39 @@ INPUTS = CompileInputs(
 )
 
 
+CHIP = """cubins: {accept: [sm_121a, sm_120f], refuse: [sm_120a]}, capability: "12.1", torch_cuda_arch_list: "12.1a"}"""
+
+
 class Machine:
     """A checkout with a cache of its own, and the shared registry."""
 
-    def __init__(self, folder: Path, registry: str) -> None:
+    def __init__(self, folder: Path, registry: str, *, chip: bool = False) -> None:
         self.small = SmallFactory(folder)
         self.store = Store(self.small.cache)
         self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
-        matrix = self.small.root / "matrix.yaml"
-        plain = matrix.read_text("utf-8")
-        matrix.write_text(plain.replace('{release: "1.0"}', '{release: "1.0", compile: required}'))
+        self._edit('{release: "1.0"}', '{release: "1.0", compile: required}')
+        if chip:
+            self._edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
+            self._bring_cuobjdump()
         self._answer_the_matrix()
+
+    def _edit(self, old: str, new: str) -> None:
+        matrix = self.small.root / "matrix.yaml"
+        text = matrix.read_text("utf-8")
+        assert old in text
+        matrix.write_text(text.replace(old, new), "utf-8")
+
+    def _bring_cuobjdump(self) -> None:
+        """Give the checkout the program that looks into kernels, fetched from the index by the real one."""
+        real = Project(REPOSITORY)
+        tool = real.matrix.tools["cuobjdump"]
+        matrix = self.small.root / "matrix.yaml"
+        entry = f"tools: {{cuobjdump: {{distribution: {tool.distribution}, version: {tool.version}}}}}\n"
+        matrix.write_text(matrix.read_text("utf-8") + entry, "utf-8")
+        program = cuobjdump(real)
+        here = self.store.root / program.relative_to(real.store.root)
+        here.parent.mkdir(parents=True)
+        shutil.copy(program, here)
 
     def _answer_the_matrix(self) -> None:
         """Let every lock but that of the wheels be up to date: locking asks no mirror and no index."""
@@ -65,7 +92,10 @@ class Machine:
         made_from = base_made_from(project.matrix, CELL)
         BaseLock.read(base).model_copy(update={"made_from": made_from}).write(base)
         SourceLock(made_from=sources_made_from(project.matrix)).write(source_lock_path(locks))
-        ToolLock(made_from={}).write(tool_lock_path(locks))
+        tools = Project(REPOSITORY).tool_lock.model_copy(
+            update={"made_from": tools_made_from(project.matrix)}
+        )
+        tools.write(tool_lock_path(locks))
 
     def invoke(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -163,6 +193,49 @@ def test_what_one_machine_compiles_another_adopts_and_builds(
     builder.forget()
     assert builder.run("build", "--target", "tiny") == digest
     assert builder.run("verify", "--target", "tiny") == digest
+
+
+@pytest.fixture
+def chip_builder(tmp_path: Path, repository: str) -> Machine:
+    """A machine that builds for a chip with a policy."""
+    return Machine(tmp_path / "chip-builder", repository, chip=True)
+
+
+def with_kernels(store: Store, folder: Path, library: Path) -> KeptWheel:
+    """Keep a vLLM whose only library is this one."""
+    files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
+    wheel = make_wheel(folder, "vllm", files=files, tag=TAGS["amd64"])
+    return keep(store, replace(INPUTS, arch_list="12.1a"), wheel)
+
+
+@pytest.mark.network
+def test_kernels_for_the_chip_are_adopted_and_the_image_says_so(
+    compiler: Machine, chip_builder: Machine, nvcc: Nvcc, tmp_path: Path
+) -> None:
+    kept = with_kernels(compiler.store, tmp_path, nvcc("sm_121a"))
+    compiler.run("wheels.push")
+    chip_builder.run("lock", "--target", "tiny")
+    chip_builder.run("build", "--target", "tiny")
+    layout = Layout(chip_builder.small.project.build_folder(CELL))
+    labels = json.loads(layout.blob(layout.config_digest()).read_bytes())["config"]["Labels"]
+    assert labels["imagefactory.compiled"] == f"vllm:{kept.key}"
+    assert (labels["imagefactory.audit"], labels["imagefactory.audit.summary"]) == ("passed", "1 native")
+    # What the image really holds, read out of its layers.
+    [verdict] = json.loads(chip_builder.run("audit", str(layout.folder), "--json"))
+    assert (verdict["outcome"], verdict["kernels"]["cubins"]) == ("native", {"sm_121a": 1})
+    assert chip_builder.invoke("audit", "tiny", "--check").returncode == 0
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("code", "exit_code"), [("sm_120a", 96), ("sm_90a", 73)])
+def test_kernels_for_another_chip_are_not_adopted(
+    chip_builder: Machine, nvcc: Nvcc, tmp_path: Path, code: str, exit_code: int
+) -> None:
+    with_kernels(chip_builder.store, tmp_path, nvcc(code))
+    before = chip_builder.lock()
+    done = chip_builder.invoke("lock", "--target", "tiny")
+    assert done.returncode == exit_code, done.stderr
+    assert chip_builder.lock() == before
 
 
 def test_a_lock_without_the_wheel_names_the_command_that_makes_it(builder: Machine) -> None:
