@@ -146,7 +146,14 @@ class VllmVersion(_Model):
     ref: str | None = None
     counts_as: VersionText | None = None
     """Where a git reference stands among the releases."""
-    compile: Literal["required", "optional"] = "optional"
+    compile: Literal["required", "optional"] | Annotated[list[Distribution], Field(min_length=1)] = "optional"
+    """Whose kernels are our own compile: vLLM's where it is required, or those of the packages that are named."""
+    also: list[str] = []
+    """Requirements on machines with a GPU, beyond vLLM's own and the arch's."""
+    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
+    """Package indexes that these need beyond the configured one."""
+    local_versions: list[Name] = []
+    """Local version labels that these bring (torch 2.10.0+cu130)."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

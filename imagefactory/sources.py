@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
-from imagefactory.cells import Cell
-from imagefactory.downloads import Downloader, Wanted
+import requests
+
+from imagefactory.cells import Cell, arch_of
+from imagefactory.downloads import Downloader, Wanted, fetch
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
 from imagefactory.layers.records import read_blob_record
@@ -18,8 +20,13 @@ from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
 from imagefactory.resolve.index import IndexConfig, Indexes, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.wheelhouse.locate import compiled_locations
 
 Say = Callable[[str], None]
+NOT_SHARED = (
+    "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
+    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."
+)
 VANISHED = (
     "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
     "lock its successor: `invoke lock --upgrade base`."
@@ -50,7 +57,15 @@ class Sources:
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
+            self._fetch_compiled(cell)
             refuse_unfit_mods(self.project, cell, self._indexes)
+
+    def _fetch_compiled(self, cell: Cell) -> None:
+        """Bring the compiled wheels of a cell: mods read from them, and no index has them."""
+        with requests.Session() as session:
+            for wheel in self.project.wheel_lock(cell).wheels:
+                if wheel.compiled is not None:
+                    fetch(self._wheel(wheel), self.project.store, session, lambda _: None)
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.
@@ -107,18 +122,22 @@ class Sources:
 
     @cached_property
     def _indexes(self) -> Indexes:
-        archs = sorted({cell.arch for cell in self.cells})
-        extra = [url for arch in archs for url in self.project.matrix.archs[arch].indexes if reachable(url)]
+        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        extra = [url for url in sorted(named) if reachable(url)]
         return Indexes(IndexConfig.from_environment().with_extra(extra))
 
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
         return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
 
-    def tool(self, wheel: LockedSource) -> Wanted:
-        """Say where to look for a program that the factory itself runs."""
+    def tool(self, wheel: LockedSource | LockedWheel) -> Wanted:
+        """Say where to look for a program that the factory itself runs, or for a wheel of an image that it runs."""
         return self._wheel(wheel)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
+        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
+            places = partial(compiled_locations, self.project, wheel)
+            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
+
         def locations() -> list[str]:
             return [
                 offer.url

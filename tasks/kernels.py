@@ -71,17 +71,28 @@ def compile_(
     help={
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to judge by (default: the target's, else the matrix's)",
+        "check": "only compare what locks/kernels.toml says of a target's wheels with the wheels",
         "json": "print JSON",
         "markdown": "print the table as Markdown",
     },
 )
-def audit(context: Context, subject: str, arch: str = "", json: bool = False, markdown: bool = False) -> None:
+def audit(
+    context: Context,
+    subject: str,
+    arch: str = "",
+    check: bool = False,
+    json: bool = False,
+    markdown: bool = False,
+) -> None:
     """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
     from imagefactory import console
-    from imagefactory.audit.run import audit, audit_release, refuse_failing
+    from imagefactory.audit.run import audit, audit_release, refuse_failing, refuse_wrong_record
     from imagefactory.project import Project
 
     project = Project(ROOT)
+    if check:
+        console.err.print(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
+        return
     arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
     judged = audit_release if subject in project.matrix.vllm else audit
     verdicts = judged(project, subject, arch)

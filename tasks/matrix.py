@@ -32,11 +32,12 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    iterable=["target", "upgrade", "toolchain"],
+    iterable=["target", "upgrade", "wheel", "toolchain"],
     help={
         "target": f"{TARGET}; default: everything that is locked already, and the default target",
         "check": "change nothing; fail when matrix.yaml and the locks disagree",
         "upgrade": "take the newest version of this package (or base, or all); may be given several times",
+        "wheel": "the key of the compiled wheel to adopt where several would do; may be given several times",
         "models": "also look up and pin the revisions of models and drafters on the model hub",
         "toolchain": "pin the compilers of this vLLM version instead, for `invoke compile`; may be given several times",
     },
@@ -45,6 +46,7 @@ def lock(
     context: Context,
     target: list[str],
     upgrade: list[str],
+    wheel: list[str],
     toolchain: list[str],
     check: bool = False,
     models: bool = False,
@@ -69,7 +71,9 @@ def lock(
     else:
         cells = select(project.matrix, target) if target else locked_cells(project)
         cells = cells or select(project.matrix, [next(iter(project.matrix.models))])
-        results = make_locks(project, cells, upgrade=upgrade, models=models, say=console.err.print)
+        results = make_locks(
+            project, cells, upgrade=upgrade, wheels=wheel, models=models, say=console.err.print
+        )
     for result in results:
         state = "written" if result.changed else "unchanged"
         console.err.print(f"{result.path.relative_to(ROOT)}: {state}")

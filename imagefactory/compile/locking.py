@@ -16,7 +16,13 @@ from imagefactory.content import checksum
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locking import LockResult, base_made_from, make_base_lock, wheels_made_from
+from imagefactory.locking import (
+    LockResult,
+    base_made_from,
+    make_base_lock,
+    version_facts,
+    wheels_made_from,
+)
 from imagefactory.locks import LockedSource, MadeFrom, SourceLock, WheelLock
 from imagefactory.mods.sources import ReleaseSource
 from imagefactory.resolve.index import IndexConfig, Indexes
@@ -121,7 +127,7 @@ def _release(project: CompileProject, vllm: str) -> str:
 
 
 def _flashinfer_made_from(project: CompileProject, vllm: str) -> MadeFrom:
-    return {f"vllm.{vllm}": checksum(project.matrix.vllm[vllm].model_dump(mode="json"))}
+    return {f"vllm.{vllm}": checksum(version_facts(project.matrix.vllm[vllm]))}
 
 
 def _lock_flashinfer(

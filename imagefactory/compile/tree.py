@@ -8,21 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from imagefactory.cells import buildable
-from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.mods.apply import apply_mods, in_order
 from imagefactory.mods.choose import choose_source_mods
 from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import FolderSource
+from imagefactory.project import Project
 from imagefactory.store import WRITING, translating_disk_full
 
 PARTS = "cmake/external_projects"
 LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"
 
 
-def source_mods(
-    project: CompileProject, vllm: str, arch: str, without: Sequence[str]
-) -> list[tuple[Mod, Variant]]:
+def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
     """Pick the mods that change what is compiled: those of every model that is served by this vLLM on this arch."""
     found: dict[str, tuple[Mod, Variant]] = {}
     for cell in buildable(project.matrix):

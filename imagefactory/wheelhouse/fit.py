@@ -37,7 +37,7 @@ def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
     if broken is not None:
         raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", f"{broken} in it is damaged.")
     for its_name, number in ((found, str(its_version)), metadata):
-        if canonicalize_name(its_name) != canonicalize_name(name) or not _same(number, version):
+        if canonicalize_name(its_name) != canonicalize_name(name) or not same_version(number, version):
             raise _wrong(
                 wheel,
                 f"{wheel.name} is not {name} {version}.",
@@ -58,7 +58,7 @@ def _fits(tag: Tag, machine: str) -> bool:
     return tag.platform == "any" or tag.platform.endswith(f"_{machine}")
 
 
-def _same(found: str, wanted: str) -> bool:
+def same_version(found: str, wanted: str) -> bool:
     """A local label (+cu130) says how a version was built, not which it is; one that is asked for must be there."""
     try:
         version, expected = Version(found), Version(wanted)

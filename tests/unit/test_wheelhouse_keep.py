@@ -144,7 +144,7 @@ def test_a_wheel_that_is_not_whole_is_refused(store: Store, wheel: Path, spoil: 
     if spoil == "flipped":
         # The first member's data begin behind its header of 30 bytes and its name.
         content[30 + len("vllm/_C.abi3.so") + 2] ^= 0xFF
-    spoiled: dict[str, bytes] = {"truncated": content[:-40], "flipped": content, "empty": b""}
+    spoiled: dict[str, bytes | bytearray] = {"truncated": content[:-40], "flipped": content, "empty": b""}
     wheel.write_bytes(spoiled[spoil])
     with pytest.raises(WrongWheelError, match="whole"):
         keep(store, INPUTS, wheel)
