@@ -94,7 +94,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProject:
         member = tarfile.TarInfo("flashinfer-1/flashinfer/jit/core.py")
         tar.addfile(member, io.BytesIO(b""))
     monkeypatch.setattr(run, "_fetch_sdist", lambda *_: archive)
-    monkeypatch.setattr(run, "provide", lambda *_: ("toolchain", None))
+    monkeypatch.setattr(run, "provide", lambda *_: "toolchain")
     monkeypatch.setattr(run.daemon, "ask", lambda: Daemon("28.0", job.host_machine()))
     monkeypatch.setattr(run.daemon, "image_id", lambda _: "sha256:there")
     monkeypatch.setattr(run.container, "root_folder", lambda: None)
@@ -264,7 +264,10 @@ def test_everything_that_decides_the_result_is_in_the_key(project: CompileProjec
     (cutlass / "include" / "cutlass").mkdir(parents=True)
     (cutlass / "include" / "cutlass" / "cutlass.h").touch()
     base = replace(
-        WHOLE, what="vllm", targets=("_qutlass_C",), sources=(f"cutlass={cutlass}", f"qutlass={_qutlass(tmp_path)}")
+        WHOLE,
+        what="vllm",
+        targets=("_qutlass_C",),
+        sources=(f"cutlass={cutlass}", f"qutlass={_qutlass(tmp_path)}"),
     )
     keys = {work_out(project, base).inputs.key}
     keys.add(work_out(project, replace(base, without_mods=("preserve-sm121a",))).inputs.key)

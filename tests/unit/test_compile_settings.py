@@ -47,7 +47,10 @@ def test_every_release_has_its_own_commits(vllm: str, name: str, expected: tuple
 
 
 def test_releases_take_ever_more_from_elsewhere() -> None:
-    counts = [len(SETTINGS.sources_of(name, release(name))) for name in ("0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0")]
+    counts = [
+        len(SETTINGS.sources_of(name, release(name)))
+        for name in ("0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0")
+    ]
     assert counts == [5, 6, 7, 9, 10]
 
 
@@ -60,7 +63,9 @@ def test_a_git_reference_takes_what_the_release_before_it_takes() -> None:
 def test_every_release_of_the_matrix_says_what_it_takes() -> None:
     from imagefactory.matrix import load_matrix  # noqa: PLC0415
 
-    releases = [item.release for item in load_matrix(REPOSITORY / "matrix.yaml").vllm.values() if item.release]
+    releases = [
+        item.release for item in load_matrix(REPOSITORY / "matrix.yaml").vllm.values() if item.release
+    ]
     assert all(name in SETTINGS.sources["cutlass"].refs for name in releases)
 
 

@@ -132,7 +132,9 @@ class Host:
             ["tag", "v1"],
         ):
             subprocess.run(["git", "-C", str(folder), *words], check=True)
-        done = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True)
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True
+        )
         return done.stdout.decode().strip()
 
 
