@@ -64,13 +64,16 @@ def run(
             },
             working_dir="/factory",
         )
+        said: Iterable[bytes] = ()
         try:
             container.start()
-            telling = _listen(lines(container.logs(stream=True, follow=True)), log, hear)
+            said = container.logs(stream=True, follow=True)
+            telling = _listen(lines(said), log, hear)
             status = int(container.wait()["StatusCode"])
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True)
+                deque(said, maxlen=0)  # it ends now; until then its connection stays open
     return Ended(status, telling)
 
 

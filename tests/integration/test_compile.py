@@ -44,6 +44,17 @@ COMPILE = (
 )
 
 
+NINJA = """\
+rule make
+  command = sleep $time && touch $out
+  description = $out
+build first: make
+  time = 0
+build second: make first
+  time = 3
+"""
+
+
 @pytest.fixture(scope="module")
 def toolchain() -> Iterator[tuple[CompileProject, str]]:
     """Assemble the small toolchain and load it; afterwards the daemon is as it was."""
@@ -65,6 +76,8 @@ class Workshop:
     def __init__(self, project: CompileProject, image: str, folder: Path) -> None:
         self.project, self.image, self.folder = project, image, folder
         self.heard: list[str] = []
+        self.interrupt_at = ""
+        self.key = f"test-{os.getpid()}"
         for name in ("build", "out", "ccache"):
             (folder / name).mkdir()
         (folder / "build" / "kernel.cu").write_text(KERNEL)
@@ -74,7 +87,7 @@ class Workshop:
         return run(
             self.image,
             ["bash", "-c", script],
-            key=f"test-{os.getpid()}",
+            key=self.key,
             mounts=[
                 *mounts,
                 Mount(self.folder / "ccache", "/ccache"),
@@ -82,8 +95,13 @@ class Workshop:
             ],
             environment={"CCACHE_DIR": "/ccache", "HOME": "/factory/build"},
             log=self.folder / "log",
-            hear=self.heard.append,
+            hear=self.hear,
         )
+
+    def hear(self, line: str) -> None:
+        self.heard.append(line)
+        if self.interrupt_at and line.startswith(self.interrupt_at):
+            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -117,20 +135,32 @@ def test_what_is_compiled_for_another_chip_is_refused(workshop: Workshop) -> Non
     assert not verdicts[0].passes
 
 
+def test_an_interrupted_compile_goes_on_with_the_next_object(workshop: Workshop) -> None:
+    (workshop.folder / "build" / "build.ninja").write_text(NINJA)
+    workshop.interrupt_at = "[1/2]"
+    with pytest.raises(KeyboardInterrupt):
+        workshop.run("ninja -j1 -C /factory/build")
+    assert containers(workshop) == b""
+    workshop.interrupt_at = ""
+    workshop.heard.clear()
+    assert workshop.run("ninja -j1 -C /factory/build").status == 0
+    assert [line for line in workshop.heard if line.startswith("[")] == ["[1/1] second"]
+
+
+def containers(workshop: Workshop) -> bytes:
+    command = ["docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}={workshop.key}"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
 def test_a_container_is_gone_when_its_compile_is(workshop: Workshop) -> None:
     ended = workshop.run("echo 'x.cu(1): error: no such thing' && exit 7")
     assert ended == Ended(7, ("x.cu(1): error: no such thing",))
     assert (workshop.folder / "log").read_text() == "x.cu(1): error: no such thing\n"
-    left = subprocess.run(
-        ["docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}=test-{os.getpid()}"],
-        check=True,
-        capture_output=True,
-    )
-    assert left.stdout == b""
+    assert containers(workshop) == b""
 
 
 def test_a_container_of_a_killed_run_is_removed_before_the_next(workshop: Workshop) -> None:
-    command = ["docker", "run", "--detach", "--network", "none", "--label", f"{LABEL}=test-{os.getpid()}"]
+    command = ["docker", "run", "--detach", "--network", "none", "--label", f"{LABEL}={workshop.key}"]
     old = subprocess.run([*command, workshop.image, "sleep", "300"], check=True, capture_output=True)
     assert workshop.run("true").status == 0
     alive = subprocess.run(
