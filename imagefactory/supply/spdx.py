@@ -148,6 +148,16 @@ def copyleft(expression: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word for word in words if _COPYLEFT.search(word)))
 
 
+def unavoidable(expression: str) -> str:
+    """Leave out choices that have a way around the GNU licences."""
+    kept = [
+        part
+        for part in _conjuncts(expression)
+        if all(copyleft(alternative) for alternative in part.split(" OR "))
+    ]
+    return " AND ".join(_grouped(part) for part in kept)
+
+
 def _debian_choice(text: str) -> str:
     """Translate a group without commas."""
     alternatives = re.split(r"\s+(?:and/)?or\s+", text.strip(" ,"))
