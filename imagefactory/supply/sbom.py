@@ -109,7 +109,7 @@ def _dependencies(parts: Sequence[Part]) -> list[dict[str, Any]]:
     names |= {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}
     wheels = {part.name: part.reference for part in parts if part.kind == "wheel"}
     debs = {part.name: part.reference for part in parts if part.kind == "deb"}
-    depends: dict[str, set[str]] = {ROOT: set()} | {part.reference: set() for part in parts}
+    depends: dict[str, set[str]] = {ref: set() for ref in (ROOT, *(part.reference for part in parts))}
     for part in parts:
         same = wheels if part.kind == "wheel" else debs if part.kind == "deb" else names
         for name in part.needed_by:
