@@ -22,6 +22,7 @@ pytest_plugins = (
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
     "tests.fixtures.small_factory",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"
