@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, repository
+from tasks import images, matrix, mods, repository, supply
 
 namespace = Collection(
     matrix.targets,
@@ -19,6 +19,9 @@ namespace = Collection(
     images.diff,
     images.explain,
     images.audit,
+    supply.licences,
+    supply.sbom,
+    supply.attest,
     images.clean,
     repository.doctor,
     repository.schemas,
@@ -26,3 +29,4 @@ namespace = Collection(
     repository.test,
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
+namespace.add_collection(Collection("keys", supply.new))

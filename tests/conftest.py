@@ -23,6 +23,7 @@ pytest_plugins = (
     "tests.fixtures.servers",
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"
