@@ -116,6 +116,9 @@ class Tool(_Model):
     version: VersionText
 
 
+SmokeLevel = Literal["static", "container", "serve", "gpu"]
+
+
 class Arch(_Model):
     """A kind of machine: its GPU, its platform and what is compiled for it."""
 
@@ -136,6 +139,10 @@ class Arch(_Model):
     """Requirements beyond vLLM's own."""
     without: list[Distribution] = []
     """Requirements of vLLM that are left out on this arch."""
+    smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(_unique)] = [
+        "static", "container", "serve",
+    ]  # fmt: skip
+    """The smoke tests that an image has to pass before it gets a tag."""
 
 
 class VllmVersion(_Model):
