@@ -6,7 +6,7 @@ set to what its newest event says, so whoever is interrupted can be followed by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, Self
 
@@ -25,6 +25,15 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Part(_Value):
+    """One layer of an image: what it is, and what tells it from others of that name."""
+
+    key: str
+    """The beginning of the layer's key."""
+    version: str = ""
+    """Of the package, where a layer is one package."""
+
+
 class Published(_Value):
     """An image that passed everything, described well enough to be found and compared."""
 
@@ -40,8 +49,8 @@ class Published(_Value):
     mods: tuple[str, ...]
     size: int
     """Bytes to pull, without what is there already."""
-    made_of: dict[str, str]
-    """Layer -> the beginning of its key; two images differ where these do."""
+    made_of: dict[str, Part]
+    """Layer -> what is in it; two images differ where these do."""
     smoke: dict[str, str]
     """Level -> how it ended."""
 
@@ -62,12 +71,16 @@ class Pointer(_Value):
 class Event(_Value):
     """One change of tags."""
 
+    id: str
+    """Tells this event from every other one, also when it is written again."""
     kind: Literal["promote", "rollback"]
     time: AwareDatetime
     image: Digest = Field(pattern=_DIGEST)
     named: tuple[str, ...] = ()
     """Tags that never move again."""
     moved: dict[str, Pointer]
+    left: Digest | None = None
+    """The image that a rollback took users off."""
 
 
 class Catalog(_Value):
@@ -102,6 +115,22 @@ class Catalog(_Value):
             if event.kind == "promote" and wanted & set(event.moved) and self._platform(event) == platform
         ]
 
+    def tags_of(self, digest: Digest) -> set[str]:
+        """List the moving tags that an image was promoted to: those, and no others, may name it again."""
+        return {
+            tag
+            for event in self.events
+            if event.kind == "promote" and event.image == digest
+            for tag, pointer in event.moved.items()
+            if digest in pointer.images.values()
+        }
+
+    def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
+        """Find the rollback that took users of these tags off an image, if that was the last thing that happened."""
+        wanted = set(tags)
+        last = next((event for event in reversed(self.events) if wanted & set(event.moved)), None)
+        return last if last is not None and last.kind == "rollback" and last.left == digest else None
+
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Say which image users of these tags get; the first tag that has one decides."""
         for tag in tags:
@@ -132,7 +161,17 @@ class Catalog(_Value):
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         """List the events that an earlier catalog did not have."""
-        return tuple(event for event in self.events if event not in earlier.events)
+        known = {event.id for event in earlier.events}
+        return tuple(event for event in self.events if event.id not in known)
+
+    def has_event(self, identity: str) -> bool:
+        """Say whether an event is on record."""
+        return any(event.id == identity for event in self.events)
+
+    def without_events(self, identities: Collection[str]) -> Catalog:
+        """Take events back that are to be written anew."""
+        kept = tuple(event for event in self.events if event.id not in identities)
+        return self.model_copy(update={"events": kept})
 
     def to_json(self) -> bytes:
         """Write the catalog."""
