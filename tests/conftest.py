@@ -18,6 +18,7 @@ pytest_plugins = (
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
     "tests.fixtures.small_factory",
+    "tests.fixtures.publishing",
 )
 
 UNIT = Path(__file__).parent / "unit"

@@ -9,29 +9,25 @@ and starts over. Only the clocks' speed matters, not what they show.
 
 from __future__ import annotations
 
-import io
-import json
 import random
 import time
 import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from imagefactory.content import Digest, canonical_json, sha256_of
+from imagefactory.content import Digest
 from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event
 from imagefactory.publish.tags import CATALOG
+from imagefactory.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.registry.client import Repository
 
 WINDOW_HERE: Final = 0.25
 """Seconds, for a registry on this machine."""
 WINDOW_AWAY: Final = 3.0
 ATTEMPTS: Final = 8
-EMPTY_TYPE: Final = "application/vnd.oci.empty.v1+json"
-EMPTY: Final = b"{}"
 PREVIOUS: Final = "imagefactory.previous"
 _CLAIM = "imagefactory.claim"
 _LARGEST = 64 * 1024 * 1024
@@ -53,19 +49,15 @@ def read_catalog(repository: Repository) -> Snapshot:
     if manifest is None:
         return Snapshot(Catalog(), None)
     where = str(repository.reference.tagged(CATALOG))
-    try:
-        document = json.loads(manifest.body)
-        [layer] = document["layers"]
-        if layer["mediaType"] != CATALOG_TYPE:
-            raise ValueError(layer["mediaType"])
-        digest = Digest(layer["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+    held = [item for item in contents(repository, manifest) if item.media_type == CATALOG_TYPE]
+    if len(held) != 1:
         raise CatalogError(
             "The tag `catalog` does not hold a catalog.",
             where=where,
-            why=f"Its manifest is of another kind ({type(error).__name__}: {error}).",
+            why="Its manifest is of another kind.",
             fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY).",
-        ) from None
+        )
+    digest = held[0].digest
     return Snapshot(Catalog.from_json(repository.blob(digest, _LARGEST), where), manifest.digest)
 
 
@@ -112,26 +104,10 @@ def _write_once(repository: Repository, seen: Snapshot, catalog: Catalog, window
 
 def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -> bytes:
     """Bring everything but the tag into the registry; give the manifest."""
-    data = catalog.to_json()
-    for blob in (data, EMPTY):
-        repository.upload(Digest(f"sha256:{sha256_of(blob)}"), len(blob), partial(io.BytesIO, blob))
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "artifactType": CATALOG_TYPE,
-        "config": {"mediaType": EMPTY_TYPE, "digest": f"sha256:{sha256_of(EMPTY)}", "size": len(EMPTY)},
-        "layers": [
-            {
-                "mediaType": CATALOG_TYPE,
-                "digest": f"sha256:{sha256_of(data)}",
-                "size": len(data),
-                "annotations": {"org.opencontainers.image.title": "catalog.json"},
-            }
-        ],
-        # The claim makes two manifests of the same catalog differ; else two writers could take each other for one.
-        "annotations": {_CLAIM: uuid.uuid4().hex} | ({PREVIOUS: previous} if previous else {}),
-    }
-    return canonical_json(document)
+    # The claim makes two manifests of the same catalog differ; else two writers could take each other for one.
+    annotations = {_CLAIM: uuid.uuid4().hex} | ({PREVIOUS: previous} if previous else {})
+    payload = Payload(CATALOG_TYPE, catalog.to_json(), {TITLE: "catalog.json"})
+    return upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
 
 
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:

@@ -15,11 +15,11 @@ from imagefactory.oci.image import make_image
 from imagefactory.plan import LOCKED_LABEL, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.publish.catalog import Part, Published
+from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag, staging_tag
 from imagefactory.registry.client import Manifest, Repository
 from imagefactory.smoke.record import SmokeRecord
 
-SMOKE_TYPE = "application/vnd.imagefactory.smoke.v1+json"
 _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
@@ -35,7 +35,7 @@ class Candidate:
 def candidate(project: Project, repository: Repository, plan: Plan) -> Candidate:
     """Check what was pushed for a plan; refuse with everything that is missing at once."""
     manifest = staged(project, repository, plan)
-    record = smoke_record(repository, plan, manifest.digest)
+    record = read_records(repository, manifest.digest, plan.key)
     missing = [*_unlocked(repository, plan, manifest), *_untested(project, plan, record)]
     passed, reasons = audit_verdict(project, plan)
     if not passed:
@@ -86,22 +86,6 @@ def _as_planned(repository: Repository, plan: Plan, manifest: Manifest) -> Diges
     except (KeyError, TypeError, ValueError):
         return None
     return make_image(plan, blobs).digest if len(blobs) == len(plan.layers) else None
-
-
-def smoke_record(repository: Repository, plan: Plan, digest: Digest) -> SmokeRecord | None:
-    """Read what smoke tests found about an image; a level that ran more than once counts as it last ended."""
-    found: list[SmokeRecord] = []
-    for referrer in repository.referrers(digest, SMOKE_TYPE):
-        for layer in repository.require_manifest(referrer.digest).document().get("layers", ()):
-            if layer.get("mediaType") == SMOKE_TYPE:
-                where = f"{repository.reference.name}@{referrer.digest}"
-                found.append(SmokeRecord.from_json(repository.blob(Digest(layer["digest"])), where=where))
-    # A record speaks for the image that it names, whatever it is attached to.
-    own = [record for record in found if (record.digest, record.plan_key) == (digest, plan.key)]
-    merged: SmokeRecord | None = None
-    for record in sorted(own, key=lambda record: record.started):
-        merged = record.with_earlier(merged) if merged else record
-    return merged
 
 
 def _unlocked(repository: Repository, plan: Plan, manifest: Manifest) -> list[str]:

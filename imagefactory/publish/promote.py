@@ -23,9 +23,10 @@ from imagefactory.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.claim import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import Candidate, candidate
-from imagefactory.publish.index import index_document
 from imagefactory.publish.tags import Tags, tags_of
 from imagefactory.registry.client import Manifest, Repository
+from imagefactory.registry.descriptor import Descriptor
+from imagefactory.registry.images import index_document
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,17 @@ def pointer(
         return Pointer(digest=image.digest, images=images)
     documents = {platform: manifests.get(digest) for platform, digest in images.items()}
     annotations = documents[image.platform].document().get("annotations", {})
-    body = index_document({platform: found.body for platform, found in documents.items()}, annotations)
+    # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
+    body = index_document([_entry(platform, found) for platform, found in documents.items()], annotations)
     digest = Digest(f"sha256:{sha256_of(body)}")
     manifests.keep(Manifest(digest, INDEX_TYPE, body))
     return Pointer(digest=digest, images=images)
+
+
+def _entry(platform: str, manifest: Manifest) -> Descriptor:
+    system, _, machine = platform.partition("/")
+    described = {"architecture": machine, "os": system}
+    return Descriptor(manifest.media_type, manifest.digest, manifest.size, platform=described)
 
 
 def set_tags(
