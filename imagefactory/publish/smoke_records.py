@@ -17,7 +17,9 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
     """Attach what smoke tests found to the image that they looked at, whether it passed or not."""
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
-    return repository.attach(subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)})
+    return repository.attach(
+        subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)}
+    )
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
