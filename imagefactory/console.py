@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imagefactory.doctor import Finding
     from imagefactory.explain import Ownership
     from imagefactory.mods.check import Result
+    from imagefactory.wheelhouse.share import Listed
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
@@ -155,6 +156,31 @@ def audit_markdown(verdicts: Sequence[Verdict]) -> str:
     """Write the audit's table for a job summary or a README."""
     rows = [f"| {verdict.library} | {verdict.outcome} | {verdict.why} |" for verdict in verdicts]
     return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
+
+
+def wheels_table(wheels: Sequence[Listed]) -> RenderableType:
+    """Show compiled wheels: for which chips, from what, and where they are."""
+    if not wheels:
+        return Text(
+            "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them", "yellow"
+        )
+    table = Table("wheel", "version", "chips", "platform", "size", "mods", "key", "where", "locked", box=None)
+    table.columns[4].justify = "right"
+    for wheel in wheels:
+        inputs = wheel.inputs
+        places = [name for name, there in (("here", wheel.here), ("registry", wheel.shared)) if there]
+        table.add_row(
+            inputs.name,
+            inputs.version,
+            inputs.arch_list or "none",
+            inputs.platform,
+            size(wheel.size),
+            str(len(inputs.mods)),
+            wheel.key[:16],
+            ", ".join(places),
+            "yes" if wheel.locked else "no",
+        )
+    return table
 
 
 def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:

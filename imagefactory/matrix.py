@@ -153,7 +153,14 @@ class VllmVersion(_Model):
     ref: str | None = None
     counts_as: VersionText | None = None
     """Where a git reference stands among the releases."""
-    compile: Literal["required", "optional"] = "optional"
+    compile: Literal["required", "optional"] | Annotated[list[Distribution], Field(min_length=1)] = "optional"
+    """Whose kernels are our own compile: vLLM's where it is required, or those of the packages that are named."""
+    also: list[str] = []
+    """Requirements on machines with a GPU, beyond vLLM's own and the arch's."""
+    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
+    """Package indexes that these need beyond the configured one."""
+    local_versions: list[Name] = []
+    """Local version labels that these bring (torch 2.10.0+cu130)."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -167,6 +174,13 @@ class VllmVersion(_Model):
     def version(self) -> Version:
         """The version that ranges are compared with."""
         return Version(self.release or self.counts_as or "")
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """The packages whose wheels the factory compiles itself for this version, on machines with a GPU."""
+        named = self.compile if isinstance(self.compile, list) else []
+        vllm = ["vllm"] if self.git is not None or self.compile == "required" else []
+        return tuple(dict.fromkeys([*vllm, *named]))
 
     def within(self, specifier: str) -> bool:
         """Say whether this version lies in a range; development versions count."""

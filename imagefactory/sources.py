@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, arch_of
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
@@ -18,8 +18,13 @@ from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
 from imagefactory.resolve.index import IndexConfig, Indexes, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.wheelhouse.locate import compiled_locations
 
 Say = Callable[[str], None]
+NOT_SHARED = (
+    "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
+    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."
+)
 VANISHED = (
     "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
     "lock its successor: `invoke lock --upgrade base`."
@@ -107,8 +112,8 @@ class Sources:
 
     @cached_property
     def _indexes(self) -> Indexes:
-        archs = sorted({cell.arch for cell in self.cells})
-        extra = [url for arch in archs for url in self.project.matrix.archs[arch].indexes if reachable(url)]
+        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        extra = [url for url in sorted(named) if reachable(url)]
         return Indexes(IndexConfig.from_environment().with_extra(extra))
 
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
@@ -119,6 +124,10 @@ class Sources:
         return self._wheel(wheel)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
+        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
+            places = partial(compiled_locations, self.project, wheel)
+            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
+
         def locations() -> list[str]:
             return [
                 offer.url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, repository
+from tasks import images, matrix, mods, repository, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -26,3 +26,4 @@ namespace = Collection(
     repository.test,
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
+namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
