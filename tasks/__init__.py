@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, repository, wheels
+from tasks import images, matrix, mods, registry, repository, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -20,6 +20,12 @@ namespace = Collection(
     images.explain,
     images.audit,
     images.clean,
+    registry.push,
+    registry.promote,
+    registry.publish,
+    registry.rollback,
+    registry.history,
+    registry.prune,
     repository.doctor,
     repository.schemas,
     repository.docs,

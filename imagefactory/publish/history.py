@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from imagefactory.cells import Cell
 from imagefactory.content import Digest
+from imagefactory.errors.publishing import NeverPublishedError
+from imagefactory.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Part, Published
+from imagefactory.publish.claim import read_catalog
+from imagefactory.publish.tags import moving_tags
+from imagefactory.registry.client import Repository
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,29 @@ class Line:
     """Moving tags that name it today."""
     changed: tuple[str, ...]
     """What is different from the image that users had before."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What was published of a cell, and the tags that are not where they belong."""
+
+    lines: list[Line]
+    astray: list[str]
+
+
+def read_history(project: Project, repository: Repository, cell: Cell) -> History:
+    """Read the history of a cell, and look where its tags really are."""
+    tags = moving_tags(project.matrix, cell)
+    catalog = read_catalog(repository).catalog
+    lines = history(catalog, tags, cell.platform)
+    if not lines:
+        raise NeverPublishedError(
+            f"{cell} was never published.",
+            where=repository.reference.name,
+            why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
+            fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
+        )
+    return History(lines, astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags}))
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:

@@ -17,7 +17,6 @@ Where an arch runs on several platforms, a moving tag is an index with an image 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
@@ -126,11 +125,6 @@ def refuse_ambiguous(matrix: Matrix) -> None:
                     why="Their names run together to the same tag.",
                     fix="Rename one of them.",
                 )
-
-
-def short_digests(digests: Iterable[str]) -> list[str]:
-    """Shorten digests for people."""
-    return [digest.removeprefix("sha256:")[:KEY_DIGITS] for digest in digests]
 
 
 def _checked(tag: str, cell: Cell) -> str:
