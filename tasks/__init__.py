@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, registry, repository, wheels
+from tasks import images, matrix, mods, registry, repository, smoke, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -19,6 +19,7 @@ namespace = Collection(
     images.diff,
     images.explain,
     images.audit,
+    smoke.smoke,
     images.clean,
     registry.push,
     registry.promote,

@@ -51,7 +51,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
             )
         arch = arch or cell.arch
         libraries = _of_cell(project, cell)
-    return _judged(project, libraries, arch or project.matrix.defaults.arch)
+    return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
 
 
 def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
@@ -64,7 +64,7 @@ def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
             why="Only releases of the matrix are.",
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
-    return _judged(project, _of_wheel(project, locked), arch)
+    return judge_libraries(project, _of_wheel(project, locked), arch)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
@@ -79,7 +79,8 @@ def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
         )
 
 
-def _judged(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+    """Judge libraries by an arch's policy; those without GPU code are left out."""
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(
