@@ -14,6 +14,10 @@ import pytest
 pytest_plugins = (
     "tests.fixtures.checkouts",
     "tests.fixtures.engines",
+    "tests.fixtures.token_server",
+    "tests.fixtures.fault_proxy",
+    "tests.fixtures.registries",
+    "tests.fixtures.small_images",
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
@@ -22,7 +26,9 @@ pytest_plugins = (
 )
 
 UNIT = Path(__file__).parent / "unit"
-SURPRISES = re.compile(r"(PIP|UV|HF|FACTORY|XDG)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE)
+SURPRISES = re.compile(
+    r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

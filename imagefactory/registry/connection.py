@@ -134,7 +134,7 @@ class Connection:
                 why=_shortly(error),
                 fix="Check the name of the registry, and the certificates (REQUESTS_CA_BUNDLE) of this machine.",
             ) from None
-        except (requests.ConnectionError, requests.Timeout) as error:
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
             raise RegistryUnreachableError(
                 f"{self.reference.registry} cannot be reached, or does not answer.",
                 where=self.reference.url,
@@ -153,6 +153,13 @@ class Connection:
         """Give an answer that is not a good one its name."""
         where = f"{self.reference.name} ({doing})"
         credentials = self._authenticator.credentials
+        if answer.refuses_token():
+            return RegistryError(
+                f"{self.reference.registry} does not accept the tokens of its own token server.",
+                where=where,
+                why=f"It answered {answer.said()}, again and again.",
+                fix="Run the command again a little later. If it persists, its clocks may disagree.",
+            )
         if answer.status == HTTPStatus.UNAUTHORIZED and credentials is None:
             return CredentialsError(
                 f"{self.reference.registry} wants credentials to {doing}, and there are none.",
@@ -177,7 +184,7 @@ class Connection:
             return RepositoryMissingError(
                 f"{self.reference.registry} has no repository {self.reference.repository}.",
                 where=where,
-                why=f"It answered {answer.said()}.",
+                why=f"It answered {answer.said()}. (Some say that, too, of a repository without a tag.)",
                 fix="Check the name (`registry` in matrix.yaml, FACTORY_REGISTRY); a first push makes a repository.",
             )
         return RegistryError(

@@ -3,6 +3,7 @@
 The form is the one that GHCR takes: a POST that opens an upload and one PUT with the whole body. Chunks with
 Content-Range are limited to 4 MiB there. A PUT whose answer is unclear (cut off, 5xx, or BLOB_UPLOAD_UNKNOWN for an
 upload that was committed) may have succeeded, so the registry is asked for the blob before anything is sent again.
+Uploads that are given up are left to the registry, which forgets them: to cancel one takes a right to delete.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import BinaryIO, Literal, Self
@@ -37,7 +37,6 @@ _TIMEOUT = (60.0, 300.0)
 """Seconds for a block to be taken, and for the registry to commit: GHCR needs some 10 s for a large layer."""
 _CHECKS = 3
 """How often to ask for a blob that was sent whole: a commit may still be going on behind an early error."""
-_SHORTLY = (5.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,6 @@ class Upload:
             failures += 1
             if self._arrived(problem, failures, whole=body.is_spent):
                 return "uploaded"
-            self._cancel(location)
             self._give_up_if_hopeless(problem, failures)
 
     # --- the steps -------------------------------------------------------------------------------
@@ -93,8 +91,6 @@ class Upload:
                 continue
             if answer.status == HTTPStatus.CREATED:
                 return None
-            if location:
-                self._cancel(location)
             location = self._location(answer)
         return location or self._location(self._post({}, self._scopes()))
 
@@ -158,11 +154,6 @@ class Upload:
                 self.progress(self.size)
                 return True
         return False
-
-    def _cancel(self, location: str) -> None:
-        """Tell the registry that an upload is not continued. It would find out, only later."""
-        with suppress(requests.RequestException, FactoryError):
-            self.connection.ask_once("DELETE", location, scopes=self._scopes(), timeout=_SHORTLY)
 
     def _give_up_if_hopeless(self, problem: Answer | requests.RequestException, failures: int) -> None:
         if isinstance(problem, Answer) and problem.has_error("DIGEST_INVALID"):

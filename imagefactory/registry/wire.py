@@ -96,7 +96,12 @@ class Answer:
     def wants_patience(self) -> bool:
         """Say whether the same request may succeed a little later."""
         limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
-        return self.status in _LATER or limited
+        return self.status in _LATER or limited or self.refuses_token()
+
+    def refuses_token(self) -> bool:
+        """Say whether a token expired, or was withdrawn: another one helps, unlike one that allows too little."""
+        asked = self.headers.get("WWW-Authenticate", "")
+        return self.status == HTTPStatus.UNAUTHORIZED and 'error="invalid_token"' in asked
 
     def retry_after(self) -> float | None:
         """Read how many seconds to wait: from the header, or from GHCR's message in the body."""
@@ -254,11 +259,16 @@ def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
     """Read an answer into memory, but never more than a limit (and a byte, which shows that there is more)."""
     pieces: list[bytes] = []
     size = 0
-    for piece in response.iter_content(BLOCK):
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            break
+    try:
+        for piece in response.iter_content(BLOCK):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                break
+    except requests.RequestException:
+        # An error counts although its text ends early: docker-registry announces the length of the blob with a 416.
+        if response.ok:
+            raise
     return Answer(response.status_code, response.headers, b"".join(pieces)[: limit + 1], response.url)
 
 
