@@ -123,6 +123,14 @@ class Sources:
         """Say where to look for a program that the factory itself runs."""
         return self._wheel(wheel)
 
+    def wheel(self, wheel: LockedWheel) -> Wanted:
+        """Say where to look for a locked wheel."""
+        return self._wheel(wheel)
+
+    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        """Say where to look for a locked Debian package."""
+        return self._deb(lock, deb)
+
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
         if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
             places = partial(compiled_locations, self.project, wheel)

@@ -18,6 +18,7 @@ from imagefactory.publish.catalog import Part, Published
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag, staging_tag
 from imagefactory.registry.client import Manifest, Repository
+from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import SmokeRecord
 
 _BUNDLES = ("pure-bundle", "platform-bundle")
@@ -97,7 +98,7 @@ def _unlocked(repository: Repository, plan: Plan, manifest: Manifest) -> list[st
 
 
 def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[str]:
-    required: Sequence[str] = project.matrix.archs[plan.arch].smoke
+    required: Sequence[str] = required_levels(project.matrix, plan.arch)
     if record is None:
         return [f"smoke: no record for this digest ({', '.join(required)} are required)"]
     return [f"smoke {missing}" for missing in record.missing(required)]

@@ -15,6 +15,7 @@ from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.registry.client import Repository
 from imagefactory.registry.credentials import find_credentials
 from imagefactory.registry.images import PushWatcher
+from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import SmokeRecord
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def publish(
     for staged in push(project, repository, cells, watch, say, pushing=pushing):
         say(f"{staged.plan.target}: {staged.image.digest}")
         attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
-        required = project.matrix.archs[staged.plan.arch].smoke
+        required = required_levels(project.matrix, staged.plan.arch)
         record = read_records(repository, staged.image.digest, staged.plan.key)
         if record is not None and not record.missing(required):
             say(f"{staged.plan.target}: tested before, on {record.started:%Y-%m-%d}")
@@ -58,7 +59,7 @@ def smoke_pulled(project: Project, repository: Repository, staged: Staged, say: 
 
     reference = f"{repository.reference.name}@{staged.image.digest}"
     subject = subject_of_image(project, reference, auth=_docker_login(repository))
-    return smoke(project, subject, project.matrix.archs[staged.plan.arch].smoke, say)
+    return smoke(project, subject, required_levels(project.matrix, staged.plan.arch), say)
 
 
 def _docker_login(repository: Repository) -> Mapping[str, str] | None:
