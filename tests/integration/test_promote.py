@@ -10,7 +10,12 @@ import pytest
 from imagefactory.cells import Cell
 from imagefactory.content import Digest
 from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import NotPromotableError, NotStagedError, PromotionLostError, TagTakenError
+from imagefactory.errors.publishing import (
+    NotPromotableError,
+    NotStagedError,
+    PromotionLostError,
+    TagTakenError,
+)
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.publish.claim import read_catalog
 from imagefactory.publish.rollback import rollback
@@ -21,7 +26,7 @@ from tests.fixtures.publishing import PublishingHouse
 from tests.fixtures.small_factory import CELL, SECOND
 
 
-class InterruptedError_(Exception):
+class PowerCutError(Exception):
     """The machine went away."""
 
 
@@ -32,7 +37,7 @@ class Interrupted(Repository):
 
     def _count(self) -> None:
         if self.writes_left == 0:
-            raise InterruptedError_
+            raise PowerCutError
         self.writes_left -= 1
 
     def write_manifest(self, *arguments: Any, **options: Any) -> Any:
@@ -64,7 +69,11 @@ def test_nothing_to_tags(house: PublishingHouse) -> None:
         fixed_tag(CELL, staged.plan.key): digest,
     }
     [image] = read_catalog(house.repository).catalog.images
-    assert (image.digest, image.plan_key, image.tag) == (digest, staged.plan.key, fixed_tag(CELL, staged.plan.key))
+    assert (image.digest, image.plan_key, image.tag) == (
+        digest,
+        staged.plan.key,
+        fixed_tag(CELL, staged.plan.key),
+    )
 
 
 def test_a_second_push_only_asks(house: PublishingHouse) -> None:
@@ -97,7 +106,9 @@ def test_a_failed_smoke_test_keeps_every_tag_away(house: PublishingHouse) -> Non
     assert house.tags() == {}
 
 
-@pytest.mark.parametrize(("levels", "missing"), [([], "no record"), (["static", "container"], "serve: no result")])
+@pytest.mark.parametrize(
+    ("levels", "missing"), [([], "no record"), (["static", "container"], "serve: no result")]
+)
 def test_a_level_that_is_missing_keeps_every_tag_away(
     house: PublishingHouse, levels: list[str], missing: str
 ) -> None:
@@ -179,7 +190,7 @@ def test_a_crash_at_any_write_leaves_every_tag_at_a_complete_tested_image(house:
         try:
             house.promote(repository=interrupted(house, writes))
             survived = True
-        except InterruptedError_:
+        except PowerCutError:
             whole_and_tested(house, tested)
             # Whoever does it again finishes it.
             assert house.promote().refused == []
@@ -199,7 +210,7 @@ def test_a_crash_at_any_write_of_a_push_moves_no_tag(house: PublishingHouse) -> 
         house.change(4000)
         try:
             house.push(repository=interrupted(house, writes))
-        except InterruptedError_:
+        except PowerCutError:
             assert house.tags() == before
             writes += 1
             continue

@@ -115,11 +115,13 @@ def test_an_interrupted_pruning_is_finished_by_the_next(house: PublishingHouse) 
     assert prune(house.repository, Policy(), moment=LATER).forgotten == ()
 
 
-def test_publishing_meanwhile_stops_a_pruning(house: PublishingHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_meanwhile_stops_a_pruning(
+    house: PublishingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     three_published(house)
     before = everything(house)
 
-    def survey_then_publish(repository: object) -> object:
+    def survey_then_publish(_: object) -> object:
         found = survey(house.repository)
         house.change(9000)
         house.publish()
