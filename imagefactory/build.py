@@ -116,6 +116,7 @@ def make_layers(
             plans = [make_plan(project, cell) for cell in cells]
             watch.layers(_layers(plans))
             blobs, missing = _recall(plans, project.store, elsewhere)
+        sources.take_excerpts(missing, say)
     for key, blob in blobs.items():
         watch.state(key, "cached", blob.size, blob.size)
     if missing:
@@ -197,10 +198,32 @@ def remember(
         for layer in plan.layers
         if known.blob(layer.key) is None
     }
-    if not found:
+    wheels = _new_wheel_records(project.store, known, plans)
+    if not found and not wheels:
         return
     as_locked = Project(project.root, project.store)  # without successors of vanished packages
-    needed = {layer.key for plan in locked_plans(as_locked) for layer in plan.layers}
+    locked_layers = [layer for plan in locked_plans(as_locked) for layer in plan.layers]
+    needed = {layer.key for layer in locked_layers}
+    needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
     # Another build may have added to the record since this one read it.
     with locked(project.store.root / ".recording"):
-        KnownLayers(project.known_layers).record(found, needed)
+        KnownLayers(project.known_layers).record(found, needed, wheels)
+
+
+def _new_wheel_records(
+    store: Store, known: KnownLayers, plans: Sequence[Plan]
+) -> dict[Sha256, tuple[str, Sha256]]:
+    """Hash the RECORD of wheels that mods change, while they are here as a whole and were checked."""
+    inputs = {
+        item.sha256: item.name
+        for layer in _layers(plans)
+        if layer.kind == "mod"
+        for item in layer.inputs
+        if known.wheel_record(item.sha256) is None and store.download(item.sha256).exists()
+    }
+    if not inputs:
+        return {}
+    from imagefactory.layers.excerpt import record_sha256  # noqa: PLC0415
+
+    hashed = {sha256: record_sha256(store.download(sha256)) for sha256 in inputs}
+    return {sha256: (inputs[sha256], record) for sha256, record in hashed.items() if record is not None}

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
 from imagefactory.cells import Cell, arch_of
+from imagefactory.content import Sha256
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
+from imagefactory.excerpts import take_excerpts
+from imagefactory.known import KnownLayers
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.mods.preflight import refuse_unfit_mods
@@ -16,7 +19,7 @@ from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
-from imagefactory.resolve.index import IndexConfig, Indexes, reachable
+from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.wheelhouse.locate import compiled_locations
 
@@ -56,6 +59,20 @@ class Sources:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
             refuse_unfit_mods(self.project, cell, self._indexes)
+
+    def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
+        """Read what mods change out of wheels that nothing else needs, instead of downloading those."""
+        if any(layer.kind == "mod" for layer in missing):
+            known = KnownLayers(self.project.known_layers)
+            take_excerpts(missing, known, self.project.store, self._offers_of, say)
+
+    def _offers_of(self, sha256: Sha256) -> list[WheelLocation]:
+        wheel = self._wheels[sha256]
+        return [
+            offer
+            for offer in self._indexes.files(wheel.name)
+            if offer.file == wheel.file and offer.sha256 in (None, sha256)
+        ]
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.

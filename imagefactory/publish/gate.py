@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 from imagefactory.audit.gate import audit_verdict
 from imagefactory.content import Digest
@@ -21,6 +22,7 @@ from imagefactory.registry.client import Manifest, Repository
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import SmokeRecord
 
+_LONGEST = 300
 _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
@@ -101,7 +103,8 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     required: Sequence[str] = required_levels(project.matrix, plan.arch)
     if record is None:
         return [f"smoke: no record for this digest ({', '.join(required)} are required)"]
-    return [f"smoke {missing}" for missing in record.missing(required)]
+    # The record itself, attached to the image, has every test that failed.
+    return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
 def describe(plan: Plan, manifest: Manifest, record: SmokeRecord) -> Published:

@@ -134,7 +134,11 @@ class Connection:
                 why=_shortly(error),
                 fix="Check the name of the registry, and the certificates (REQUESTS_CA_BUNDLE) of this machine.",
             ) from None
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
             raise RegistryUnreachableError(
                 f"{self.reference.registry} cannot be reached, or does not answer.",
                 where=self.reference.url,
