@@ -21,6 +21,7 @@ pytest_plugins = (
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
+    "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
 )
