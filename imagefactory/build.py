@@ -91,6 +91,15 @@ def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder:
     return Built(plan, image, layout)
 
 
+def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
+    """Lay an image out like a build does, if all of its layers are on this machine."""
+    if not all(project.store.blob(blob.digest).exists() for blob in image.layers):
+        return False
+    blobs = {layer.key: blob for layer, blob in zip(plan.layers, image.layers, strict=True)}
+    _lay_out(plan, blobs, project, project.build_folder(plan.cell))
+    return True
+
+
 def make_layers(
     project: Project,
     cells: Sequence[Cell],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import ci, images, matrix, mods, registry, repository, smoke, wheels
+from tasks import ci, images, matrix, mods, registry, repository, smoke, supply, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -20,6 +20,9 @@ namespace = Collection(
     images.explain,
     images.audit,
     smoke.smoke,
+    supply.licences,
+    supply.sbom,
+    supply.attest,
     images.clean,
     registry.push,
     registry.promote,
@@ -34,6 +37,7 @@ namespace = Collection(
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
 namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
+namespace.add_collection(Collection("keys", supply.new))
 namespace.add_collection(
     Collection(
         "ci",

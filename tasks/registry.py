@@ -30,7 +30,7 @@ def push(context: Context, target: list[str], workers: int = 0) -> None:
     project, cells = _selected(target)
     with _repository(project) as repository:
         with watching(console.err) as watch:
-            pushed = push(project, repository, cells, watch, _say, workers=workers or None)
+            pushed = push(project, repository, cells, watch, _say, pushing=watch, workers=workers or None)
         for staged in pushed:
             sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
             amount = console.size(staged.pushed.uploaded)
@@ -73,7 +73,15 @@ def publish(
     with _repository(project) as repository:
         with watching(console.err) as watch:
             outcome = publish(
-                project, repository, cells, watch, _say, signer=signer, nightly=nightly, again=again
+                project,
+                repository,
+                cells,
+                watch,
+                _say,
+                signer=signer,
+                pushing=watch,
+                nightly=nightly,
+                again=again,
             )
         _show(outcome)
 

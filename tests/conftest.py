@@ -21,8 +21,10 @@ pytest_plugins = (
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
+    "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"

@@ -15,6 +15,7 @@ from imagefactory.ci.jobs import Compile
 from imagefactory.locking import Say, make_locks
 from imagefactory.project import Project
 from imagefactory.registry.client import Repository
+from imagefactory.supply.licence_record import update_licences
 from imagefactory.wheelhouse.adopt import source_mods
 from imagefactory.wheelhouse.remote import RemoteWheel, remote_wheels
 
@@ -75,11 +76,16 @@ def find_compiles(
 
 def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> list[str]:
     """Lock cells with the wheels that were compiled for them; give the files that changed."""
+    if not adopted:
+        return []
     changed: list[str] = []
     for keys in dict.fromkeys(adopted.values()):
         cells = [cell for cell, own in adopted.items() if own == keys]
         results = make_locks(project, cells, wheels=keys, say=say)
         changed += [result.path.relative_to(project.root).as_posix() for result in results if result.changed]
+    path, differs = update_licences(project, say)
+    if differs:
+        changed.append(path.relative_to(project.root).as_posix())
     return list(dict.fromkeys(changed))
 
 

@@ -20,6 +20,7 @@ from imagefactory.mods.check import Result
 from imagefactory.mods.table import markdown
 from imagefactory.project import Project
 from imagefactory.resolve.index import Indexes
+from imagefactory.supply.licence_record import update_licences
 
 _SHOWN = 40
 
@@ -132,6 +133,7 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
         ]
         new = [cell for cell in wanted if reason_excluded(project.matrix, cell) is None]
         _exhaust(make_locks(project, new, say=say))
+    update_licences(project, say)
     return Refreshed(release, tuple(_moved(before, _versions(project.locks))))
 
 

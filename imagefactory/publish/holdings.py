@@ -85,8 +85,8 @@ class Holdings:
         return max(filter(None, dates), default=None)
 
 
-def survey(repository: Repository) -> Holdings:
-    """Look at everything that can be found from tags and from the catalog."""
+def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
+    """Look at everything that can be found from tags and from the catalog, and at what is `also` known to be there."""
     snapshot = read_catalog(repository)
     holdings = Holdings(snapshot)
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -96,7 +96,7 @@ def survey(repository: Repository) -> Holdings:
                 holdings.tags[tag] = manifest.digest
                 holdings.manifests[manifest.digest] = manifest
         catalog = snapshot.catalog
-        waiting = {image.digest for image in catalog.images}
+        waiting = {*also, *(image.digest for image in catalog.images)}
         waiting |= {pointer.digest for event in catalog.events for pointer in event.moved.values()}
         waiting |= {child for manifest in holdings.manifests.values() for child in _leads_to(manifest)}
         looked_at: set[Digest] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagefactory.build import Say
+from imagefactory.build import Say, lay_out_if_here
 from imagefactory.cells import Cell
 from imagefactory.engines.watch import Watcher
 from imagefactory.project import Project
@@ -42,6 +42,7 @@ def publish(
 
     for staged in push(project, repository, cells, watch, say, pushing=pushing):
         say(f"{staged.plan.target}: {staged.image.digest}")
+        lay_out_if_here(project, staged.plan, staged.image)
         attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
         required = required_levels(project.matrix, staged.plan.arch)
         record = read_records(repository, staged.image.digest, staged.plan.key)

@@ -10,9 +10,12 @@ from imagefactory.content import Digest
 from imagefactory.errors.publishing import PromotionLostError
 from imagefactory.publish.catalog import Catalog, Published, now
 from imagefactory.publish.claim import PREVIOUS, read_catalog, write_catalog
+from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.holdings import KINDS, Holdings, Kind, subject_of, survey
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
 from imagefactory.registry.client import Repository
+
+_SETTLED = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,17 @@ def prune(
     deleted: Callable[[Doomed], None] = lambda _: None,
 ) -> Pruning:
     """Find what no kept tag reaches, and delete it if asked to."""
-    holdings = survey(repository)
-    pruning = plan_pruning(holdings, policy, moment or now())
+    moment = moment or now()
+    packages = GitHubPackages.of(repository.reference)
+    remove = packages.delete if packages else repository.delete
+    # What came just now may be on its way to a tag.
+    loose = (
+        [digest for digest, came in packages.versions().items() if moment - came > _SETTLED]
+        if packages
+        else []
+    )
+    holdings = survey(repository, loose)
+    pruning = plan_pruning(holdings, policy, moment)
     if not delete:
         return pruning
     if read_catalog(repository).digest != holdings.snapshot.digest:
@@ -114,7 +126,7 @@ def prune(
             fix="Run `invoke prune` again. Nothing was deleted.",
         )
     for item in pruning.doomed:
-        repository.delete(item.digest)
+        remove(item.digest)
         deleted(item)
     if pruning.forgotten:
         gone = pruning.forgotten

@@ -16,7 +16,8 @@ from http import HTTPStatus
 from typing import Literal
 from urllib.parse import urlsplit
 
-from imagefactory.errors.registry import CredentialsError, RegistryError
+from imagefactory.errors import FactoryError
+from imagefactory.errors.registry import AccessDeniedError, CredentialsError, RegistryError
 from imagefactory.registry.credentials import Credentials
 from imagefactory.registry.wire import Answer, Patience, Wire, patiently
 
@@ -75,7 +76,8 @@ def read_challenge(header: str) -> Challenge | None:
     """Read a WWW-Authenticate header; Bearer is preferred where there is a choice."""
     found: dict[str, Challenge] = {}
     starts = list(re.finditer(r"(?:^|,\s*)(basic|bearer)\s+(?=[a-z_]+\s*=)", header, re.IGNORECASE))
-    for start, end in zip(starts, [*(m.start() for m in starts[1:]), len(header)], strict=True):
+    ends = [*(start.start() for start in starts[1:]), len(header)]
+    for start, end in zip(starts, ends, strict=False):
         given = {
             name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain
             for name, quoted, plain in _PARAMETER.findall(header[start.end() : end])
@@ -141,7 +143,7 @@ class Authenticator:
         asked = time.monotonic()
         answer = patiently(lambda: self._ask(challenge, scopes), self._patience)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
-            raise self.not_accepted(answer, challenge.realm)
+            raise self.not_accepted(answer, challenge.realm, scopes)
         try:
             document = json.loads(answer.body) if answer.ok else {}
             value = document.get("token") or document.get("access_token")
@@ -186,8 +188,8 @@ class Authenticator:
             fix="Do not use this registry before its configuration is mended.",
         )
 
-    def not_accepted(self, answer: Answer, realm: str) -> CredentialsError:
-        """Name the failure of credentials that are missing or wrong."""
+    def not_accepted(self, answer: Answer, realm: str, scopes: tuple[Scope, ...] = ()) -> FactoryError:
+        """Name the failure of credentials that are missing, wrong, or not enough."""
         if self.credentials is None:
             return CredentialsError(
                 f"{self.registry} wants credentials for this, and there are none.",
@@ -195,9 +197,18 @@ class Authenticator:
                 why=f"It answered {answer.said()}.",
                 fix=f"Run `docker login {self.registry}`, or set GITHUB_TOKEN for ghcr.io.",
             )
+        where = f"{realm}, with the user {self.credentials.username!r} of {self.credentials.source}"
+        if answer.status == HTTPStatus.FORBIDDEN:
+            return AccessDeniedError(
+                f"{self.registry} gives no token for {' and '.join(map(str, scopes)) or 'this'}.",
+                where=where,
+                why=f"It answered {answer.said()}. GHCR says that of wrong credentials, too.",
+                fix="Check the name of the repository, and that the token may read or write packages "
+                f"(`packages: write`, `write:packages`); then log in again: `docker login {self.registry}`.",
+            )
         return CredentialsError(
             f"{self.registry} does not accept the credentials.",
-            where=f"{realm}, with the user {self.credentials.username!r} of {self.credentials.source}",
+            where=where,
             why=f"It answered {answer.said()}.",
             fix=f"Log in again: `docker login {self.registry}`. A token may have expired or been withdrawn.",
         )

@@ -159,7 +159,7 @@ class Repository:
             raise self._nonsense(name, f"The manifest has more than {MOST_TEXT:,} bytes.")
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
-        digest = Digest(expected) if expected else Digest(f"sha256:{sha256_of(answer.body)}")
+        digest = Digest(expected if expected and is_digest(expected) else f"sha256:{sha256_of(answer.body)}")
         self._check(digest, answer.body)
         return Manifest(digest, self._media_type(name, answer), answer.body)
 

@@ -120,7 +120,7 @@ class Connection:
 
     def _is_ours(self, url: str) -> bool:
         """True for the registry itself: an upload may have to go to another host, which gets no secret."""
-        return urlsplit(url).netloc == self.reference.registry
+        return urlsplit(url).netloc == self.reference.host
 
     @contextmanager
     def naming_failures(self) -> Iterator[None]:
@@ -141,7 +141,7 @@ class Connection:
         ) as error:
             raise RegistryUnreachableError(
                 f"{self.reference.registry} cannot be reached, or does not answer.",
-                where=self.reference.url,
+                where=_asked(error) or self.reference.url,
                 why=_shortly(error),
                 fix="Check the name, the network and the proxy; then run the command again: it continues.",
             ) from None
@@ -198,6 +198,12 @@ class Connection:
             fix="Run the command again a little later: it continues where it stopped. If it persists, look at the "
             "registry's status page.",
         )
+
+
+def _asked(error: requests.RequestException) -> str | None:
+    """Say what was asked for: it may be a token server, or where a blob is kept."""
+    url = error.request.url if error.request is not None else None
+    return url.partition("?")[0] if url else None
 
 
 def _shortly(error: Exception) -> str:

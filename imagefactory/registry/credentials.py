@@ -18,6 +18,8 @@ from pathlib import Path
 
 from imagefactory.errors.registry import CredentialsError
 
+_KEYS = {"docker.io": "index.docker.io"}
+"""Under which name `docker login` keeps the credentials of a registry, where it is another one."""
 _PATIENCE = 60
 """Seconds for a credential helper: it may ask the user to unlock something."""
 _NOT_FOUND = "credentials not found"
@@ -46,7 +48,7 @@ def find_credentials(
 ) -> Credentials | None:
     """Give what this machine has for a registry, or None: many repositories can be read without."""
     for source, text in _configurations(environment):
-        found = _in_configuration(text, source, registry, repository)
+        found = _in_configuration(text, source, _KEYS.get(registry, registry), repository)
         if found:
             return found
     token = environment.get("GITHUB_TOKEN")

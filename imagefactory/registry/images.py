@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
-from imagefactory.content import Digest, canonical_json
+from imagefactory.content import Digest, canonical_json, sha256_of
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.layout import Layout
@@ -35,7 +35,7 @@ class PushWatcher(Protocol):
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         """Hear which blobs there are, and what they are called."""
 
-    def state(self, digest: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: State, done: int, total: int) -> None:
         """Hear how far a blob is."""
 
 
@@ -126,7 +126,9 @@ def push_image(
     parts = {part.digest: part for part in image.parts}
     watcher.blobs({digest: part.label for digest, part in parts.items()})
     outcomes = _upload_all(repository, list(parts.values()), mount_from, watcher, parallel)
-    digest = repository.put_manifest(image.manifest, MANIFEST_TYPE, tag)
+    digest = Digest(f"sha256:{sha256_of(image.manifest)}")
+    if repository.resolve(tag or digest) != digest:
+        repository.put_manifest(image.manifest, MANIFEST_TYPE, tag)
     system, _, machine = (image.platform or "").partition("/")
     platform = {"architecture": machine, "os": system} if machine else None
     return Pushed(
@@ -207,5 +209,5 @@ class _Nobody:
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         pass
 
-    def state(self, digest: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: State, done: int, total: int) -> None:
         pass

@@ -20,6 +20,8 @@ _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME = 255
+_HOSTS = {"docker.io": "registry-1.docker.io"}
+"""Registries that answer under another name than the one that users write."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Reference:
         return cls(host, repository, tag or None, Digest(digest) if digest else None)
 
     @property
+    def host(self) -> str:
+        """Name the host to talk to."""
+        return _HOSTS.get(self.registry, self.registry)
+
+    @property
     def is_local(self) -> bool:
         """True for a registry on this machine: it is spoken to without TLS, as Docker does."""
         host = re.sub(r":[0-9]+$", "", self.registry).strip("[]")
@@ -69,7 +76,7 @@ class Reference:
     @property
     def url(self) -> str:
         """Give the address that all requests to the registry begin with."""
-        return f"{'http' if self.is_local else 'https'}://{self.registry}"
+        return f"{'http' if self.is_local else 'https'}://{self.host}"
 
     @property
     def name(self) -> str:

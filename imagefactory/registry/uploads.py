@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ OpenStream = Callable[[], BinaryIO]
 
 LARGEST = {"ghcr.io": 10_000_000_000}
 """Bytes that a registry takes as one blob, where it says so."""
+LONGEST = {"ghcr.io": 600.0}
+"""Seconds after which a registry ends an upload, where it says so."""
 _TIMEOUT = (60.0, 300.0)
 """Seconds for a block to be taken, and for the registry to commit: GHCR needs some 10 s for a large layer."""
 _CHECKS = 3
@@ -62,12 +65,15 @@ class Upload:
             if location is None:
                 return "mounted"
             body = _Counted(self.open_stream, self.size, self.progress, self.stopped)
+            started = time.monotonic()
             problem = self._put(location, body)
             if problem is None:
                 return "uploaded"
+            seconds = time.monotonic() - started
             failures += 1
             if self._arrived(problem, failures, whole=body.is_spent):
                 return "uploaded"
+            self._give_up_if_too_slow(seconds)
             self._give_up_if_hopeless(problem, failures)
 
     # --- the steps -------------------------------------------------------------------------------
@@ -135,7 +141,8 @@ class Upload:
                     f"{location}{separator}digest={self.digest.replace(':', '%3A')}",
                     scopes=self._scopes(),
                     headers={"Content-Type": "application/octet-stream"},
-                    body=body,
+                    # Of an empty body, requests would not tell the length.
+                    body=body if self.size else b"",
                     timeout=_TIMEOUT,
                     replay=False,
                 )
@@ -164,6 +171,20 @@ class Upload:
             raise self.connection.failure(problem, "take a blob", write=True)
         with self.connection.naming_failures():
             raise problem
+
+    def _give_up_if_too_slow(self, seconds: float) -> None:
+        """Do not send for ten minutes again what was not taken because it took ten minutes."""
+        registry = self.connection.reference.registry
+        most = LONGEST.get(registry)
+        if most is None or seconds < most:
+            return
+        raise RegistryError(
+            f"A layer of {self.size:,} bytes takes longer to upload than {registry} waits.",
+            where=f"{self.connection.reference.name}@{self.digest}",
+            why=f"It was not taken after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
+            fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to four "
+            "are sent at once. What was uploaded before stays there.",
+        )
 
     @staticmethod
     def _may_pass(problem: Answer | requests.RequestException) -> bool:

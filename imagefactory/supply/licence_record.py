@@ -53,12 +53,7 @@ class Licences:
         """Look up a file that is on record."""
         found = self.files.get(package.sha256)
         if found is None:
-            raise LicenceUnknownError(
-                f"The licence of {_file_name(package)} is not on record.",
-                where=self.path,
-                why="The file was locked, but nobody has read its licence yet.",
-                fix="Run `invoke licences --update` and commit the result.",
-            )
+            raise _not_on_record([_file_name(package)], self.path)
         return found
 
     def missing(self, locks: Iterable[WheelLock | BaseLock]) -> list[str]:
@@ -90,6 +85,14 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     needed = {package.sha256 for lock in locks for package in _packages(lock)}
     kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
+
+
+def check_licences(project: Project) -> None:
+    """Refuse locks with files whose licences are not on record."""
+    licences, cells = Licences(licence_lock_path(project.locks)), locked_cells(project)
+    missing = licences.missing([*wheel_locks(project, cells), *base_locks(project, cells)])
+    if missing:
+        raise _not_on_record(missing, licences.path)
 
 
 def wheel_locks(project: Project, cells: Iterable[Cell]) -> list[WheelLock]:
@@ -187,6 +190,16 @@ def _entry(package: LockedWheel | LockedDeb, declared: Declared) -> LicensedFile
 
 def _file_name(package: LockedWheel | LockedDeb) -> str:
     return package.file.rpartition("/")[2]
+
+
+def _not_on_record(files: Sequence[str], path: Path) -> LicenceUnknownError:
+    more = f" (and of {len(files) - 1} more files)" if len(files) > 1 else ""
+    return LicenceUnknownError(
+        f"The licence of {files[0]}{more} is not on record.",
+        where=path,
+        why="What is locked is known, but not under which licence it stands.",
+        fix="Run `invoke licences --update` and commit the result.",
+    )
 
 
 def _read(path: Path) -> dict[Sha256, LicensedFile]:

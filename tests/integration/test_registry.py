@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from imagefactory.content import Digest
 from imagefactory.errors.registry import (
     AccessDeniedError,
     ContentMissingError,
@@ -22,14 +26,18 @@ from imagefactory.errors.registry import (
 )
 from imagefactory.errors.store import DigestMismatchError, DiskFullError
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.registry.artifacts import Payload, pull_artifact, push_artifact
 from imagefactory.registry.client import Repository
 from imagefactory.registry.credentials import Credentials
 from imagefactory.registry.images import Part, Pushable, push_image, push_index
 from imagefactory.registry.referrers import fallback_tag
+from imagefactory.store import Store
 from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.registries import HURRIED, GuardedRegistry
+from tests.fixtures.small_factory import SmallFactory
 from tests.fixtures.small_images import digest_of, small_image, what_is_missing
+from tests.fixtures.token_server import USERS
 
 LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
 
@@ -56,7 +64,7 @@ def test_pushing_again_only_asks(guarded_registry: GuardedRegistry, fault_proxy:
     again = push_image(repository, small_image(LAYERS))
     assert set(again.outcomes.values()) == {"present"}
     assert again.uploaded == 0
-    assert fault_proxy.account.requests == {"HEAD blob": 4, "PUT manifest": 1}
+    assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
 
 
 def test_a_layer_that_the_registry_has_is_not_even_opened(repository: Repository) -> None:
@@ -141,6 +149,47 @@ def test_a_manifest_can_be_deleted_once(repository: Repository) -> None:
     assert repository.delete(digest)
     assert not repository.delete(digest)
     assert repository.manifest(digest) is None
+
+
+def test_a_built_image_is_pushed_from_the_store_or_from_its_layout_to_the_same_digest(
+    repository: Repository, small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    [built] = small_factory.build()
+    store = Store(small_factory.cache)
+    labels: dict[Digest, str] = {}
+    states: list[str] = []
+    watcher = SimpleNamespace(blobs=labels.update, state=lambda _key, state, *_: states.append(state))
+    pushed = push_image(repository, Pushable.of_image(built.image, store.blob), tag="store", watcher=watcher)
+    assert pushed.digest == built.image.digest
+    assert list(labels.values())[-1] == "config"
+    assert next(iter(labels.values())).startswith("base ")
+    assert states.count("uploaded") == len(labels)
+    layout = write_layout(built.image, "name", store, tmp_path / "layout")
+    again = push_image(repository, layout, tag="layout")
+    assert (again.digest, again.count("present")) == (pushed.digest, len(labels))
+    assert again.descriptor.platform == {"architecture": "amd64", "os": "linux"}
+
+
+def test_skopeo_copies_what_was_pushed(
+    repository: Repository, small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    if shutil.which("skopeo") is None:
+        pytest.skip("no skopeo on PATH")
+    [built] = small_factory.build()
+    store = Store(small_factory.cache)
+    pushed = push_image(repository, Pushable.of_image(built.image, store.blob))
+    credentials = f"writer:{USERS['writer'].password}"
+    source = f"docker://{repository.reference.at(pushed.digest)}"
+    command = [
+        "skopeo",
+        "copy",
+        "--src-tls-verify=false",
+        f"--src-creds={credentials}",
+        source,
+        f"oci:{tmp_path}/copy",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    assert Layout(tmp_path / "copy").manifest_digest() == pushed.digest
 
 
 # --- artifacts -----------------------------------------------------------------------------------
