@@ -41,7 +41,7 @@ def plan(
     from imagefactory.ci.summary import night_summary
 
     project = _project()
-    cells = _cells(project, target) if target else nightly_cells(project)
+    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
     with _repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu)
         compiles = find_compiles(project, repository, cells)
@@ -91,15 +91,18 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
 
 
 @command(
-    iterable=["target"],
+    iterable=["target", "records"],
     help={
         "target": TARGETS,
+        "records": "a folder of smoke records; may be given several times (default: build/smoke)",
         "subjects": "write the digests of what was promoted to this file, as checksums (for actions/attest)",
         "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
     },
 )
-def promote(context: Context, target: list[str], subjects: str = "", key: str = "") -> None:
-    """Attach smoke records of build/smoke, SBOM and provenance to images, and move the tags of those that passed."""
+def promote(
+    context: Context, target: list[str], records: list[str], subjects: str = "", key: str = ""
+) -> None:
+    """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
     from imagefactory import console
     from imagefactory.ci import stages
     from imagefactory.ci.summary import promotion_summary
@@ -108,7 +111,10 @@ def promote(context: Context, target: list[str], subjects: str = "", key: str = 
     project = _project()
     signer = find_signer(project, key)
     with _repository(project) as repository:
-        outcome = stages.promote_all(project, repository, _cells(project, target), _say, signer=signer)
+        folders = [Path(folder) for folder in records or [str(ROOT / "build" / "smoke")]]
+        outcome = stages.promote_all(
+            project, repository, _cells(project, target), _say, records=folders, signer=signer
+        )
         checksums = stages.subjects(outcome, repository.reference.name)
     summary = promotion_summary(outcome)
     _summary(summary)
@@ -272,7 +278,7 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     from imagefactory.ci.plan import nightly_cells
 
     project = _project()
-    cells = _cells(project, target) if target else nightly_cells(project)
+    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
     with _repository(project) as repository:
         compiles = find_compiles(project, repository, cells)
     changed = adopt(project, compiles.adopt, _say)

@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
+    "tests.fixtures.nights",
     "tests.fixtures.published",
 )
 

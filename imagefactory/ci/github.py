@@ -39,7 +39,10 @@ class GitHub:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
-        """Take what a workflow has in its environment: GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL."""
+        """Take what a workflow has in its environment: GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL.
+
+        FACTORY_GITHUB_API names another address than the one that GitHub sets.
+        """
         missing = [name for name in ("GITHUB_REPOSITORY", "GITHUB_TOKEN") if not environment.get(name)]
         if missing:
             raise NotOnGitHubError(
@@ -49,11 +52,8 @@ class GitHub:
                 fix="In a workflow, hand the job's token on as GITHUB_TOKEN. By hand, set GITHUB_REPOSITORY=OWNER/NAME "
                 "and GITHUB_TOKEN; --dry-run needs neither.",
             )
-        return cls(
-            environment["GITHUB_REPOSITORY"],
-            environment["GITHUB_TOKEN"],
-            (environment.get("GITHUB_API_URL") or API).rstrip("/"),
-        )
+        address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
+        return cls(environment["GITHUB_REPOSITORY"], environment["GITHUB_TOKEN"], address.rstrip("/"))
 
     def get(self, path: str) -> Document:
         """Read something that has to be there."""

@@ -137,7 +137,8 @@ class Night:
         """Write the job lists the way a later job of the workflow reads them."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
         promote = self.jobs()["promote"]
-        return lists | {"targets": promote[0]["targets"] if promote else ""}
+        targets = promote[0]["targets"] if promote else ""
+        return lists | {"targets": targets, "empty": "true" if self.is_empty else "false"}
 
 
 def fitted(night: Night, most: int = MOST_JOBS) -> Night:

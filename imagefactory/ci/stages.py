@@ -14,7 +14,6 @@ from imagefactory.cells import Cell
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import CellsFailedError, NoRoomError
-from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.publish.promote import Promotion, promote
@@ -24,7 +23,7 @@ from imagefactory.publish.tags import staging_tag
 from imagefactory.registry.client import Repository
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.smoke.run import recorded
+from imagefactory.smoke.run import RECORD
 
 if TYPE_CHECKING:
     from imagefactory.supply.signing import Signer
@@ -112,10 +111,14 @@ def promote_all(
     cells: Sequence[Cell],
     say: Say,
     *,
+    records: Sequence[Path] = (),
     signer: Signer | None = None,
     moment: datetime | None = None,
 ) -> Promotion:
-    """Attach what was found and what is said about each image, and move the tags of those that passed."""
+    """Attach what was found and what is said about each image, and move the tags of those that passed.
+
+    `records` are folders like build/smoke: several machines may have tested the same image.
+    """
     from imagefactory.supply.attach import attach_all  # noqa: PLC0415 - with the signing of statements
 
     def one(cell: Cell) -> str:
@@ -123,11 +126,11 @@ def promote_all(
         manifest = repository.manifest(staging_tag(plan.key))
         if manifest is None:  # promote says so
             return "not pushed"
-        try:
-            record = recorded(project, manifest.digest)
-        except SmokeRecordError:
+        found = [folder / manifest.digest.removeprefix("sha256:") / RECORD for folder in records]
+        handed_on = [SmokeRecord.read(path) for path in found if path.exists()]
+        if not handed_on:
             say(f"{cell}: no smoke record was handed on")
-        else:
+        for record in handed_on:
             attach_record(repository, record)
         attach_all(repository, project, plan, manifest, signer)
         return str(manifest.digest)
