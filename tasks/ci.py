@@ -347,13 +347,18 @@ def release(context: Context, tag: str, dry_run: bool = False) -> None:
     print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
 
 
-@command(help={"gb": "how much has to be free"})
-def room(context: Context, gb: float = 12.0) -> None:
-    """Fail early when this machine has less free disk than the job will need."""
-    from imagefactory.ci.stages import refuse_full
-    from imagefactory.store import default_root
+@command(
+    iterable=["target"],
+    help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
+)
+def room(context: Context, target: list[str], pulled: bool = False) -> None:
+    """Fail early when this machine has less free disk than the job is going to need."""
+    from imagefactory.ci.stages import refuse_full, room_needed
 
-    print(f"{refuse_full(default_root(), gb):.1f} GB free")
+    project = _project()
+    needed = room_needed(project, _cells(project, target), pulled=pulled)
+    free = refuse_full(project.store.root, needed)
+    print(f"{free:.1f} GB free, {needed:.1f} GB needed")
 
 
 def start_again(github: Any) -> None:

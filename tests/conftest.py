@@ -25,6 +25,7 @@ pytest_plugins = (
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
     "tests.fixtures.nights",
+    "tests.fixtures.fake_github",
     "tests.fixtures.published",
 )
 

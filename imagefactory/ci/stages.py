@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagefactory.build import Say
 from imagefactory.cells import Cell
@@ -28,6 +28,8 @@ from imagefactory.smoke.run import RECORD
 if TYPE_CHECKING:
     from imagefactory.supply.signing import Signer
 
+MARGIN: Final = 0.5
+"""GB for everything that is small."""
 Test = Callable[[Project, Repository, Cell, Sequence[Level], Say], SmokeRecord]
 
 
@@ -140,6 +142,14 @@ def promote_all(
     return Promotion(outcome.promoted, [*attached.failed.values(), *outcome.refused])
 
 
+def room_needed(project: Project, cells: Sequence[Cell], *, pulled: bool = False) -> float:
+    """Reckon how many GB a job takes at most: to assemble images, or (`pulled`) to have an engine pull them."""
+    layers = {layer.key: layer for cell in cells for layer in make_plan(project, cell).layers}.values()
+    packed = sum(layer.download for layer in layers)
+    # Assembling keeps the files and the layers made of them; an engine keeps layers until they are unpacked.
+    return (packed + (sum(layer.unpacked for layer in layers) if pulled else packed)) / 1e9 + MARGIN
+
+
 def refuse_full(folder: Path, need_gb: float) -> float:
     """Fail when a disk has less room than is needed, before hours of work; give what is free, in GB."""
     while not folder.exists():
@@ -147,7 +157,7 @@ def refuse_full(folder: Path, need_gb: float) -> float:
     free = shutil.disk_usage(folder).free / 1e9
     if free < need_gb:
         raise NoRoomError(
-            f"There are {free:.1f} GB free; {need_gb:g} GB are needed.",
+            f"There are {free:.1f} GB free; {need_gb:.1f} GB are needed.",
             where=folder,
             why="GitHub promises 14 GB on its machines, and most have more.",
             fix="Run the job again: another machine may have more. On your own, `invoke clean` frees the cache.",
