@@ -66,7 +66,11 @@ def act(nights: Nights, github: FakeGitHub, job: str) -> str:
     command = [
         *(str(ACT), "workflow_dispatch", "-W", ".github/workflows/nightly.yml", "-j", job),
         *(word for runner in RUNNERS for word in ("-P", f"{runner}=-self-hosted")),
-        *(word for name, _, ref in repositories for word in ("--local-repository", f"{name}@{ref}={stand_in}")),
+        *(
+            word
+            for name, _, ref in repositories
+            for word in ("--local-repository", f"{name}@{ref}={stand_in}")
+        ),
         *(word for item in given.items() if item[0] != "PATH" for word in ("--env", "=".join(item))),
         *("--var", f"FACTORY_REGISTRY={os.environ['FACTORY_REGISTRY']}", "-s", "GITHUB_TOKEN=a-token"),
         *("--action-offline-mode", "--no-cache-server"),
@@ -87,7 +91,9 @@ def _act_is_there(request: pytest.FixtureRequest) -> None:
         pytest.skip(f"there is no act at {ACT}")
 
 
-def test_act_runs_the_plan_and_the_images_that_come_out_of_it(nights: Nights, fake_github: FakeGitHub) -> None:
+def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
+    nights: Nights, fake_github: FakeGitHub
+) -> None:
     said = act(nights, fake_github, "image")
     assert "Job succeeded" in said
     [job] = nights.plan().matrix("smoke")

@@ -110,7 +110,12 @@ def test_what_fails_its_tests_gets_no_tag_and_the_record_says_why(house: Publish
     assert record.levels["serve"].why == "test_it: the entrypoint is broken"
     # What was wrong was the test, say.
     outcome = publish(
-        house.project, house.repository, [CELL], Silence(), house.factory.said.append, test=smoke_tests([], ran)
+        house.project,
+        house.repository,
+        [CELL],
+        Silence(),
+        house.factory.said.append,
+        test=smoke_tests([], ran),
     )
     assert outcome.refused == []
     assert house.tags()["tiny"] == digest
