@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 GOAL = 10.0
 """GB."""
 BLOCK = 1 << 20
+SPARED = 2_000_000_000
+"""Bytes that are left to others."""
 
 
 class Sink(BaseHTTPRequestHandler):
@@ -146,6 +149,9 @@ def measure(target: str, folder: Path) -> dict[str, float | str]:
         with subprocess.Popen([*command, f"{cell}/{cell.machine}"], env=environment, cwd=ROOT) as process:
             while process.poll() is None:
                 peak = max(peak, used(work))
+                if shutil.disk_usage(work).free < SPARED:
+                    process.terminate()
+                    sys.exit("the disk is nearly full; others need it, too")
                 time.sleep(0.3)
         if process.returncode:
             sys.exit(process.returncode)

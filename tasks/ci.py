@@ -27,10 +27,16 @@ DRY_RUN = "only say what would be done"
         "json": "print everything as JSON",
         "retry": "also test images again that failed their tests",
         "gpu": "there is a machine with a GPU to test on",
+        "first": "the registry has no such repository yet, and may not even say so: everything is missing",
     },
 )
 def plan(
-    context: Context, target: list[str], json: bool = False, retry: bool = False, gpu: bool = False
+    context: Context,
+    target: list[str],
+    json: bool = False,
+    retry: bool = False,
+    gpu: bool = False,
+    first: bool = False,
 ) -> None:
     """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
     from dataclasses import replace
@@ -43,8 +49,8 @@ def plan(
     project = _project()
     cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
     with _repository(project) as repository:
-        night = plan_night(project, repository, cells, retry=retry, gpu=gpu)
-        compiles = find_compiles(project, repository, cells)
+        night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
+        compiles = find_compiles(project, None if first else repository, cells)
     adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
     night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
     summary = night_summary(night)
@@ -169,15 +175,20 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
         print(text)
 
 
-@command(help={"needs": "what GitHub says of the other jobs: toJSON(needs)"})
-def status(context: Context, needs: str) -> None:
+@command(
+    help={
+        "needs": "what GitHub says of the other jobs: toJSON(needs)",
+        "broken": "how many cells the plan found broken",
+    }
+)
+def status(context: Context, needs: str, broken: str = "") -> None:
     """Fail when a job of the run failed or was cancelled: the one result that others look at."""
     from imagefactory.ci.summary import read_results, refuse_failed_jobs, status_summary
 
     results = read_results(needs)
     _summary(status_summary(results))
     print(status_summary(results))
-    refuse_failed_jobs(results)
+    refuse_failed_jobs(results, int(broken or 0))
 
 
 @command(

@@ -45,14 +45,14 @@ def head_of(git: str, ref: str) -> str | None:
 
 
 def find_compiles(
-    project: Project, repository: Repository, cells: Iterable[Cell], heads: Heads = head_of
+    project: Project, repository: Repository | None, cells: Iterable[Cell], heads: Heads = head_of
 ) -> Compiles:
-    """Compare what cells need compiled with what the registry has."""
+    """Compare what cells need compiled with what the registry has, if there is anything in it."""
     wanted = [cell for cell in cells if compiled_distributions(project.matrix, cell)]
     found = Compiles()
     if not wanted:
         return found
-    shared = remote_wheels(repository)
+    shared = remote_wheels(repository) if repository else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
     for cell in wanted:

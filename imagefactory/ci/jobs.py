@@ -85,8 +85,8 @@ class Night:
 
     @property
     def is_empty(self) -> bool:
-        """Say whether the run ends here."""
-        return not (self.works or self.compiles or self.adopt)
+        """Say whether the run ends here: there is nothing to do, and nothing to complain about."""
+        return not (self.works or self.compiles or self.adopt or self.broken)
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
         """Describe the jobs of one kind; one job has the cells of one lock."""
@@ -138,7 +138,8 @@ class Night:
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
         promote = self.jobs()["promote"]
         targets = promote[0]["targets"] if promote else ""
-        return lists | {"targets": targets, "empty": "true" if self.is_empty else "false"}
+        empty = "true" if self.is_empty else "false"
+        return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
 
 
 def fitted(night: Night, most: int = MOST_JOBS) -> Night:

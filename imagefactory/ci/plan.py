@@ -67,6 +67,7 @@ def plan_night(
     *,
     retry: bool = False,
     gpu: bool = False,
+    first: bool = False,
 ) -> Night:
     """Compare the plans of locked cells with the registry. A cell that cannot be planned does not stop the others.
 
@@ -76,8 +77,9 @@ def plan_night(
         cells: what to look at.
         retry: also test images again that failed their tests.
         gpu: there is a machine with a GPU to test on.
+        first: the repository does not exist yet. Some registries deny all knowledge then, so they are not asked.
     """
-    catalog = read_catalog(repository).catalog
+    catalog = Catalog() if first else read_catalog(repository).catalog
     works: list[Work] = []
     broken: list[Trouble] = []
     held: list[Trouble] = []
@@ -88,7 +90,7 @@ def plan_night(
         target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
-            verdict = judge(project, repository, catalog, plan, retry=retry, gpu=gpu)
+            verdict = judge(project, None if first else repository, catalog, plan, retry=retry, gpu=gpu)
             if "image" in verdict.needs:
                 _refuse_unfit_mods(project, plan)
         except UNFIT as error:
@@ -116,14 +118,17 @@ def plan_night(
 
 def judge(
     project: Project,
-    repository: Repository,
+    repository: Repository | None,
     catalog: Catalog,
     plan: Plan,
     *,
     retry: bool = False,
     gpu: bool = False,
 ) -> Verdict:
-    """Say what is missing between a plan and its tags."""
+    """Say what is missing between a plan and its tags; everything where there is no repository yet."""
+    tested = tests(project, plan, gpu=gpu)
+    if repository is None:
+        return Verdict(("image", *tested, "promote"), "never published")
     tags = moving_tags(project.matrix, plan.cell)
     before = catalog.current(tags, plan.platform)
     if before is not None and before.plan_key == plan.key:
@@ -132,7 +137,19 @@ def judge(
     taken_off = _taken_off(catalog, plan, tags)
     if taken_off:
         return Verdict(reason=taken_off, held="rolled back")
-    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
+    return _continued(project, repository, plan, why, tested, retry=retry)
+
+
+def _continued(
+    project: Project,
+    repository: Repository,
+    plan: Plan,
+    why: str,
+    tested: tuple[Need, ...],
+    *,
+    retry: bool,
+) -> Verdict:
+    """Go on where an earlier run stopped: before the push, the tests or the promotion."""
     digest = repository.resolve(staging_tag(plan.key))
     if digest is None:
         return Verdict(("image", *tested, "promote"), why)
@@ -143,6 +160,11 @@ def judge(
     if record is None or record.missing(required_levels(project.matrix, plan.arch)):
         return Verdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
     return Verdict(("promote",), f"{why}; tested, but not promoted yet")
+
+
+def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
+    """Say where an image has to be tested."""
+    return ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
 
 
 def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> Verdict:

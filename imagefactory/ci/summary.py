@@ -46,7 +46,7 @@ def night_summary(night: Night) -> str:
 
 
 def _counted(night: Night) -> str:
-    if night.is_empty and not night.broken:
+    if night.is_empty:
         return f"nothing changed; {night.current} images are up to date."
     return (
         f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
@@ -152,8 +152,15 @@ def read_results(text: str) -> dict[str, str]:
     return found
 
 
-def refuse_failed_jobs(results: Mapping[str, str]) -> None:
-    """Fail when any job failed or was cancelled; one that had nothing to do is no failure."""
+def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
+    """Fail when any job failed or was cancelled, or a cell is broken; a job that had nothing to do is no failure."""
+    if broken:
+        raise RunFailedError(
+            f"{broken} cell{'s are' if broken > 1 else ' is'} broken.",
+            where="the plan of this run",
+            why="Their images cannot be made as things are; the plan says why. What users have stays as it is.",
+            fix="Correct the mod, the lock or the matrix; everything else of this run was done.",
+        )
     bad = {name: result for name, result in results.items() if result not in GOOD}
     if bad:
         raise RunFailedError(

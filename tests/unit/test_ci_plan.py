@@ -16,7 +16,7 @@ from imagefactory.ci import compiles
 from imagefactory.ci.changes import changed_mods, find_changes
 from imagefactory.ci.compiles import find_compiles
 from imagefactory.ci.jobs import CELLS_PER_JOB, MOST_JOBS, Compile, Night, Trouble, Work, fitted
-from imagefactory.ci.plan import nightly_cells
+from imagefactory.ci.plan import nightly_cells, plan_night
 from imagefactory.ci.reasons import differences
 from imagefactory.ci.refresh import Refreshed, add_release, newest_release
 from imagefactory.ci.stages import Done, refuse_full, room_needed, subjects
@@ -100,6 +100,19 @@ def test_a_night_without_work_is_empty_and_its_lists_are_too() -> None:
     assert "\n" not in "".join(outputs.values())
 
 
+def test_a_night_with_a_broken_cell_is_not_over_before_somebody_was_told() -> None:
+    outputs = Night("r", broken=(Trouble("a", "It broke.", "Because."),)).outputs()
+    assert (outputs["empty"], outputs["broken"], outputs["image"]) == ("false", "1", "[]")
+
+
+def test_a_registry_that_does_not_exist_yet_is_not_asked(small_factory: SmallFactory) -> None:
+    nowhere = Repository.open("127.0.0.1:9/a/b")
+    project = small_factory.project
+    night = plan_night(project, nowhere, nightly_cells(project), first=True)
+    assert {work.reason for work in night.works} == {"never published"}
+    assert len(night.works) == 2
+
+
 def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     night = Night(
         "registry.example/a",
@@ -147,6 +160,8 @@ def test_a_status_is_good_when_nothing_failed() -> None:
         with pytest.raises(RunFailedError, match="1 of 2") as caught:
             refuse_failed_jobs({"plan": "success", "smoke": result})
         assert caught.value.where == "smoke"
+    with pytest.raises(RunFailedError, match="2 cells are broken"):
+        refuse_failed_jobs({"plan": "success"}, broken=2)
     with pytest.raises(RunFailedError):
         read_results("nonsense")
 
