@@ -15,6 +15,7 @@ from imagefactory.publish.rollback import rollback
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import staging_tag
 from imagefactory.registry.client import Repository
+from tests.fixtures.fake_github import FakeGitHub
 from tests.fixtures.nights import CELL, Nights
 from tests.fixtures.registries import HURRIED
 
@@ -168,3 +169,52 @@ def test_a_registry_that_is_down_ends_the_run_with_its_own_code(nights: Nights) 
 def _no_github(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
+
+
+def command(nights: Nights, github: FakeGitHub, *arguments: str) -> str:
+    """Run a command as a step of the workflow does."""
+    environment = {
+        **nights.factory.environment(),
+        "FACTORY_REGISTRY": os.environ["FACTORY_REGISTRY"],
+        "DOCKER_CONFIG": os.environ["DOCKER_CONFIG"],
+        "FACTORY_GITHUB_API": github.url,
+        "GITHUB_REPOSITORY": "acme/factory",
+        "GITHUB_TOKEN": "a-token",
+        "GITHUB_OUTPUT": str(nights.factory.folder / "output"),
+        "GITHUB_STEP_SUMMARY": str(nights.factory.folder / "summary"),
+    }
+    done = subprocess.run(
+        nights.factory.command(*arguments),
+        env=environment,
+        cwd=nights.factory.root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
+    nights: Nights, fake_github: FakeGitHub
+) -> None:
+    target = "tiny@1.0/cpu/amd64"
+    [pushed] = command(nights, fake_github, "ci.push", "--target", target).splitlines()
+    digest = pushed.split()[1]
+    nights.tested(nights.project, nights.repository, CELL, ("static", "container", "serve"), print)
+    assert "container passed" in command(nights, fake_github, "ci.summary", "--records", "build/smoke")
+    shown = command(nights, fake_github, "ci.promote", "--target", target, "--subjects", "subjects.txt")
+    assert f"| `{target}` | `{digest}` |" in shown
+    subjects = (nights.factory.root / "subjects.txt").read_text()
+    assert subjects == f"{digest.removeprefix('sha256:')}  {nights.repository.reference.name}\n"
+    assert "promoted=1" in (nights.factory.folder / "output").read_text().splitlines()
+    assert set(nights.tags().values()) == {digest}
+    command(nights, fake_github, "ci.record")
+    files = fake_github.files("records")
+    assert digest in files["README.md"]
+    assert json.loads(files["catalog.json"])["images"][0]["digest"] == digest
+    assert command(nights, fake_github, "ci.record").strip() == "nothing new"
+    needs = json.dumps({"plan": {"result": "success"}})
+    assert "| plan | success |" in command(
+        nights, fake_github, "ci.status", "--needs", needs, "--broken", "0"
+    )

@@ -31,6 +31,7 @@ from imagefactory.ci.summary import (
 from imagefactory.content import checksum
 from imagefactory.errors.ci import CellsFailedError, NoRoomError, ReleaseError, RunFailedError
 from imagefactory.errors.registry import RegistryError
+from imagefactory.locking import LockResult
 from imagefactory.matrix import load_matrix
 from imagefactory.mods.check import Result
 from imagefactory.project import Project
@@ -336,3 +337,26 @@ def test_a_proposal_has_the_table_and_warns_of_mods_that_do_not_hold() -> None:
     assert "numpy 1 → 2" in body
     assert "| [m](m/mod.yaml) | conflict |" in body
     assert "Some mods do not hold" in body
+
+
+def test_cells_with_the_same_wheels_are_locked_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[list[Cell], tuple[str, ...]]] = []
+    project = Project(tmp_path)
+
+    def make(_: Project, cells: list[Cell], *, wheels: tuple[str, ...], say: object) -> list[LockResult]:  # noqa: ARG001
+        asked.append((cells, wheels))
+        shared = tmp_path / "locks/kernels.toml"
+        return [
+            LockResult(tmp_path / f"locks/{wheels[0]}.toml", changed=True),
+            LockResult(shared, changed=False),
+        ]
+
+    monkeypatch.setattr(compiles, "make_locks", make)
+    monkeypatch.setattr(compiles, "update_licences", lambda *_: (tmp_path / "locks/licences.toml", True))
+    one, two, three = (replace(CELL, model=name) for name in "abc")
+    changed = compiles.adopt(project, {one: ("k1",), two: ("k2",), three: ("k1",)}, print)
+    assert asked == [([one, three], ("k1",)), ([two], ("k2",))]
+    assert changed == ["locks/k1.toml", "locks/k2.toml", "locks/licences.toml"]
+    assert compiles.adopt(project, {}, print) == []
