@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from imagefactory.build import build
 from imagefactory.cells import Cell
 from imagefactory.content import Digest
 from imagefactory.errors import FactoryError
@@ -17,13 +18,18 @@ from imagefactory.errors.publishing import (
     TagTakenError,
 )
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.publish import gate
 from imagefactory.publish.claim import read_catalog
+from imagefactory.publish.promote import promote
+from imagefactory.publish.push import push
 from imagefactory.publish.rollback import rollback
+from imagefactory.publish.smoke_records import attach_record
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.registry.client import Repository
+from imagefactory.registry.images import push_image
 from imagefactory.registry.reference import is_digest
-from tests.fixtures.publishing import PublishingHouse
-from tests.fixtures.small_factory import CELL, SECOND
+from tests.fixtures.publishing import PublishingHouse, smoke_record
+from tests.fixtures.small_factory import CELL, SECOND, Silence
 
 
 class PowerCutError(Exception):
@@ -118,6 +124,30 @@ def test_a_level_that_is_missing_keeps_every_tag_away(
     [refusal] = house.promote().refused
     assert isinstance(refusal, NotPromotableError)
     assert missing in refusal.why
+    assert house.tags() == {}
+
+
+def test_a_failed_audit_keeps_every_tag_away(house: PublishingHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    [staged] = house.push()
+    house.vouch(staged)
+    monkeypatch.setattr(gate, "audit_verdict", lambda *_: (False, ["vllm/_C.abi3.so: no code for 12.1"]))
+    [refusal] = house.promote().refused
+    assert isinstance(refusal, NotPromotableError)
+    assert refusal.why == "audit: vllm/_C.abi3.so: no code for 12.1."
+    assert house.tags() == {}
+
+
+def test_an_image_with_other_files_than_the_locked_ones_never_leaves(house: PublishingHouse) -> None:
+    project = house.project
+    project.substitute_base_lock(CELL, project.base_lock(CELL).model_copy(update={"integrity": ""}))
+    with pytest.raises(NotPromotableError, match="cannot be published"):
+        push(project, house.repository, [CELL], Silence(), house.factory.said.append)
+    # Not even when somebody else brings it there.
+    [built] = build(project, [CELL], Silence(), house.factory.said.append, record=False)
+    push_image(house.repository, built.layout, tag=staging_tag(built.plan.key))
+    attach_record(house.repository, smoke_record(built.image.digest, built.plan.key))
+    [refusal] = promote(project, house.repository, [CELL]).refused
+    assert "locked: the image has files that the lock does not name" in refusal.why
     assert house.tags() == {}
 
 
@@ -235,8 +265,6 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_is_told(house: Publish
     ready = threading.Barrier(2)
 
     def run(project: Any, digest: Digest) -> None:
-        from imagefactory.publish.promote import promote  # noqa: PLC0415
-
         ready.wait()
         try:
             told[digest] = promote(project, house.repository, [CELL]).refused
