@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 from typing import Any
 
@@ -28,7 +30,9 @@ from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.registry.client import Repository
 from imagefactory.registry.images import push_image
 from imagefactory.registry.reference import is_digest
+from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
 from tests.fixtures.publishing import PublishingHouse, smoke_record
+from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL, SECOND, Silence
 
 
@@ -321,3 +325,30 @@ def test_every_name_in_the_catalog_is_a_digest(house: PublishingHouse) -> None:
     house.publish()
     catalog = read_catalog(house.repository).catalog
     assert all(is_digest(pointer.digest) for event in catalog.events for pointer in event.moved.values())
+
+
+def test_promotions_through_a_faulty_network_leave_every_tag_whole(
+    house: PublishingHouse, guarded_registry: GuardedRegistry, fault_proxy: FaultProxy
+) -> None:
+    chance = random.Random(7)
+    kinds: tuple[Kind, ...] = ("throttled", "unavailable", "reset", "unclear", "torn", "expired")
+
+    def choose(_: Request) -> Fault | None:
+        return Fault(chance.choice(kinds), read=chance.random() < 0.5) if chance.random() < 0.2 else None
+
+    tested: set[Digest] = set()
+    with guarded_registry.repository(house.repository.reference.repository, at=fault_proxy.address) as faulty:
+        for number in range(10):
+            house.change(6000 + number)
+            [staged] = house.push()
+            house.vouch(staged)
+            tested.add(staged.image.digest)
+            fault_proxy.choose = choose
+            with contextlib.suppress(FactoryError):
+                house.promote(repository=faulty)
+            whole_and_tested(house, tested)
+            fault_proxy.choose = lambda _: None
+            assert house.promote(repository=faulty).refused == []
+            tags = house.tags()
+            assert {tags["tiny-v1.0"], tags["tiny"], tags["latest"]} == {staged.image.digest}
+    assert len(read_catalog(house.repository).catalog.images) == 10
