@@ -23,7 +23,7 @@ from imagefactory.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.claim import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import Candidate, candidate
-from imagefactory.publish.tags import Tags, tags_of
+from imagefactory.publish.tags import Tags, refuse_ambiguous, tags_of
 from imagefactory.registry.client import Manifest, Repository
 from imagefactory.registry.descriptor import Descriptor
 from imagefactory.registry.images import index_document
@@ -56,6 +56,7 @@ def promote(
     moment: datetime | None = None,
 ) -> Promotion:
     """Give the images of cells their tags. One that may not have them does not keep the others from theirs."""
+    refuse_ambiguous(project.matrix)
     moment = moment or now()
     ready: list[tuple[Candidate, Tags]] = []
     refused: list[FactoryError] = []
