@@ -162,7 +162,7 @@ def containers(assignment: Assignment) -> Containers:
 def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
     """A container that idles, without network and past the entrypoint; testinfra looks into it."""
     options = (
-        *("--network", "none", "--entrypoint", "/usr/bin/sleep"),
+        *("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image)),
         *(
             "--volume",
             f"{INSIDE}:{IN_CONTAINER}/inside:ro",
