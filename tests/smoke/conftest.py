@@ -31,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, required=True, help="where results go, one JSON line each")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"smoke run {read_assignment(config).run}"
+
+
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
