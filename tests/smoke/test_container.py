@@ -164,7 +164,7 @@ def test_the_compiler_makes_kernels_for_the_arch(
 
 def complaint(compiled: Any) -> str:
     """Find what a compiler complains about, among the lines that lead to it."""
-    lines = (compiled.stderr or compiled.stdout).strip().splitlines() or ["it says nothing"]
+    lines = str(compiled.stderr or compiled.stdout).strip().splitlines() or ["it says nothing"]
     return next((line for line in lines if "error" in line), lines[-1])
 
 
