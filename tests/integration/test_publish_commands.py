@@ -59,6 +59,9 @@ def test_push_promote_history_rollback_and_prune(house: PublishingHouse) -> None
     ]
     assert digests[1][7:19] in invoke(house, "history").stdout
 
+    assert digests[1] in invoke(house, "catalog", "--markdown").stdout
+    assert len(json.loads(invoke(house, "catalog", "--json").stdout)["images"]) == 2
+
     back = invoke(house, "rollback", "--target", "tiny")
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert house.tags()["tiny"] == house.tags()["latest"] == digests[0]
