@@ -55,6 +55,14 @@ class Sources:
                 found.append(self._own_file(item))
         return found
 
+    def wheel(self, wheel: LockedWheel) -> Wanted:
+        """Say where to look for a locked wheel."""
+        return self._wheel(wheel)
+
+    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        """Say where to look for a locked Debian package."""
+        return self._deb(lock, deb)
+
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
@@ -139,14 +147,6 @@ class Sources:
     def tool(self, wheel: LockedSource) -> Wanted:
         """Say where to look for a program that the factory itself runs."""
         return self._wheel(wheel)
-
-    def wheel(self, wheel: LockedWheel) -> Wanted:
-        """Say where to look for a locked wheel."""
-        return self._wheel(wheel)
-
-    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
-        """Say where to look for a locked Debian package."""
-        return self._deb(lock, deb)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
         if isinstance(wheel, LockedWheel) and wheel.compiled is not None:

@@ -29,6 +29,7 @@ namespace = Collection(
     registry.publish,
     registry.rollback,
     registry.history,
+    registry.catalog,
     registry.prune,
     repository.doctor,
     repository.schemas,

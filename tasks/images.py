@@ -207,7 +207,7 @@ def _check_published(
     from imagefactory import console
     from imagefactory.registry.client import Repository
     from imagefactory.supply.check import check_image, require_plan
-    from imagefactory.supply.display import checked_table
+    from imagefactory.supply.display import checked_lines
     from imagefactory.supply.findings import refuse_failing
     from imagefactory.supply.signing import find_trust
 
@@ -215,7 +215,7 @@ def _check_published(
         trust = find_trust(project, keys)
         checked = check_image(project, repository, trust, console.err.print, every_byte=layers)
     for one in checked:
-        console.err.print(checked_table(one))
+        console.err.print(checked_lines(one), soft_wrap=True)
     for one in checked:
         refuse_failing(one.reference, one.findings)
     return [(require_plan(one).cell if rebuild else None, one.digest) for one in checked]

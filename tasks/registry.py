@@ -128,6 +128,30 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
 
 @command(
     help={
+        "json": "print catalog.json as it lies in the registry",
+        "markdown": "print the table as Markdown, for a web page",
+    }
+)
+def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
+    """List what there is to pull today: every moving tag, and the image that it names."""
+    from imagefactory import console
+    from imagefactory.publish import offers
+    from imagefactory.publish.claim import read_catalog
+    from imagefactory.publish.tables import offers_table
+
+    project, _ = _selected(["all"])
+    with _repository(project) as repository:
+        found = read_catalog(repository).catalog
+    if json:
+        print(found.to_json().decode("utf-8"), end="")
+    elif markdown:
+        print(offers.markdown(repository.reference.name, offers.offers(found)))
+    else:
+        console.out.print(offers_table(offers.offers(found)))
+
+
+@command(
+    help={
         "delete": "delete what was found; without it nothing is changed",
         "dry_run": "change nothing, which is the default",
         "staging": "days that an image stays which was pushed but never promoted",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from imagefactory.build import Say, lay_out_if_here
 from imagefactory.cells import Cell
 from imagefactory.engines.watch import Watcher
+from imagefactory.errors import FactoryError
 from imagefactory.project import Project
 from imagefactory.publish.promote import Promotion, promote
 from imagefactory.publish.push import Staged, push
@@ -40,17 +41,29 @@ def publish(
     """Publish cells. What fails its tests is on record in the registry, and gets no tag."""
     from imagefactory.supply.attach import attach_all  # noqa: PLC0415 - with the signing of statements
 
+    tested: list[Cell] = []
+    refused: list[FactoryError] = []
     for staged in push(project, repository, cells, watch, say, pushing=pushing):
         say(f"{staged.plan.target}: {staged.image.digest}")
         lay_out_if_here(project, staged.plan, staged.image)
-        attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
-        required = required_levels(project.matrix, staged.plan.arch)
-        record = read_records(repository, staged.image.digest, staged.plan.key)
-        if record is not None and not record.missing(required):
-            say(f"{staged.plan.target}: tested before, on {record.started:%Y-%m-%d}")
-            continue
-        attach_record(repository, (test or smoke_pulled)(project, repository, staged, say))
-    return promote(project, repository, cells, nightly=nightly, again=again)
+        try:
+            attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
+            _test(project, repository, staged, say, test or smoke_pulled)
+        except FactoryError as error:  # one that cannot be tested does not keep the others from their tags
+            refused.append(error)
+        else:
+            tested.append(staged.plan.cell)
+    outcome = promote(project, repository, tested, nightly=nightly, again=again)
+    return Promotion(outcome.promoted, [*refused, *outcome.refused])
+
+
+def _test(project: Project, repository: Repository, staged: Staged, say: Say, test: Test) -> None:
+    """Test an image unless that was done, and put what was found beside it."""
+    record = read_records(repository, staged.image.digest, staged.plan.key)
+    if record is not None and not record.missing(required_levels(project.matrix, staged.plan.arch)):
+        say(f"{staged.plan.target}: tested before, on {record.started:%Y-%m-%d}")
+        return
+    attach_record(repository, test(project, repository, staged, say))
 
 
 def smoke_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:

@@ -23,7 +23,7 @@ from imagefactory.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.claim import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import Candidate, candidate
-from imagefactory.publish.tags import Tags, tags_of
+from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.registry.client import Manifest, Repository
 from imagefactory.registry.descriptor import Descriptor
 from imagefactory.registry.images import index_document
@@ -56,6 +56,7 @@ def promote(
     moment: datetime | None = None,
 ) -> Promotion:
     """Give the images of cells their tags. One that may not have them does not keep the others from theirs."""
+    refuse_ambiguous(project.matrix)
     moment = moment or now()
     ready: list[tuple[Candidate, Tags]] = []
     refused: list[FactoryError] = []
@@ -130,6 +131,12 @@ class Manifests:
         """Remember a document."""
         self._known[manifest.digest] = manifest
 
+    def create(self, manifest: Manifest) -> None:
+        """Bring a new document into the registry, so that whoever reads the catalog finds it."""
+        if manifest.digest not in self._known:
+            self._repository.put_manifest(manifest.body, manifest.media_type)
+            self.keep(manifest)
+
     def put(self, digest: Digest, tag: str) -> None:
         """Let a tag point at a document."""
         manifest = self.get(digest)
@@ -151,7 +158,7 @@ def pointer(
     # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
     body = index_document([_entry(platform, found) for platform, found in documents.items()], annotations)
     digest = Digest(f"sha256:{sha256_of(body)}")
-    manifests.keep(Manifest(digest, INDEX_TYPE, body))
+    manifests.create(Manifest(digest, INDEX_TYPE, body))
     return Pointer(digest=digest, images=images)
 
 
@@ -174,7 +181,7 @@ def set_tags(
             if done.get(tag) != wanted[tag]:
                 manifests.put(wanted[tag], tag)
                 done[tag] = wanted[tag]
-        if repository.resolve("catalog") == latest.digest:
+        if repository.resolve(CATALOG) == latest.digest:
             return
         latest = read_catalog(repository)
         if not all(latest.catalog.has_event(identity) for identity in own):

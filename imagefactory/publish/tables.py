@@ -9,6 +9,7 @@ from rich.text import Text
 
 from imagefactory.console import size
 from imagefactory.publish.history import Line
+from imagefactory.publish.offers import Offer
 from imagefactory.publish.promote import Promoted
 from imagefactory.publish.prune import Pruning
 from imagefactory.publish.tags import KEY_DIGITS
@@ -54,6 +55,17 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
         }
         for line in lines
     ]
+
+
+def offers_table(found: Iterable[Offer]) -> Table:
+    """List what there is to pull."""
+    table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
+    for offer in found:
+        image = offer.image
+        mods = " ".join(image.mods) or "none"
+        day = f"{offer.since:%Y-%m-%d}"
+        table.add_row(offer.tag, image.platform, short(image.digest), image.vllm, mods, day, size(image.size))
+    return table
 
 
 def promoted_table(promoted: Iterable[Promoted]) -> Table:

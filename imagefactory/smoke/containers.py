@@ -11,6 +11,8 @@ from uuid import uuid4
 
 import requests
 
+from imagefactory.serving.container import CACHES
+
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120
 """Seconds for commands that only ask."""
@@ -60,11 +62,21 @@ class Containers:
             raise ContainerError(f"the container does not start: {done.stderr.strip()}")
         return Container(name)
 
+    def caches(self, image: str) -> tuple[str, str]:
+        """Give the options that let containers of an image share what Python and others compile, as users should."""
+        volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
+        docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
+        return ("--volume", f"{volume}:{CACHES}")
+
     def remove_all(self) -> None:
-        """Remove what a run that broke off has left."""
-        found = docker("ps", "--all", "--quiet", "--filter", f"label={LABEL}={self.run}").stdout.split()
+        """Remove what the run has left: containers, if it broke off, and volumes."""
+        mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
+        found = docker("ps", "--all", *mine).stdout.split()
         if found:
             docker("rm", "--force", "--volumes", *found)
+        volumes = docker("volume", "ls", *mine).stdout.split()
+        if volumes:
+            docker("volume", "rm", "--force", *volumes)
 
     def _name(self) -> str:
         return f"imagefactory-smoke-{uuid4().hex[:12]}"

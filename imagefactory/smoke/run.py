@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -46,7 +48,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    with assigned(project, subject, levels) as assignment:
+    with _ending_in_order(), assigned(project, subject, levels) as assignment:
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
         found = _run(assignment, levels, folder, say)
@@ -65,6 +67,23 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         record = record.with_earlier(recorded(project, subject.digest))
     record.write(folder / RECORD)
     return record
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let a run that is told to end (SIGTERM) remove its containers first, as one that is interrupted does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -113,17 +114,14 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
     name = f"{_OWN_NAME}:{subject.config[7:19]}"
     loaded = daemon.load(Layout(subject.layout), name)
     if loaded not in (subject.config, subject.digest):
-        raise EngineError(
-            "The Docker daemon took in another image than was given to it.",
-            where=subject.name,
-            why=f"It has {loaded}; the manifest {subject.digest} names {subject.config}.",
-            fix="Update Docker, and report this if it happens again.",
+        raise _another(
+            subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}."
         )
     return loaded, name
 
 
 def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
-    """Take an image by its digest; a layout here that holds the very same one spares the pull until it must run."""
+    """Pull an image by its digest. Where it cannot run anyway, a layout of the very same one spares the pull."""
     found = _BY_DIGEST.fullmatch(reference)
     assert found is not None, reference  # noqa: S101 - both callers made it of these parts
     digest = Digest(found["digest"])
@@ -135,21 +133,47 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
             why="A smoke record speaks for one image, by the digest of its manifest.",
             fix="Name the digest of one of its images; `docker manifest inspect` lists them.",
         )
+    layout = _layout_of(project, digest)
+    if layout is not None:
+        subject = subject_of_layout(project, layout, reference)
+        if subject.platform != f"linux/{daemon.ask().machine}":
+            return subject
     known = daemon.pull(reference, auth=auth)
     by = {_BY_DIGEST.fullmatch(entry) for entry in known.get("RepoDigests") or ()}
     if digest not in {match["digest"] for match in by if match}:
-        raise EngineError(
-            "The Docker daemon pulled another image than it was asked for.",
-            where=reference,
-            why=f"It has the digests {', '.join(known.get('RepoDigests') or ()) or 'none'}.",
-            fix="Try again; report it if it happens again.",
+        raise _another(
+            reference, f"It has the digests {', '.join(known.get('RepoDigests') or ()) or 'none'}."
         )
-    config = {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
-    subject = _subject(project, config, reference, digest, Digest(known["Id"]))
-    layout = Layout(project.build_folder(subject.cell))
-    if (layout.folder / "index.json").exists() and layout.manifest_digest() == digest:
-        return subject.model_copy(update={"layout": layout.folder})
+    config = Digest(known["Id"])
+    if layout is None:
+        return _subject(project, _document(known), reference, digest, config)
+    if config not in (subject.config, digest):
+        raise _another(reference, f"It has {config}; the manifest names {subject.config}.")
     return subject
+
+
+def _layout_of(project: Project, digest: Digest) -> Layout | None:
+    """Find an image among those that were built here."""
+    for index in sorted((project.root / "build").glob("*/index.json")):
+        layout = Layout(index.parent)
+        with suppress(ImageMissingError):
+            if layout.manifest_digest() == digest:
+                return layout
+    return None
+
+
+def _another(reference: str, why: str) -> EngineError:
+    return EngineError(
+        "The Docker daemon has another image than it was given or asked for.",
+        where=reference,
+        why=why,
+        fix="Try again; update Docker, and report it if it happens again.",
+    )
+
+
+def _document(known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write what a daemon says of an image as the image's own configuration has it."""
+    return {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
 
 
 def _loaded(project: Project, name: str) -> Subject:
@@ -162,10 +186,9 @@ def _loaded(project: Project, name: str) -> Subject:
             why="Neither an OCI layout nor an image of the daemon goes by this name.",
             fix="Name a reference with its registry, or load the image: `invoke load --target ...`.",
         )
-    document = {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
     config = Digest(known["Id"])
     # Its own digest is not known yet; the cell, which its labels name, leads to the manifest.
-    subject = _subject(project, document, name, config, config)
+    subject = _subject(project, _document(known), name, config, config)
     layout = Layout(project.build_folder(subject.cell))
     if (layout.folder / "index.json").exists() and layout.config_digest() == config:
         return subject_of_layout(project, layout, name)

@@ -10,15 +10,15 @@ from imagefactory.supply.check import Checked
 from imagefactory.supply.licences import LicenceSummary
 
 
-def checked_table(checked: Checked) -> RenderableType:
-    """Show what a check of a published image found."""
+def checked_lines(checked: Checked) -> Text:
+    """Show what a check of a published image found, a line each: digests stay whole, so that they can be copied."""
     styles = {"ok": "green", "failed": "bold red", "not checked": "yellow"}
-    table = Table("check", "", "what", box=None)
+    lines = Text(checked.reference, "bold")
     for finding in checked.findings:
-        table.add_row(
-            finding.check, Text(finding.state, styles[finding.state]), Text(finding.detail, overflow="fold")
-        )
-    return Group(Text(checked.reference, "bold"), table)
+        lines.append(f"\n  {finding.check:<14}", "default not bold")
+        lines.append(f"{finding.state:<12}", styles[finding.state])
+        lines.append(finding.detail, "default not bold")
+    return lines
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -78,20 +79,27 @@ class IdentityVerifier:
         try:
             from sigstore.errors import Error  # noqa: PLC0415 - optional
             from sigstore.models import Bundle as SigstoreBundle  # noqa: PLC0415
-            from sigstore.verify import Verifier as SigstoreVerifier  # noqa: PLC0415
             from sigstore.verify import policy  # noqa: PLC0415
         except ImportError:
             raise NotTrustedError(
-                "it is signed with an identity; checking that needs the extra `sign` (pip install '.[sign]')"
+                "it is signed with an identity; checking that needs the package sigstore (the extra `sign`)"
             ) from None
         wanted = policy.AllOf(
             [policy.OIDCIssuer(GITHUB_ISSUER), policy.OIDCSourceRepositoryURI(self.repository)]
         )
         try:
-            SigstoreVerifier.production().verify_dsse(SigstoreBundle.from_json(bundle.data), wanted)
+            _sigstore_verifier().verify_dsse(SigstoreBundle.from_json(bundle.data), wanted)
         except (Error, ValueError, OSError) as error:
             raise NotTrustedError(f"sigstore says: {error}") from None
         return f"identity {self.repository}"
+
+
+@cache
+def _sigstore_verifier() -> Any:  # noqa: ANN401 - there may be no sigstore to take a type from
+    """Fetch sigstore's root of trust, once."""
+    from sigstore.verify import Verifier as SigstoreVerifier  # noqa: PLC0415 - optional
+
+    return SigstoreVerifier.production()
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,7 @@ class IdentitySigner:
                 "Signing with an identity needs the package sigstore.",
                 where="the environment of this command",
                 why="It is an extra, because it is large and most machines never sign.",
-                fix=f"Install it: `.venv/bin/python -m pip install '.[sign]'`; or give a key ({keys.KEY_VARIABLE}).",
+                fix="Run `.venv/bin/uv pip install --python .venv 'sigstore>=4'`, or give a key (FACTORY_SIGNING_KEY).",
             ) from None
         self._failures = (Error, ValueError, OSError)
         try:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 from typing import Any
 
 import pytest
 
+from imagefactory.build import build
 from imagefactory.cells import Cell
 from imagefactory.content import Digest
 from imagefactory.errors import FactoryError
@@ -17,13 +20,20 @@ from imagefactory.errors.publishing import (
     TagTakenError,
 )
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.publish import gate
 from imagefactory.publish.claim import read_catalog
+from imagefactory.publish.promote import promote
+from imagefactory.publish.push import push
 from imagefactory.publish.rollback import rollback
+from imagefactory.publish.smoke_records import attach_record
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.registry.client import Repository
+from imagefactory.registry.images import push_image
 from imagefactory.registry.reference import is_digest
-from tests.fixtures.publishing import PublishingHouse
-from tests.fixtures.small_factory import CELL, SECOND
+from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
+from tests.fixtures.publishing import PublishingHouse, smoke_record
+from tests.fixtures.registries import GuardedRegistry
+from tests.fixtures.small_factory import CELL, SECOND, Silence
 
 
 class PowerCutError(Exception):
@@ -118,6 +128,30 @@ def test_a_level_that_is_missing_keeps_every_tag_away(
     [refusal] = house.promote().refused
     assert isinstance(refusal, NotPromotableError)
     assert missing in refusal.why
+    assert house.tags() == {}
+
+
+def test_a_failed_audit_keeps_every_tag_away(house: PublishingHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    [staged] = house.push()
+    house.vouch(staged)
+    monkeypatch.setattr(gate, "audit_verdict", lambda *_: (False, ["vllm/_C.abi3.so: no code for 12.1"]))
+    [refusal] = house.promote().refused
+    assert isinstance(refusal, NotPromotableError)
+    assert refusal.why == "audit: vllm/_C.abi3.so: no code for 12.1."
+    assert house.tags() == {}
+
+
+def test_an_image_with_other_files_than_the_locked_ones_never_leaves(house: PublishingHouse) -> None:
+    project = house.project
+    project.substitute_base_lock(CELL, project.base_lock(CELL).model_copy(update={"integrity": ""}))
+    with pytest.raises(NotPromotableError, match="cannot be published"):
+        push(project, house.repository, [CELL], Silence(), house.factory.said.append)
+    # Not even when somebody else brings it there.
+    [built] = build(project, [CELL], Silence(), house.factory.said.append, record=False)
+    push_image(house.repository, built.layout, tag=staging_tag(built.plan.key))
+    attach_record(house.repository, smoke_record(built.image.digest, built.plan.key))
+    [refusal] = promote(project, house.repository, [CELL]).refused
+    assert "locked: the image has files that the lock does not name" in refusal.why
     assert house.tags() == {}
 
 
@@ -235,8 +269,6 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_is_told(house: Publish
     ready = threading.Barrier(2)
 
     def run(project: Any, digest: Digest) -> None:
-        from imagefactory.publish.promote import promote  # noqa: PLC0415
-
         ready.wait()
         try:
             told[digest] = promote(project, house.repository, [CELL]).refused
@@ -293,3 +325,30 @@ def test_every_name_in_the_catalog_is_a_digest(house: PublishingHouse) -> None:
     house.publish()
     catalog = read_catalog(house.repository).catalog
     assert all(is_digest(pointer.digest) for event in catalog.events for pointer in event.moved.values())
+
+
+def test_promotions_through_a_faulty_network_leave_every_tag_whole(
+    house: PublishingHouse, guarded_registry: GuardedRegistry, fault_proxy: FaultProxy
+) -> None:
+    chance = random.Random(7)
+    kinds: tuple[Kind, ...] = ("throttled", "unavailable", "reset", "unclear", "torn", "expired")
+
+    def choose(_: Request) -> Fault | None:
+        return Fault(chance.choice(kinds), read=chance.random() < 0.5) if chance.random() < 0.2 else None
+
+    tested: set[Digest] = set()
+    with guarded_registry.repository(house.repository.reference.repository, at=fault_proxy.address) as faulty:
+        for number in range(10):
+            house.change(6000 + number)
+            [staged] = house.push()
+            house.vouch(staged)
+            tested.add(staged.image.digest)
+            fault_proxy.choose = choose
+            with contextlib.suppress(FactoryError):
+                house.promote(repository=faulty)
+            whole_and_tested(house, tested)
+            fault_proxy.choose = lambda _: None
+            assert house.promote(repository=faulty).refused == []
+            tags = house.tags()
+            assert {tags["tiny-v1.0"], tags["tiny"], tags["latest"]} == {staged.image.digest}
+    assert len(read_catalog(house.repository).catalog.images) == 10

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Collection
 from datetime import UTC, datetime
 
+from imagefactory.build import Say
+from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.project import Project
 from imagefactory.publish.pipeline import Test, publish
@@ -16,7 +18,7 @@ from imagefactory.publish.smoke_records import read_records
 from imagefactory.registry.client import Repository
 from imagefactory.smoke.record import SmokeRecord
 from tests.fixtures.publishing import PublishingHouse, smoke_record
-from tests.fixtures.small_factory import CELL, Silence
+from tests.fixtures.small_factory import CELL, SECOND, Silence
 
 
 def invoke(house: PublishingHouse, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +58,9 @@ def test_push_promote_history_rollback_and_prune(house: PublishingHouse) -> None
         (digests[1], ["model tiny changed"]),
     ]
     assert digests[1][7:19] in invoke(house, "history").stdout
+
+    assert digests[1] in invoke(house, "catalog", "--markdown").stdout
+    assert len(json.loads(invoke(house, "catalog", "--json").stdout)["images"]) == 2
 
     back = invoke(house, "rollback", "--target", "tiny")
     assert back.stdout.strip() == f"{name}@{digests[0]}"
@@ -134,3 +139,19 @@ def test_what_was_tested_before_is_not_tested_again(house: PublishingHouse) -> N
         )
     assert len(ran) == 1
     assert house.tags()["tiny"] == ran[0]
+
+
+def test_one_that_cannot_be_tested_does_not_keep_the_others_from_their_tags(house: PublishingHouse) -> None:
+    ran: list[str] = []
+
+    def test(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
+        if staged.plan.cell == CELL:
+            raise EngineError("Docker is gone.", where="here", why="It was stopped.", fix="Start it.")
+        return smoke_tests([], ran)(project, repository, staged, say)
+
+    outcome = publish(
+        house.project, house.repository, [CELL, SECOND], Silence(), house.factory.said.append, test=test
+    )
+    assert [error.what for error in outcome.refused] == ["Docker is gone."]
+    assert [one.image.cell for one in outcome.promoted] == [SECOND]
+    assert "tiny" not in house.tags()

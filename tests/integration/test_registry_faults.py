@@ -160,7 +160,7 @@ class Trouble:
 
 def images(chance: random.Random) -> list[Pushable]:
     """Make images that share some layers, as those of models on one vLLM do."""
-    layers = [chance.randbytes(chance.choice([200, 5_000, 60_000, 300_000])) for _ in range(120)]
+    layers = [chance.randbytes(chance.choice([200, 5_000, 60_000, 150_000])) for _ in range(120)]
     return [
         small_image(chance.sample(layers, chance.randint(1, 5)), name=str(number)) for number in range(PUSHES)
     ]

@@ -31,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, required=True, help="where results go, one JSON line each")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"smoke run {read_assignment(config).run}"
+
+
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +166,7 @@ def containers(assignment: Assignment) -> Containers:
 def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
     """A container that idles, without network and past the entrypoint; testinfra looks into it."""
     options = (
-        *("--network", "none", "--entrypoint", "/usr/bin/sleep"),
+        *("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image)),
         *(
             "--volume",
             f"{INSIDE}:{IN_CONTAINER}/inside:ro",

@@ -6,6 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -29,22 +30,27 @@ DRIVERS_OWN = {
     "libnvoptix.so.1",
 }
 """What comes with the GPU's driver, from the host, when a container gets a GPU."""
-OPTIONAL = {
-    "transports of NVSHMEM between nodes, each for another network": (
-        "/nvidia/nvshmem/lib/nvshmem_",
-        (
-            "libmpi.so",
-            "liboshmem.so",
-            "libpmix.so",
-            "libfabric.so",
-            "libucs.so",
-            "libucp.so",
-            "libmlx5.so",
-            "libgdrapi.so",
-        ),
+EXCUSED_LIBRARIES = (
+    # (who needs it, what it needs, why nobody misses it)
+    ("lib/lib*omptarget*.so*", "*", "OpenMP on accelerators of Intel; vLLM uses libiomp5 alone"),
+    ("lib/libarcher.so", "*", "a tool that looks for races in OpenMP programs"),
+    ("lib/libsycl_pi_trace_collector.so", "*", "a tool that looks into SYCL programs"),
+    (
+        "*/torchcodec/libtorchcodec_*.so",
+        "lib[ash][vwe]*.so.*",
+        "decoding of videos, by whichever FFmpeg is there; here is none",
     ),
+    (
+        "*/nvidia/nvshmem/lib/nvshmem_*.so.*",
+        "*",
+        "NVSHMEM over MPI, UCX, libfabric and the like; none is in the image",
+    ),
+    ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it takes another"),
+)
+"""Plug-ins and tools that come along in a wheel and are loaded only where somebody has what they are for."""
+EXCUSED_SCRIPTS = {
+    "proton-viewer": "a viewer of Triton's profiler; wants pandas, which its wheel does not ask for"
 }
-"""Libraries that may be missing, where they are plug-ins that are loaded when somebody has what they are for."""
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +58,8 @@ def run(assignment: Assignment, containers: Containers) -> Callable[..., subproc
     """Run the image as its users do."""
 
     def once(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return containers.once(assignment.image, *arguments, options=options)
+        caches = containers.caches(assignment.image)
+        return containers.once(assignment.image, *arguments, options=(*caches, *options))
 
     return once
 
@@ -86,6 +93,15 @@ def test_a_dry_run_shows_what_it_would_do(run: Callable[..., Any], plan: Plan) -
     assert results["flags"] == "ok", f"vLLM does not take its flags: {told['checks']}"
 
 
+def test_vllm_can_be_imported(in_python: Callable[[str], Any], plan: Plan, record_property: Measure) -> None:
+    """The server stops while it starts, with a traceback of an import; or its users wait for minutes."""
+    first, second = (in_python("import_vllm.py") for _ in range(2))
+    assert plan.kernels != "upstream" or first["version"].partition("+")[0] == plan.vllm, first["version"]
+    record_property("first_import_seconds", first["seconds"])
+    record_property("import_seconds", second["seconds"])
+    assert second["seconds"] < SLOWEST_IMPORT, f"it took {second['seconds']} s"
+
+
 def test_vllm_explains_its_flags(run: Callable[..., Any], record_property: Measure) -> None:
     """`vllm serve --help` does not work: neither will `vllm serve`."""
     started = time.monotonic()
@@ -95,20 +111,13 @@ def test_vllm_explains_its_flags(run: Callable[..., Any], record_property: Measu
     record_property("help_seconds", round(time.monotonic() - started, 1))
 
 
-def test_vllm_can_be_imported(in_python: Callable[[str], Any], plan: Plan, record_property: Measure) -> None:
-    """The server stops while it starts, with a traceback of an import; or its users wait for minutes."""
-    found = in_python("import_vllm.py")
-    assert found["version"].partition("+")[0] == plan.vllm or plan.vllm not in found["version"]
-    record_property("import_seconds", found["seconds"])
-    assert found["seconds"] < SLOWEST_IMPORT, f"it took {found['seconds']} s"
-
-
 def test_every_console_script_loads(in_python: Callable[[str], Any], record_property: Measure) -> None:
     """A command of the image (vllm, hf, torchrun, ...) ends with a traceback: a package lacks what it needs."""
     found = in_python("console_scripts.py")
     record_property("scripts", found["loaded"])
     assert found["loaded"] > 0
-    assert not found["failed"], "; ".join(f"{name}: {why}" for name, why in found["failed"].items())
+    wrong = {name: why for name, why in found["failed"].items() if name not in EXCUSED_SCRIPTS}
+    assert not wrong, "; ".join(f"{name}: {why}" for name, why in wrong.items())
 
 
 def test_shared_libraries_resolve(in_python: Callable[[str], Any], record_property: Measure) -> None:
@@ -119,13 +128,13 @@ def test_shared_libraries_resolve(in_python: Callable[[str], Any], record_proper
     wrong = {
         name: needing
         for name, users in found["missing"].items()
-        if name not in DRIVERS_OWN and (needing := [user for user in users if not is_optional(name, user)])
+        if name not in DRIVERS_OWN and (needing := [user for user in users if not is_excused(user, name)])
     }
     assert not wrong, "; ".join(f"{name}, which {users[0]} needs" for name, users in sorted(wrong.items()))
 
 
-def is_optional(name: str, user: str) -> bool:
-    return any(place in f"/{user}" and name.startswith(names) for place, names in OPTIONAL.values())
+def is_excused(user: str, name: str) -> bool:
+    return any(fnmatchcase(user, who) and fnmatchcase(name, what) for who, what, _ in EXCUSED_LIBRARIES)
 
 
 def test_the_compiler_makes_kernels_for_the_arch(
@@ -141,16 +150,22 @@ def test_the_compiler_makes_kernels_for_the_arch(
         "cd /tmp && nvcc -gencode %s -std=c++17 -O2 --shared -Xcompiler -fPIC -o kernel.so %s -L%s/lib64 -lcudart",
         target, f"{IN_CONTAINER}/inside/kernel.cu", f"/{CUDA_HOME}",
     )  # fmt: skip
-    assert compiled.rc == 0, f"nvcc {target}: {(compiled.stderr or compiled.stdout)[-800:]}"
+    assert compiled.rc == 0, f"nvcc {target}: {complaint(compiled)}"
     cubin = inside.run(
         "nvcc -gencode %s -std=c++17 --cubin -o /tmp/kernel.cubin %s",
         target, f"{IN_CONTAINER}/inside/kernel.cu",
     )  # fmt: skip
-    assert cubin.rc == 0, f"nvcc --cubin {target}: {(cubin.stderr or cubin.stdout)[-800:]}"
+    assert cubin.rc == 0, f"nvcc --cubin {target}: {complaint(cubin)}"
     assert inside.file("/tmp/kernel.cubin").content.startswith(b"\x7fELF")  # noqa: S108
     resolves = inside.run("ldd /tmp/kernel.so")
     assert "not found" not in resolves.stdout.replace("libcuda.so.1 => not found", ""), resolves.stdout
     record_property("arch", int(number.rstrip("af")))
+
+
+def complaint(compiled: Any) -> str:
+    """Find what a compiler complains about, among the lines that lead to it."""
+    lines = str(compiled.stderr or compiled.stdout).strip().splitlines() or ["it says nothing"]
+    return next((line for line in lines if "error" in line), lines[-1])
 
 
 def test_the_health_check_is_wired(assignment: Assignment, inside: Any) -> None:

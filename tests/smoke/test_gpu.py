@@ -38,7 +38,7 @@ def server(
     key_file.write_text(key)
     models = Path(os.environ.get("HF_HOME") or HUB_CACHE).expanduser()
     options = (
-        *("--gpus", "all", "--network", "host", "--ipc", "host"),
+        *("--gpus", "all", "--network", "host", "--ipc", "host", *containers.caches(assignment.image)),
         *("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}"),
         *("--volume", f"{models}:{MODEL_CACHE}"),
         *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),

@@ -6,7 +6,6 @@ import json
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ def server(
     key_file = tmp_path_factory.mktemp("key") / "key"
     key_file.write_text(key)
     options = [
-        *("--network", "host", "--ipc", "host"),
+        *("--network", "host", "--ipc", "host", *containers.caches(assignment.serving.image)),
         *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
         *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
     ]
@@ -52,7 +51,6 @@ def server(
     try:
         yield Server(container, f"http://127.0.0.1:{port}", key)
     finally:
-        Path("server.log").write_text(container.log)
         container.remove()
 
 

@@ -53,7 +53,7 @@ SECRETS = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bgh[pousr]_[A-Za-z0-9]{36}|\bgithub_pat_[A-Za-z0-9_]{40}|"
     rb"\bhf_[A-Za-z0-9]{30}|\bAKIA[0-9A-Z]{16}\b|\bsk-[A-Za-z0-9_-]{32}|\bxox[bpars]-[A-Za-z0-9-]{10}|://[^/\s:@\"']+:[^/\s:@\"']+@"
 )
-SECRET_VARIABLES = re.compile(r"(?i)(token|secret|passw|credential|api_?key)")
+SECRET_VARIABLES = re.compile(r"(?i)(^|_)(token|secret|passw(or)?d|credentials?|api_?key)$")
 LICENCE_FILE = re.compile(r"(?i)(licen[cs]e|copying|notice)")
 NO_LICENCE_SAID = {"", "unknown"}
 
@@ -321,6 +321,8 @@ def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: P
         folder = dirname(path)
         if not path.endswith(".dist-info/METADATA") or folder.rpartition("/")[2] in second_names:
             continue
+        if brings_nothing(texts.get(f"{folder}/RECORD", b"")):
+            continue
         texts_there = any(
             other.startswith(f"{folder}/") and LICENCE_FILE.search(other.removeprefix(folder))
             for other in contents.files
@@ -338,6 +340,12 @@ def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: P
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def brings_nothing(record: bytes) -> bool:
+    """Say whether a package consists of its metadata alone, like one that only stands for others."""
+    rows = csv.reader(io.StringIO(record.decode()))
+    return all(".dist-info/" in row[0] for row in rows if row)
 
 
 def recorded_hash(entry: Listed) -> str:

@@ -11,6 +11,7 @@ from imagefactory.content import Digest, Sha256
 from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.publish.catalog import Catalog, Event, Part, Pointer, Published, pointed_at
 from imagefactory.publish.history import astray, changes, history
+from imagefactory.publish.offers import markdown, offers
 from imagefactory.publish.rollback import choose
 
 CELL = Cell("gemma", "0.32.0", "gb10", "linux/arm64")
@@ -217,3 +218,16 @@ def test_only_the_last_word_on_a_tag_says_that_users_were_taken_off(three: Catal
     assert back.taken_off(digest("c"), TAGS) is not None
     assert back.taken_off(digest("a"), TAGS) is None
     assert promoted(back, image("d"), 6).taken_off(digest("c"), TAGS) is None
+
+
+def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) -> None:
+    again = promoted(three, image("c"), 9)
+    found = offers(rolled_back(again, image("b"), 12, digest("c")))
+    assert [(offer.tag, offer.image.digest) for offer in found] == [
+        (tag, digest("b")) for tag in sorted(TAGS)
+    ]
+    assert {offer.since for offer in found} == {START + timedelta(days=12)}
+    # The same image once more is no news.
+    assert {offer.since for offer in offers(again)} == {START + timedelta(days=2)}
+    table = markdown("registry.example/a/b", found)
+    assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table
