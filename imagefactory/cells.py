@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.locks import Kernels
 from imagefactory.matrix import Arch, Condition, Drafter, Matrix, ServedModel, VllmVersion
+
+VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
+"""What a vLLM version may need beyond what its arch does."""
 
 
 @dataclass(frozen=True, order=True)
@@ -109,10 +113,24 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
 
 
 def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:
-    """Say where the CUDA kernels of a cell have to come from, before a lock settles it."""
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
-    must_compile = version.git is not None or version.compile == "required"
-    return "compiled" if must_compile and arch.distribution == "vllm" else "upstream"
+    """Say where vLLM's CUDA kernels have to come from in a cell, before a lock settles it."""
+    return "compiled" if "vllm" in compiled_distributions(matrix, cell) else "upstream"
+
+
+def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """List the packages of a cell that have to be our own compile."""
+    on_gpu = matrix.archs[cell.arch].distribution == "vllm"
+    return matrix.vllm[cell.vllm].compiled if on_gpu else ()
+
+
+def arch_of(matrix: Matrix, cell: Cell) -> Arch:
+    """Give the arch of a cell with what its vLLM version needs beyond it; without a GPU that is nothing."""
+    arch, version = matrix.archs[cell.arch], matrix.vllm[cell.vllm]
+    if arch.distribution != "vllm":
+        return arch
+    return arch.model_copy(
+        update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
+    )
 
 
 def _holds(when: Condition, cell: Cell, model: ServedModel, version: VllmVersion, arch: Arch) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagefactory.store import WRITING, Store
 
-_PARTS = ("downloads", "blobs", "layers", "facts")
+_PARTS = ("downloads", "excerpts", "blobs", "layers", "facts")
 DAY = 86_400
 HOUR = 3600
 

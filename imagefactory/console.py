@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from imagefactory.doctor import Finding
     from imagefactory.explain import Ownership
     from imagefactory.mods.check import Result
+    from imagefactory.smoke.record import SmokeRecord
+    from imagefactory.wheelhouse.share import Listed
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
@@ -157,6 +159,31 @@ def audit_markdown(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
 
 
+def wheels_table(wheels: Sequence[Listed]) -> RenderableType:
+    """Show compiled wheels: for which chips, from what, and where they are."""
+    if not wheels:
+        return Text(
+            "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them", "yellow"
+        )
+    table = Table("wheel", "version", "chips", "platform", "size", "mods", "key", "where", "locked", box=None)
+    table.columns[4].justify = "right"
+    for wheel in wheels:
+        inputs = wheel.inputs
+        places = [name for name, there in (("here", wheel.here), ("registry", wheel.shared)) if there]
+        table.add_row(
+            inputs.name,
+            inputs.version,
+            inputs.arch_list or "none",
+            inputs.platform,
+            size(wheel.size),
+            str(len(inputs.mods)),
+            wheel.key[:16],
+            ", ".join(places),
+            "yes" if wheel.locked else "no",
+        )
+    return table
+
+
 def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
     """Show what changed since the last build."""
     if changes is None:
@@ -209,5 +236,22 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     for finding in findings:
         table.add_row(
             finding.subject, Text(finding.health, styles[finding.health]), finding.detail, finding.remedy
+        )
+    return table
+
+
+def smoke_table(record: SmokeRecord) -> Table:
+    """Show what smoke tests found, by level."""
+    colours = {"passed": "green", "failed": "bold red", "not-run": "yellow"}
+    table = Table("level", "outcome", "tests", "time", "why", box=None)
+    for level, result in record.levels.items():
+        passed = sum(test.outcome == "passed" for test in result.tests)
+        applicable = sum(test.outcome != "not-applicable" for test in result.tests)
+        table.add_row(
+            level,
+            Text(result.outcome.replace("-", " "), colours[result.outcome]),
+            f"{passed} of {applicable}" if result.tests else "-",
+            f"{result.seconds:.0f} s" if result.tests else "-",
+            f"ran on its sister {result.ran_on[:19]}" if result.ran_on and not result.why else result.why,
         )
     return table

@@ -6,26 +6,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.cells import Cell, buildable, intended_kernels
+from imagefactory.audit.gate import audited_wheels
+from imagefactory.cells import (
+    VERSION_NEEDS,
+    Cell,
+    arch_of,
+    buildable,
+    compiled_distributions,
+    intended_kernels,
+)
 from imagefactory.content import checksum
 from imagefactory.errors import did_you_mean
-from imagefactory.errors.locks import CompileNeededError, LockDriftError
+from imagefactory.errors.locks import LockDriftError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks import (
     BaseLock,
+    KernelLock,
+    LockedWheel,
     MadeFrom,
     ModelLock,
     SourceLock,
     ToolLock,
+    WheelKernels,
     WheelLock,
     base_lock_path,
+    kernel_lock_path,
     licence_lock_path,
     model_lock_path,
     source_lock_path,
     tool_lock_path,
     wheel_lock_path,
 )
-from imagefactory.matrix import Matrix
+from imagefactory.matrix import Matrix, VllmVersion
 from imagefactory.project import Project
 from imagefactory.resolve.debs import lock_base
 from imagefactory.resolve.index import IndexConfig, Indexes
@@ -33,6 +45,8 @@ from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.models import lock_revision
 from imagefactory.resolve.sources import lock_sources, lock_tool
 from imagefactory.resolve.wheels import WheelRequest, lock_wheels
+from imagefactory.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
+from imagefactory.wheelhouse.keep import KeptWheel
 
 Say = Callable[[str], None]
 UPGRADE_ALL = "all"
@@ -47,16 +61,33 @@ class LockResult:
 
 
 def make_locks(
-    project: Project, cells: Sequence[Cell], *, upgrade: Sequence[str] = (), models: bool = False, say: Say
+    project: Project,
+    cells: Sequence[Cell],
+    *,
+    upgrade: Sequence[str] = (),
+    wheels: Sequence[str] = (),
+    models: bool = False,
+    say: Say,
 ) -> Iterator[LockResult]:
-    """Make the locks that cells need; those that already answer the matrix stay as they are."""
+    """Make the locks that cells need; those that already answer the matrix stay as they are.
+
+    Args:
+        project: the checkout.
+        cells: what the locks are for.
+        upgrade: packages to take the newest version of.
+        wheels: keys, or their beginnings, of the compiled wheels to adopt where several would do.
+        models: also look up model revisions.
+        say: hears about progress.
+    """
     _check_upgrade_names(project, cells, upgrade)
+    refuse_unknown(project, wheels)
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
         yield _make_base_lock(project, cell, upgrade, say)
-    wheels = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
-    for cell in wheels.values():
-        yield _make_wheel_lock(project, cell, upgrade, say)
+    locks = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
+    for cell in locks.values():
+        yield _make_wheel_lock(project, cell, upgrade, wheels, say)
+    yield _make_kernel_lock(project, say)
     yield _make_source_lock(project, say)
     yield _make_tool_lock(project, say)
     yield _make_model_lock(project, look_up=models, say=say)
@@ -74,6 +105,7 @@ def check_locks(project: Project) -> list[Path]:
         model_lock_path(project.locks): models_made_from(matrix),
         source_lock_path(project.locks): sources_made_from(matrix),
         tool_lock_path(project.locks): tools_made_from(matrix),
+        kernel_lock_path(project.locks): {},
     }
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
@@ -85,6 +117,7 @@ def check_locks(project: Project) -> list[Path]:
         model_lock_path(project.locks),
         source_lock_path(project.locks),
         tool_lock_path(project.locks),
+        kernel_lock_path(project.locks),
     }
     drifts: list[tuple[Path, str]] = []
     for path in sorted(present | needed):
@@ -110,7 +143,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     arch = matrix.archs[cell.arch]
     base = matrix.bases[arch.base]
     return {
-        f"vllm.{cell.vllm}": checksum(matrix.vllm[cell.vllm].model_dump(mode="json")),
+        f"vllm.{cell.vllm}": checksum(_version_facts(matrix.vllm[cell.vllm])),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -119,6 +152,12 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
         f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
         "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
     }
+
+
+def _version_facts(version: VllmVersion) -> dict[str, object]:
+    """What a version is; a need that it does not have is left out, as before there was such a thing."""
+    facts = version.model_dump(mode="json")
+    return {name: value for name, value in facts.items() if name not in VERSION_NEEDS or value}
 
 
 def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
@@ -151,40 +190,68 @@ def tools_made_from(matrix: Matrix) -> MadeFrom:
     return {f"tools.{name}": checksum(tool.model_dump(mode="json")) for name, tool in matrix.tools.items()}
 
 
-def _make_wheel_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+def _make_wheel_lock(
+    project: Project, cell: Cell, upgrade: Sequence[str], wheels: Sequence[str], say: Say
+) -> LockResult:
     matrix, path = project.matrix, project.wheel_lock_path(cell)
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
-    if intended_kernels(matrix, cell) == "compiled" or version.release is None:
-        raise CompileNeededError(
-            f"vLLM {cell.vllm} has no wheels that run on {cell.arch}.",
-            where=f"matrix.yaml, vllm.{cell.vllm}",
-            why="It has to be compiled, and a lock pins wheels that exist.",
-            fix="Choose a version without `compile: required`, such as "
-            f"{matrix.defaults.vllm}, or provide compiled wheels and lock those.",
-        )
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
     names = {wheel.name for wheel in old.wheels} if old else set()
-    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade))
+    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
     if old and old.made_from == made_from and not upgrading:
         return LockResult(path, changed=False)
     say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
         vllm=cell.vllm,
-        release=version.release,
+        release=str(version.version),
         arch_name=cell.arch,
-        arch=arch,
+        arch=arch_of(matrix, cell),
         base=matrix.bases[arch.base],
         platform=cell.platform,
-        kernels="upstream",
+        kernels=intended_kernels(matrix, cell),
         conflicts=matrix.conflicts,
         made_from=made_from,
+        compiled=compiled_distributions(matrix, cell),
     )
     keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
+    locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
+
+    def adopt(name: str, version: str) -> KeptWheel:
+        return choose_compiled(project, cell, name, version, asked=wheels, locked=locked.get(name), say=say)
+
     lock = lock_wheels(
-        request, config=IndexConfig.from_environment(), store=project.store, keep=keep, say=say
+        request, config=IndexConfig.from_environment(), store=project.store, adopt=adopt, keep=keep, say=say
     )
+    refuse_unfit_kernels(project, cell, lock)
     return LockResult(path, changed=lock.write(path))
+
+
+def _make_kernel_lock(project: Project, say: Say) -> LockResult:
+    """Look into the kernels of locked wheels that nobody has looked into yet; forget those of unlocked ones."""
+    path = kernel_lock_path(project.locks)
+    old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+    found: dict[str, WheelKernels] = {}
+    for wheel in _audited(project):
+        known = found.get(wheel.sha256) or old.find(wheel.sha256)
+        if known is None:
+            from imagefactory.audit.run import look_into  # noqa: PLC0415 - mostly there is nothing to look into
+
+            say(f"Looking into the kernels of {wheel.file}")
+            known = look_into(project, wheel)
+        found[wheel.sha256] = known
+    wheels = tuple(sorted(found.values(), key=lambda wheel: (wheel.file, wheel.sha256)))
+    return LockResult(path, changed=KernelLock(made_from={}, wheels=wheels).write(path))
+
+
+def _audited(project: Project) -> list[LockedWheel]:
+    """List the locked wheels whose kernels matter, read anew from the locks."""
+    paths = {project.wheel_lock_path(cell): cell.arch for cell in locked_cells(project)}
+    return [
+        wheel
+        for path, arch in sorted(paths.items())
+        for wheel in audited_wheels(WheelLock.read(path).wheels, project.matrix.archs[arch])
+    ]
 
 
 def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
@@ -273,6 +340,9 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
     if path == tool_lock_path(project.locks):
         yield from _differences(ToolLock.read(path).made_from, expected)
         return
+    if path == kernel_lock_path(project.locks):
+        yield from _unrecorded(project, KernelLock.read(path))
+        return
     if path == source_lock_path(project.locks):
         yield from _differences(SourceLock.read(path).made_from, expected)
         return
@@ -287,6 +357,13 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
         yield from _differences(lock.made_from, expected)
     else:
         yield f"is a copy of {home.relative_to(project.root)}"
+
+
+def _unrecorded(project: Project, record: KernelLock) -> Iterator[str]:
+    needed = {wheel.sha256: wheel.file for wheel in _audited(project)}
+    recorded = {wheel.sha256: wheel.file for wheel in record.wheels}
+    yield from (f"{file} is not looked into" for sha256, file in needed.items() if sha256 not in recorded)
+    yield from (f"{file} is no longer locked" for sha256, file in recorded.items() if sha256 not in needed)
 
 
 def _differences(old: MadeFrom, new: MadeFrom) -> Iterator[str]:

@@ -12,10 +12,18 @@ import re
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 
 from imagefactory.content import Sha256, checksum
 from imagefactory.errors import Location
@@ -46,6 +54,14 @@ class LockedWheel(_Frozen):
     needed_by: tuple[str, ...]
     without: tuple[str, ...] = ()
     """Installed paths left out of this wheel because another one wins them (matrix.yaml `conflicts`)."""
+    compiled: Hash | None = None
+    """The key of the compile that made it; a wheel without one is its publisher's own."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what a published wheel does not have, so that locks from before there was such a thing hold."""
+        data: dict[str, Any] = serialize(self)
+        return {name: value for name, value in data.items() if name != "compiled" or value is not None}
 
     @property
     def pure(self) -> bool:
@@ -198,6 +214,37 @@ class ToolLock(_Lock):
         )
 
 
+class LibraryKernels(_Frozen):
+    """How many cubins and PTX texts a shared library of a wheel has for each architecture."""
+
+    name: str
+    cubins: dict[str, int] = {}
+    ptx: dict[str, int] = {}
+    fp4: bool = False
+
+
+class WheelKernels(_Frozen):
+    """What a wheel holds for GPUs: one entry for each of its libraries that holds anything."""
+
+    file: str
+    sha256: Hash
+    libraries: tuple[LibraryKernels, ...] = ()
+
+
+class KernelLock(_Lock):
+    """What the locked wheels hold for GPUs, so that an image can say it and a plan need not look."""
+
+    header: ClassVar[str] = (
+        "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
+    )
+
+    wheels: tuple[WheelKernels, ...] = ()
+
+    def find(self, sha256: str) -> WheelKernels | None:
+        """Give what is recorded of a wheel."""
+        return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
+
+
 class LockedRevision(_Frozen):
     """A model repository at one commit."""
 
@@ -256,6 +303,11 @@ def source_lock_path(root: Path) -> Path:
 def tool_lock_path(root: Path) -> Path:
     """Say where the factory's own programs are locked."""
     return root / "tools.toml"
+
+
+def kernel_lock_path(root: Path) -> Path:
+    """Say where it is recorded what wheels hold for GPUs."""
+    return root / "kernels.toml"
 
 
 def model_lock_path(root: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from imagefactory.audit.gate import recorded_audit
 from imagefactory.cells import Cell, buildable, usable_drafters
 from imagefactory.content import Sha256, checksum, sha256_of
 from imagefactory.errors.locks import TooManyLayersError
@@ -119,7 +120,8 @@ def make_plan(project: Project, cell: Cell) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = image_config(project, cell, wheels.kernels, chosen, served, locked=base.integrity != "")
+    locked = base.integrity != ""
+    config = image_config(project, cell, wheels.kernels, chosen, served, locked=locked, wheels=wheels)
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -289,9 +291,16 @@ def serve_layer(root: Path, *, python: str | None = None) -> Layer:
 
 
 def image_config(
-    project: Project, cell: Cell, kernels: Kernels, chosen: Chosen, served: Served, *, locked: bool
+    project: Project,
+    cell: Cell,
+    kernels: Kernels,
+    chosen: Chosen,
+    served: Served,
+    *,
+    locked: bool,
+    wheels: WheelLock | None = None,
 ) -> ImageConfig:
-    """Work out what an image tells a container engine."""
+    """Work out what an image tells a container engine; without a lock it cannot say what its kernels are."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -304,6 +313,8 @@ def image_config(
         "imagefactory.vllm": cell.vllm,
         "imagefactory.arch": cell.arch,
         "imagefactory.kernels": kernels,
+        **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
+        **_compiled_label(wheels),
         LOCKED_LABEL: "yes" if locked else "no",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
@@ -320,6 +331,14 @@ def image_config(
         stop_signal="SIGTERM",
         created=CREATED,
     )
+
+
+def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
+    """Name the wheels that the factory compiled itself, each with the key of its compile."""
+    names = [
+        f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
+    ]
+    return {"imagefactory.compiled": " ".join(sorted(names))} if names else {}
 
 
 def _licences(chosen: Chosen) -> list[str]:

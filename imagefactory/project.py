@@ -9,11 +9,13 @@ from pathlib import Path
 from imagefactory.cells import Cell
 from imagefactory.locks import (
     BaseLock,
+    KernelLock,
     ModelLock,
     SourceLock,
     ToolLock,
     WheelLock,
     base_lock_path,
+    kernel_lock_path,
     model_lock_path,
     source_lock_path,
     tool_lock_path,
@@ -92,6 +94,12 @@ class Project:
     def tool_lock(self) -> ToolLock:
         """The programs that the factory itself runs."""
         return ToolLock.read(tool_lock_path(self.locks))
+
+    @cached_property
+    def kernel_lock(self) -> KernelLock:
+        """What wheels hold for GPUs; empty where nothing was looked into."""
+        path = kernel_lock_path(self.locks)
+        return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
 
     @cached_property
     def mods(self) -> dict[str, Mod]:

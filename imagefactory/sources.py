@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, arch_of
+from imagefactory.content import Sha256
 from imagefactory.downloads import Downloader, Wanted
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
+from imagefactory.excerpts import take_excerpts
+from imagefactory.known import KnownLayers
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.mods.preflight import refuse_unfit_mods
@@ -16,10 +19,15 @@ from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
-from imagefactory.resolve.index import IndexConfig, Indexes, reachable
+from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.wheelhouse.locate import compiled_locations
 
 Say = Callable[[str], None]
+NOT_SHARED = (
+    "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
+    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."
+)
 VANISHED = (
     "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
     "lock its successor: `invoke lock --upgrade base`."
@@ -59,6 +67,20 @@ class Sources:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
             refuse_unfit_mods(self.project, cell, self._indexes)
+
+    def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
+        """Read what mods change out of wheels that nothing else needs, instead of downloading those."""
+        if any(layer.kind == "mod" for layer in missing):
+            known = KnownLayers(self.project.known_layers)
+            take_excerpts(missing, known, self.project.store, self._offers_of, say)
+
+    def _offers_of(self, sha256: Sha256) -> list[WheelLocation]:
+        wheel = self._wheels[sha256]
+        return [
+            offer
+            for offer in self._indexes.files(wheel.name)
+            if offer.file == wheel.file and offer.sha256 in (None, sha256)
+        ]
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.
@@ -115,8 +137,8 @@ class Sources:
 
     @cached_property
     def _indexes(self) -> Indexes:
-        archs = sorted({cell.arch for cell in self.cells})
-        extra = [url for arch in archs for url in self.project.matrix.archs[arch].indexes if reachable(url)]
+        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        extra = [url for url in sorted(named) if reachable(url)]
         return Indexes(IndexConfig.from_environment().with_extra(extra))
 
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
@@ -127,6 +149,10 @@ class Sources:
         return self._wheel(wheel)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
+        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
+            places = partial(compiled_locations, self.project, wheel)
+            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
+
         def locations() -> list[str]:
             return [
                 offer.url

@@ -43,10 +43,11 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
 
 
 def _empty_layers(store: Store, scratch: Path) -> Store:
-    """Make a store that shares the downloads and nothing else."""
-    store.root.joinpath("downloads").mkdir(parents=True, exist_ok=True)
+    """Make a store that shares what layers are made from, and nothing else."""
     scratch.joinpath("store").mkdir()
-    scratch.joinpath("store", "downloads").symlink_to(store.root / "downloads")
+    for name in ("downloads", "wheelhouse"):
+        store.root.joinpath(name).mkdir(parents=True, exist_ok=True)
+        scratch.joinpath("store", name).symlink_to(store.root / name)
     return Store(scratch / "store")
 
 

@@ -32,16 +32,22 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    iterable=["target", "upgrade"],
+    iterable=["target", "upgrade", "wheel"],
     help={
         "target": f"{TARGET}; default: everything that is locked already, and the default target",
         "check": "change nothing; fail when matrix.yaml and the locks disagree",
         "upgrade": "take the newest version of this package (or base, or all); may be given several times",
+        "wheel": "the key of the compiled wheel to adopt where several would do; may be given several times",
         "models": "also look up and pin the revisions of models and drafters on the model hub",
     },
 )
 def lock(
-    context: Context, target: list[str], upgrade: list[str], check: bool = False, models: bool = False
+    context: Context,
+    target: list[str],
+    upgrade: list[str],
+    wheel: list[str],
+    check: bool = False,
+    models: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
     from imagefactory import console
@@ -58,7 +64,9 @@ def lock(
     cells = select(project.matrix, target) if target else locked_cells(project)
     if not cells:
         cells = select(project.matrix, [next(iter(project.matrix.models))])
-    for result in make_locks(project, cells, upgrade=upgrade, models=models, say=console.err.print):
+    for result in make_locks(
+        project, cells, upgrade=upgrade, wheels=wheel, models=models, say=console.err.print
+    ):
         state = "written" if result.changed else "unchanged"
         console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
     path, changed = update_licences(project, console.err.print)

@@ -23,6 +23,9 @@ pytest_plugins = (
     "tests.fixtures.servers",
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
+    "tests.fixtures.publishing",
+    "tests.fixtures.nights",
+    "tests.fixtures.fake_github",
     "tests.fixtures.published",
 )
 

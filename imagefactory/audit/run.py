@@ -12,6 +12,7 @@ from zipfile import ZipFile, is_zipfile
 import requests
 
 from imagefactory.audit.cubins import Kernels, read_kernels
+from imagefactory.audit.gate import audited_wheels
 from imagefactory.audit.libraries import Library, from_file, from_layout, from_wheel
 from imagefactory.audit.policy import Verdict, judge
 from imagefactory.cells import Cell
@@ -20,12 +21,13 @@ from imagefactory.downloads import Wanted, fetch
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locks import LockedSource, LockedWheel
+from imagefactory.locks import LibraryKernels, LockedSource, LockedWheel, WheelKernels
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
 from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import IndexConfig, Indexes
 from imagefactory.targets import host_machine, select
+from imagefactory.wheelhouse.keep import find
 
 FACTS = "kernels-2"
 CUOBJDUMP = "nvidia-cuda-cuobjdump"
@@ -49,7 +51,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
             )
         arch = arch or cell.arch
         libraries = _of_cell(project, cell)
-    return _judged(project, libraries, arch or project.matrix.defaults.arch)
+    return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
 
 
 def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
@@ -62,7 +64,7 @@ def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
             why="Only releases of the matrix are.",
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
-    return _judged(project, _of_wheel(project, locked), arch)
+    return judge_libraries(project, _of_wheel(project, locked), arch)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
@@ -77,7 +79,8 @@ def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
         )
 
 
-def _judged(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+    """Judge libraries by an arch's policy; those without GPU code are left out."""
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(
@@ -95,13 +98,25 @@ def _judged(project: Project, libraries: Iterable[Library], arch: str) -> list[V
 
 def _of_cell(project: Project, cell: Cell) -> Iterator[Library]:
     """Take the wheels that the cell's lock names."""
-    for wheel in project.wheel_lock(cell).wheels:
-        if wheel.name == project.matrix.archs[cell.arch].distribution or wheel.name.startswith("flashinfer"):
-            yield from _of_wheel(project, wheel)
+    for wheel in audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch]):
+        yield from _of_wheel(project, wheel)
+
+
+def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
+    """Read what a wheel holds for GPUs; nothing is downloaded but its libraries, and those once."""
+    found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
+    libraries = tuple(
+        LibraryKernels(name=name, cubins=dict(kernels.cubins), ptx=dict(kernels.ptx), fp4=kernels.fp4)
+        for name, kernels in sorted(found, key=lambda item: item[0])
+        if kernels.cubins or kernels.ptx
+    )
+    return WheelKernels(file=wheel.file, sha256=wheel.sha256, libraries=libraries)
 
 
 def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[Library]:
-    local = project.store.download(wheel.sha256)
+    kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
+    same = kept is not None and kept.sha256 == wheel.sha256
+    local = kept.path if kept and same else project.store.download(wheel.sha256)
     if local.exists():
         yield from from_wheel(ZipFile(local), wheel.sha256)
         return

@@ -7,10 +7,11 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import requests
 from packaging.tags import Tag, compatible_tags, cpython_tags
@@ -40,11 +41,15 @@ from imagefactory.resolve.index import (
 )
 from imagefactory.resolve.wheelfiles import WheelContents, wheel_contents
 from imagefactory.store import Store
+from imagefactory.wheelhouse.keep import KeptWheel
 
 PARALLEL = 16
 _MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_FLASHINFER = "flashinfer-python"
+Adopt = Callable[[str, str], KeptWheel]
+"""Gives the compiled wheel of a package in a version, or fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +65,8 @@ class WheelRequest:
     kernels: Kernels
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
+    compiled: tuple[str, ...] = ()
+    """Packages whose wheels are our own compile."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +83,13 @@ def lock_wheels(
     *,
     config: IndexConfig,
     store: Store,
+    adopt: Adopt | None = None,
     keep: Iterable[LockedWheel] = (),
     say: Callable[[str], None],
 ) -> WheelLock:
     """Resolve, find every file, and settle path conflicts; nothing is downloaded but zip directories."""
     config = config.with_extra(_reachable_only(request.arch.indexes, say))
-    pins = resolve(request, config=config, keep=keep)
+    pins, compiled = _resolve_compiled(request, config, list(keep), adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
     tags = _ranked(platform_tags(request.base, request.platform))
@@ -89,7 +97,8 @@ def lock_wheels(
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
-            location = choose_file(indexes.files(pin.name), pin, tags, request)
+            own = compiled.get(pin.name)
+            location = _offer(own) if own else choose_file(indexes.files(pin.name), pin, tags, request)
             digest = Sha256(location.sha256 or _hash_local(location))
             contents = wheel_contents(
                 location, digest, python=request.base.python, store=store, session=session
@@ -102,6 +111,7 @@ def lock_wheels(
                 size=contents.size,
                 unpacked=contents.unpacked,
                 needed_by=pin.needed_by,
+                compiled=own.key if own else None,
             )
             return wheel, contents
 
@@ -118,17 +128,54 @@ def lock_wheels(
     )
 
 
-def resolve(request: WheelRequest, *, config: IndexConfig, keep: Iterable[LockedWheel] = ()) -> list[Pin]:
+def _resolve_compiled(
+    request: WheelRequest, config: IndexConfig, keep: Sequence[LockedWheel], adopt: Adopt | None
+) -> tuple[list[Pin], dict[str, KeptWheel]]:
+    """Resolve with the compiled wheels in place of published ones.
+
+    vLLM's version is known; that of other packages is what vLLM asks for. What comes with FlashInfer has its version.
+    """
+    if not request.compiled or adopt is None:
+        return resolve(request, config=config, keep=keep), {}
+    own, others = (
+        [name for name in request.compiled if (name == "vllm") is first] for first in (True, False)
+    )
+    compiled = {name: adopt(name, request.release) for name in own}
+    pins = resolve(request, config=config, keep=keep, compiled=compiled)
+    if others:
+        versions = {pin.name: pin.version for pin in pins}
+        usual = versions.get(_FLASHINFER, request.release)
+        compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
+        pins = resolve(request, config=config, keep=keep, compiled=compiled)
+    return pins, compiled
+
+
+def _offer(wheel: KeptWheel) -> WheelLocation:
+    return WheelLocation(file=wheel.filename, url=wheel.path.absolute().as_uri(), sha256=wheel.sha256)
+
+
+def resolve(
+    request: WheelRequest,
+    *,
+    config: IndexConfig,
+    keep: Iterable[LockedWheel] = (),
+    compiled: Mapping[str, KeptWheel] | None = None,
+) -> list[Pin]:
     """Ask uv for versions, for the image's Python and platform rather than this machine's."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
 
+    compiled = compiled or {}
+
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
-        requirements = [f"{request.arch.distribution}=={request.release}", *request.arch.also]
+        vllm = [] if "vllm" in compiled else [f"{request.arch.distribution}=={request.release}"]
+        own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
+        requirements = [*vllm, *own, *request.arch.also]
         wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
         # A requirement that never holds is uv's way to leave a package and all it drags in out.
         overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
-        pins.write_text("".join(f"{wheel.name}=={wheel.version}\n" for wheel in keep))
+        kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
+        pins.write_text("".join(kept))
         glibc = request.base.glibc.replace(".", "_")
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
@@ -268,11 +315,13 @@ def _uv_environment() -> dict[str, str]:
 
 
 def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
-    """Read `name==version  # via a, b` lines."""
+    """Read `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for what is not on an index."""
     for line in text.splitlines():
-        match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
+        match = re.match(r"^([A-Za-z0-9._-]+)(?:==| @ )(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
         if match:
             name, version, via = match.groups()
+            if version.startswith("file:"):
+                version = str(parse_wheel_filename(unquote(version.rpartition("/")[2]))[1])
             needed_by = sorted(
                 "matrix.yaml" if wanted in part else str(canonicalize_name(part.strip()))
                 for part in (via or "").split(",")

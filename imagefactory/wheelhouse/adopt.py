@@ -1,0 +1,167 @@
+"""Choosing the compiled wheel that a lock adopts; from then on the lock's word counts, not what lies on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from packaging.utils import canonicalize_name
+
+from imagefactory.audit.gate import audited_wheels, verdicts_of
+from imagefactory.audit.run import look_into, refuse_failing
+from imagefactory.cells import Cell
+from imagefactory.errors.locks import CompileNeededError
+from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
+from imagefactory.locks import WheelLock
+from imagefactory.mods.choose import choose_source_mods
+from imagefactory.project import Project
+from imagefactory.wheelhouse.fit import same_version
+from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
+from imagefactory.wheelhouse.remote import opened, pull, remote_wheels, shared_at
+
+Say = Callable[[str], None]
+
+
+def choose_compiled(
+    project: Project,
+    cell: Cell,
+    name: str,
+    version: str,
+    *,
+    asked: Sequence[str] = (),
+    locked: str | None = None,
+    say: Say,
+) -> KeptWheel:
+    """Find the wheel of a package that was compiled for a cell: here, or else in the registry.
+
+    Args:
+        project: the checkout.
+        cell: what it is for.
+        name: the package.
+        version: its version.
+        asked: keys, or their beginnings, that the user named.
+        locked: the key that the lock has now; it stays where it still fits.
+        say: hears what is fetched, and what may surprise.
+    """
+
+    def fits(inputs: CompileInputs) -> bool:
+        wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
+        return same_version(inputs.version, version) and wanted == (
+            canonicalize_name(inputs.name),
+            inputs.platform,
+            inputs.arch_list,
+        )
+
+    found = [wheel for wheel in all_kept(project.store) if fits(wheel.inputs)]
+    where = shared_at(project.matrix)
+    if not found and where is not None:
+        say(f"Asking {where} for {name} {version}")
+        with opened(where) as repository:
+            remote = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
+            if remote:
+                chosen = _one_of({wheel.key: wheel.inputs for wheel in remote}, project, cell, asked, locked)
+                found = [pull(repository, wheel, project.store) for wheel in remote if wheel.key == chosen]
+    if not found:
+        raise _compile_needed(project, cell, name, version)
+    key = _one_of({wheel.key: wheel.inputs for wheel in found}, project, cell, asked, locked)
+    wheel = next(wheel for wheel in found if wheel.key == key)
+    refuse_damaged(wheel)
+    if name == "vllm" and wheel.inputs.mods != source_mods(project, cell):
+        say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
+    say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
+    return wheel
+
+
+def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
+    """Fail when a key that the user named belongs to no wheel, here or in the registry."""
+    known = [wheel.key for wheel in all_kept(project.store)]
+    where = shared_at(project.matrix)
+    if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
+        with opened(where) as repository:
+            known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
+    for begin in asked:
+        if not any(key.startswith(begin) for key in known):
+            raise WheelNotKeptError(
+                f"No compiled wheel has a key that begins with {begin!r}.",
+                where=f"the wheelhouse{f' and {where}' if where else ''}",
+                why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
+                fix="`invoke wheels.list` shows them.",
+            )
+
+
+def source_mods(project: Project, cell: Cell) -> tuple[str, ...]:
+    """List the digests of the mods that a cell wants in its sources before they are compiled."""
+    chosen = choose_source_mods(project.matrix, cell, project.mods)
+    return tuple(mod.digest(variant) for mod, variant in chosen.mods)
+
+
+def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
+    """Fail when a compiled wheel of a lock holds no kernels for the chip, or ones that do not load on it."""
+    arch = project.matrix.archs[cell.arch]
+    for wheel in audited_wheels(lock.wheels, arch):
+        if wheel.compiled is None:
+            continue
+        verdicts = verdicts_of([look_into(project, wheel)], arch)
+        refuse_failing(wheel.file, verdicts)
+        if not any(verdict.outcome == "native" for verdict in verdicts):
+            raise WrongWheelError(
+                f"{wheel.file} holds no kernels for {cell.arch}.",
+                where=wheel.file,
+                why=f"None of its libraries has code for compute capability {arch.capability}.",
+                fix=f"Compile it for {cell.arch}: `{_compile_command(cell, wheel.name)}`.",
+            )
+
+
+def _one_of(
+    found: dict[str, CompileInputs], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
+) -> str:
+    """Decide on a key: the one that was named, the one that is locked, the one with the mods of this checkout."""
+    named = [key for key in found if key.startswith(tuple(asked))] if asked else []
+    if len(named) == 1:
+        return named[0]
+    if not named and locked in found:
+        return str(locked)
+    if not named and len(found) > 1:
+        mods = source_mods(project, cell)
+        named = [key for key, inputs in found.items() if inputs.mods == mods]
+    if len(named) == 1 or len(found) == 1:
+        return next(iter(named or found))
+    raise SeveralWheelsError(
+        f"{len(found)} compiled wheels would do for {cell}.",
+        where="the wheelhouse (`invoke wheels.list`)",
+        why="They differ in " + "; ".join(_differences(found)) + ".",
+        fix="Say which: `invoke lock --wheel KEY`.",
+    )
+
+
+def _differences(found: dict[str, CompileInputs]) -> list[str]:
+    """Name the inputs that are not the same in all, with the keys that tell them apart."""
+    documents = {key: inputs.as_json() for key, inputs in found.items()}
+    fields = next(iter(documents.values()))
+    differing = [name for name in fields if len({str(data[name]) for data in documents.values()}) > 1]
+    return [f"{', '.join(differing)}: {', '.join(key[:16] for key in sorted(documents))}"]
+
+
+def _chips(project: Project, cell: Cell, name: str) -> str:
+    arch = project.matrix.archs[cell.arch]
+    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    return chips or ""
+
+
+def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> CompileNeededError:
+    registry = shared_at(project.matrix)
+    searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
+    others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
+    kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
+    return CompileNeededError(
+        f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
+        where=f"matrix.yaml, vllm.{cell.vllm}",
+        why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
+        fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
+        f"`invoke lock --target {cell}`. Or choose a version without `compile`, such as "
+        f"{project.matrix.defaults.vllm}.",
+    )
+
+
+def _compile_command(cell: Cell, name: str) -> str:
+    what = "flashinfer" if name.startswith("flashinfer") else name
+    return f"invoke compile --vllm {cell.vllm} --arch {cell.arch} --what {what}"

@@ -1,0 +1,94 @@
+"""Whether a wheel is the one that was to be compiled: its package, its version, and the machine it runs on."""
+
+from __future__ import annotations
+
+import email
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from zipfile import BadZipFile, ZipFile
+
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from imagefactory.errors.wheelhouse import WrongWheelError
+
+MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
+"""How wheel tags and ELF headers (e_machine) call the machine of a platform."""
+_ELF: Final = b"\x7fELF"
+_E_MACHINE: Final = 18
+
+
+def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
+    """Fail when a wheel is another package, another version, or for other machines, or is not whole."""
+    try:
+        found, its_version, _, tags = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        raise _wrong(wheel, f"{wheel.name} is not the name of a wheel.", str(error)) from None
+    try:
+        with ZipFile(wheel) as archive:
+            broken = archive.testzip()
+            metadata = _metadata(archive)
+            foreign = sorted(_foreign(archive, platform))
+    except (OSError, BadZipFile, ValueError, KeyError) as error:
+        raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", str(error)) from None
+    if broken is not None:
+        raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", f"{broken} in it is damaged.")
+    for its_name, number in ((found, str(its_version)), metadata):
+        if canonicalize_name(its_name) != canonicalize_name(name) or not same_version(number, version):
+            raise _wrong(
+                wheel,
+                f"{wheel.name} is not {name} {version}.",
+                f"It calls itself {its_name} {number}.",
+            )
+    machine, _ = MACHINES[platform]
+    if not any(_fits(tag, machine) for tag in tags):
+        raise _wrong(wheel, f"{wheel.name} is not for {platform}.", f"No tag of its name is for {machine}.")
+    if foreign:
+        raise _wrong(
+            wheel,
+            f"{wheel.name} is not for {platform}.",
+            f"These libraries in it are for other machines: {', '.join(foreign[:3])}.",
+        )
+
+
+def _fits(tag: Tag, machine: str) -> bool:
+    return tag.platform == "any" or tag.platform.endswith(f"_{machine}")
+
+
+def same_version(found: str, wanted: str) -> bool:
+    """A local label (+cu130) says how a version was built, not which it is; one that is asked for must be there."""
+    try:
+        version, expected = Version(found), Version(wanted)
+    except InvalidVersion:
+        return False
+    return version == expected if expected.local else version.public == expected.public
+
+
+def _metadata(archive: ZipFile) -> tuple[str, str]:
+    file = next((name for name in archive.namelist() if name.endswith(".dist-info/METADATA")), None)
+    if file is None:
+        raise ValueError("It has no METADATA.")
+    fields = email.message_from_bytes(archive.read(file))
+    return str(fields["Name"]), str(fields["Version"])
+
+
+def _foreign(archive: ZipFile, platform: str) -> Iterator[str]:
+    """Name the ELF files that are for another machine than the platform's."""
+    _, expected = MACHINES[platform]
+    for info in archive.infolist():
+        with archive.open(info) as member:
+            header = member.read(_E_MACHINE + 2)
+        if header.startswith(_ELF) and struct.unpack_from("<H", header, _E_MACHINE)[0] != expected:
+            yield info.filename
+
+
+def _wrong(wheel: Path, what: str, why: str) -> WrongWheelError:
+    return WrongWheelError(
+        what,
+        where=wheel,
+        why=why or "It cannot be read.",
+        fix="Compile it again for the right package, version and platform; nothing was kept.",
+    )
