@@ -1,9 +1,9 @@
-"""Watching a build: a live table on a terminal, plain lines everywhere else."""
+"""Watching a build or a push: a live table on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,20 +13,35 @@ from rich.table import Table
 from rich.text import Text
 
 from imagefactory.console import size
-from imagefactory.content import Sha256
-from imagefactory.engines.watch import State, Watcher
+from imagefactory.content import Digest
 from imagefactory.plan import Layer
 
-_STYLES: dict[State, str] = {
+_STYLES = {
     "cached": "green",
     "waiting": "dim",
     "downloading": "cyan",
     "splicing": "yellow",
     "done": "bold green",
+    "uploading": "cyan",
+    "present": "green",
+    "mounted": "bold green",
+    "uploaded": "bold green",
 }
-_TOLD: tuple[State, ...] = ("cached", "done")
+"""What can happen to a layer: the states of a build, then those of a push."""
+_MOVING = ("downloading", "splicing", "uploading")
+_TOLD = ("cached", "done", "present", "mounted", "uploaded")
 """What a plain log says of a layer; steps in between would be noise."""
-_URGENCY: tuple[State, ...] = ("splicing", "downloading", "waiting", "done", "cached")
+_URGENCY = (
+    "splicing",
+    "downloading",
+    "uploading",
+    "waiting",
+    "done",
+    "uploaded",
+    "mounted",
+    "cached",
+    "present",
+)
 _FRAME = 3
 """Lines around the rows of the table: the heading, the sum, and one for the cursor."""
 
@@ -34,14 +49,14 @@ _FRAME = 3
 @dataclass(eq=False)
 class _Row:
     label: str
-    state: State = "waiting"
+    state: str = "waiting"
     done: int = 0
     total: int = 0
     since: float = field(default_factory=time.monotonic)
 
     def rate(self) -> str:
         seconds = time.monotonic() - self.since
-        moving = self.state in ("downloading", "splicing") and seconds > 0
+        moving = self.state in _MOVING and seconds > 0
         return f"{size(int(self.done / seconds))}/s" if moving and self.done else ""
 
 
@@ -49,13 +64,17 @@ class _Rows:
     """What both displays remember about each layer."""
 
     def __init__(self) -> None:
-        self.rows: dict[Sha256, _Row] = {}
+        self.rows: dict[str, _Row] = {}
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Hear which layers there are."""
+        """Hear which layers are to be built."""
         self.rows = {layer.key: _Row(f"{layer.kind} {layer.name}") for layer in layers}
 
-    def update(self, key: Sha256, state: State, done: int, total: int) -> bool:
+    def blobs(self, labels: Mapping[Digest, str]) -> None:
+        """Hear which blobs are to be pushed."""
+        self.rows = {digest: _Row(label) for digest, label in labels.items()}
+
+    def update(self, key: str, state: str, done: int, total: int) -> bool:
         """Take news in; say whether the layer entered another state."""
         row = self.rows[key]
         changed = row.state != state
@@ -66,7 +85,7 @@ class _Rows:
 
 
 class LiveDisplay(_Rows):
-    """A table that is redrawn while the build runs; on a small terminal, of the layers that something happens to."""
+    """A table that is redrawn while the work goes on; on a small terminal, of the layers that something happens to."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = list(self.rows.values())
@@ -84,7 +103,7 @@ class LiveDisplay(_Rows):
         ready = sum(row.state in _TOLD for row in rows)
         yield Text(f"{ready} of {len(rows)} layers are ready", "dim")
 
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+    def state(self, key: str, state: str, done: int, total: int) -> None:
         """Hear how far a layer is."""
         self.update(key, state, done, total)
 
@@ -98,7 +117,7 @@ class PlainDisplay(_Rows):
         self._every = every
         self._spoke = time.monotonic()
 
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+    def state(self, key: str, state: str, done: int, total: int) -> None:
         """Hear how far a layer is."""
         if self.update(key, state, done, total) and state in _TOLD:
             self._console.print(f"{state:<8} {self.rows[key].label} ({size(total)})")
@@ -106,13 +125,13 @@ class PlainDisplay(_Rows):
         elif time.monotonic() - self._spoke > self._every:
             self._spoke = time.monotonic()
             for row in self.rows.values():
-                if row.state in ("downloading", "splicing"):
+                if row.state in _MOVING:
                     self._console.print(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}")
 
 
 @contextmanager
-def watching(console: Console) -> Iterator[Watcher]:
-    """Show a build on a console, in the way that suits it."""
+def watching(console: Console) -> Iterator[LiveDisplay | PlainDisplay]:
+    """Show a build or a push on a console, in the way that suits it."""
     if not console.is_terminal:
         yield PlainDisplay(console)
         return

@@ -76,7 +76,7 @@ class Plan(_Value):
     """Everything that decides an image."""
 
     format: Literal[1] = PLAN_FORMAT
-    layer_format: Literal[1] = LAYER_FORMAT
+    layer_format: Literal[2] = LAYER_FORMAT
     target: str
     model: str
     vllm: str

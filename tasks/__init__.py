@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, repository, smoke
+from tasks import images, matrix, mods, repository, smoke, supply
 
 namespace = Collection(
     matrix.targets,
@@ -20,6 +20,9 @@ namespace = Collection(
     images.explain,
     images.audit,
     smoke.smoke,
+    supply.licences,
+    supply.sbom,
+    supply.attest,
     images.clean,
     repository.doctor,
     repository.schemas,
@@ -27,3 +30,4 @@ namespace = Collection(
     repository.test,
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
+namespace.add_collection(Collection("keys", supply.new))

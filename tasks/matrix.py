@@ -47,11 +47,13 @@ def lock(
     from imagefactory import console
     from imagefactory.locking import check_locks, locked_cells, make_locks
     from imagefactory.project import Project
+    from imagefactory.supply.licence_record import check_licences, update_licences
     from imagefactory.targets import select
 
     project = Project(ROOT)
     if check:
         console.err.print(f"{len(check_locks(project))} locks agree with matrix.yaml")
+        check_licences(project)
         return
     cells = select(project.matrix, target) if target else locked_cells(project)
     if not cells:
@@ -59,6 +61,8 @@ def lock(
     for result in make_locks(project, cells, upgrade=upgrade, models=models, say=console.err.print):
         state = "written" if result.changed else "unchanged"
         console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
+    path, changed = update_licences(project, console.err.print)
+    console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
 
 
 @command(

@@ -14,14 +14,22 @@ import pytest
 pytest_plugins = (
     "tests.fixtures.checkouts",
     "tests.fixtures.engines",
+    "tests.fixtures.token_server",
+    "tests.fixtures.fault_proxy",
+    "tests.fixtures.registries",
+    "tests.fixtures.small_images",
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
+    "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"
-SURPRISES = re.compile(r"(PIP|UV|HF|FACTORY|XDG)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE)
+SURPRISES = re.compile(
+    r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

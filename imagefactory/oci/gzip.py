@@ -34,7 +34,8 @@ class LayerBlob:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._pending = bytearray()
+        self._pending: list[bytes] = []
+        self._pending_size = 0
         self._raw = hashlib.sha256()
         self._compressed = hashlib.sha256()
         self._sources: dict[Path, int] = {}
@@ -43,12 +44,11 @@ class LayerBlob:
 
     def write(self, data: bytes) -> None:
         """Add bytes that are compressed here."""
-        self._raw.update(data)
         self.unpacked += len(data)
-        self._pending += data
-        while len(self._pending) >= MEMBER_LIMIT:
-            self._compress(bytes(self._pending[:MEMBER_LIMIT]))
-            del self._pending[:MEMBER_LIMIT]
+        self._pending.append(data)
+        self._pending_size += len(data)
+        if self._pending_size >= MEMBER_LIMIT:
+            self._compress_pending(keep=self._pending_size % MEMBER_LIMIT)
 
     def add(self, content: Content, name: str) -> None:
         """Add a file's content by whichever way the format prescribes for it."""
@@ -65,9 +65,7 @@ class LayerBlob:
 
     def finish(self) -> Blob:
         """Write what is pending and give the digests."""
-        if self._pending:
-            self._compress(bytes(self._pending))
-            self._pending.clear()
+        self._compress_pending()
         self.close()
         return Blob(
             diff_id=Digest(f"sha256:{self._raw.hexdigest()}"),
@@ -88,9 +86,17 @@ class LayerBlob:
         while left:  # an unbuffered file may take a part of it
             left = left[self._file.write(left) :]
 
-    def _compress(self, data: bytes) -> None:
-        stream = deflate.deflate_compress(data, COMPRESSION_LEVEL)
-        self._emit(_HEADER + stream + struct.pack("<II", deflate.crc32(data), len(data)))
+    def _compress_pending(self, *, keep: int = 0) -> None:
+        """Write pending bytes as members; hold back so many of the last ones."""
+        data = memoryview(b"".join(self._pending))
+        cut = len(data) - keep
+        self._pending = [bytes(data[cut:])]
+        self._pending_size = keep
+        self._raw.update(data[:cut])
+        for start in range(0, cut, MEMBER_LIMIT):
+            member = data[start : min(start + MEMBER_LIMIT, cut)]
+            stream = deflate.deflate_compress(member, COMPRESSION_LEVEL)
+            self._emit(b"".join((_HEADER, stream, struct.pack("<II", deflate.crc32(member), len(member)))))
 
     def _copy(self, content: RawSlice, name: str) -> None:
         promised = hashlib.sha256() if content.sha256 is not None else None
@@ -107,9 +113,7 @@ class LayerBlob:
             raise _record_lies(content.file, name)
 
     def _splice(self, content: DeflatedSlice, name: str) -> None:
-        if self._pending:
-            self._compress(bytes(self._pending))
-            self._pending.clear()
+        self._compress_pending()
         self._emit(_HEADER)
         # Not isal_zlib.decompressobj: it swallows up to seven bytes that follow the end of a stream.
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from imagefactory.content import Sha256
+from imagefactory.content import Digest, Sha256
 from imagefactory.display import LiveDisplay, PlainDisplay, watching
 from imagefactory.plan import Layer
 
@@ -105,3 +105,24 @@ def test_the_table_never_runs_over_the_terminal(height: int) -> None:
     display = LiveDisplay()
     display.layers(LAYERS)
     assert len(shown(display, height)) <= max(height, 3)
+
+
+def test_a_push_is_shown_like_a_build() -> None:
+    display = LiveDisplay()
+    display.blobs({Digest("sha256:a"): "wheel torch", Digest("sha256:b"): "config"})
+    display.state("sha256:a", "uploading", 1_500_000, 3_000_000)
+    display.state("sha256:b", "present", 5_000, 5_000)
+    lines = shown(display, 20)
+    assert "uploading" in lines[1]
+    assert lines[1].endswith("/s")
+    assert "present" in lines[2]
+    assert lines[-1] == "1 of 2 layers are ready"
+
+
+def test_a_log_says_how_each_blob_got_into_the_registry() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    display = PlainDisplay(console)
+    display.blobs({Digest("sha256:a"): "wheel torch"})
+    display.state("sha256:a", "uploading", 5_000, 10_000)
+    display.state("sha256:a", "uploaded", 10_000, 10_000)
+    assert text(console) == "uploaded wheel torch (10.0 kB)\n"

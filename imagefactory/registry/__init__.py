@@ -1,0 +1,1 @@
+"""Container registries: push and pull images and artifacts, reliably, over the OCI distribution protocol."""
