@@ -17,12 +17,12 @@ from imagefactory.registry.client import Repository
 from imagefactory.registry.credentials import find_credentials
 from imagefactory.registry.images import PushWatcher
 from imagefactory.smoke.levels import required_levels
-from imagefactory.smoke.record import SmokeRecord
+from imagefactory.smoke.record import Level, SmokeRecord
 
 if TYPE_CHECKING:
     from imagefactory.supply.signing import Signer
 
-Test = Callable[[Project, Repository, Staged, Say], SmokeRecord]
+Test = Callable[[Project, Repository, Staged, Sequence[Level], Say], SmokeRecord]
 
 
 def publish(
@@ -58,22 +58,28 @@ def publish(
 
 
 def _test(project: Project, repository: Repository, staged: Staged, say: Say, test: Test) -> None:
-    """Test an image unless that was done, and put what was found beside it."""
+    """Test an image at the levels that it has not passed yet, and put what was found beside it."""
     record = read_records(repository, staged.image.digest, staged.plan.key)
-    if record is not None and not record.missing(required_levels(project.matrix, staged.plan.arch)):
-        say(f"{staged.plan.target}: tested before, on {record.started:%Y-%m-%d}")
-        return
-    attach_record(repository, test(project, repository, staged, say))
+    passed = (
+        [level for level, result in record.levels.items() if result.outcome == "passed"] if record else []
+    )
+    levels = [level for level in required_levels(project.matrix, staged.plan.arch) if level not in passed]
+    if passed and record:
+        say(f"{staged.plan.target}: passed on {record.started:%Y-%m-%d}: {', '.join(passed)}")
+    if levels:
+        attach_record(repository, test(project, repository, staged, levels, say))
 
 
-def smoke_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
+def smoke_pulled(
+    project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
+) -> SmokeRecord:
     """Test an image as users get it: pulled from the registry, by its digest."""
     from imagefactory.smoke.run import smoke  # noqa: PLC0415 - with Docker's client
     from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
 
     reference = f"{repository.reference.name}@{staged.image.digest}"
     subject = subject_of_image(project, reference, auth=docker_login(repository))
-    return smoke(project, subject, required_levels(project.matrix, staged.plan.arch), say)
+    return smoke(project, subject, levels, say)
 
 
 def docker_login(repository: Repository) -> Mapping[str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from imagefactory.build import Say
@@ -16,7 +16,7 @@ from imagefactory.publish.pipeline import Test, publish
 from imagefactory.publish.push import Staged
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.registry.client import Repository
-from imagefactory.smoke.record import SmokeRecord
+from imagefactory.smoke.record import Level, SmokeRecord
 from tests.fixtures.publishing import PublishingHouse, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, Silence
 
@@ -86,18 +86,25 @@ def test_what_was_never_published_has_no_history(house: PublishingHouse) -> None
     assert invoke(house, "promote").returncode == 118
 
 
-def smoke_tests(failing: Collection[str], ran: list[str]) -> Test:
+def smoke_tests(failing: Collection[str], ran: list[str], asked: list[Sequence[Level]] | None = None) -> Test:
     """Make smoke tests that end as a test wants them to."""
 
-    def test(_project: Project, _repository: Repository, staged: Staged, _say: object) -> SmokeRecord:
+    def test(
+        _project: Project, _repository: Repository, staged: Staged, levels: Sequence[Level], _say: Say
+    ) -> SmokeRecord:
         ran.append(staged.image.digest)
-        return smoke_record(staged.image.digest, staged.plan.key, failing=failing, started=datetime.now(UTC))
+        if asked is not None:
+            asked.append(levels)
+        return smoke_record(
+            staged.image.digest, staged.plan.key, failing=failing, levels=levels, started=datetime.now(UTC)
+        )
 
     return test
 
 
 def test_what_fails_its_tests_gets_no_tag_and_the_record_says_why(house: PublishingHouse) -> None:
     ran: list[str] = []
+    asked: list[Sequence[Level]] = []
     outcome = publish(
         house.project,
         house.repository,
@@ -120,9 +127,10 @@ def test_what_fails_its_tests_gets_no_tag_and_the_record_says_why(house: Publish
         [CELL],
         Silence(),
         house.factory.said.append,
-        test=smoke_tests([], ran),
+        test=smoke_tests([], ran, asked),
     )
     assert outcome.refused == []
+    assert asked == [["serve"]]  # the others had passed
     assert house.tags()["tiny"] == digest
 
 
@@ -144,10 +152,12 @@ def test_what_was_tested_before_is_not_tested_again(house: PublishingHouse) -> N
 def test_one_that_cannot_be_tested_does_not_keep_the_others_from_their_tags(house: PublishingHouse) -> None:
     ran: list[str] = []
 
-    def test(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
+    def test(
+        project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
+    ) -> SmokeRecord:
         if staged.plan.cell == CELL:
             raise EngineError("Docker is gone.", where="here", why="It was stopped.", fix="Start it.")
-        return smoke_tests([], ran)(project, repository, staged, say)
+        return smoke_tests([], ran)(project, repository, staged, levels, say)
 
     outcome = publish(
         house.project, house.repository, [CELL, SECOND], Silence(), house.factory.said.append, test=test

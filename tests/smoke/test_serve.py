@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from imagefactory.smoke.containers import Containers, Server
 
 Measure = Callable[[str, object], None]
 START_LIMIT = 600
+WARM_UP_LIMIT = 120
 MODEL = "tiny"
 QUESTION: dict[str, object] = {
     "model": MODEL,
@@ -143,6 +145,14 @@ def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
     answer = served.post(CHAT, long)
     assert answer.status_code == 400, answer.text
     assert served.get("/health").status_code == 200
+
+
+def test_the_image_warms_itself_up(served: Server) -> None:
+    """The first user waits for what the image should have done before: compile, tune, allocate."""
+    deadline = time.monotonic() + WARM_UP_LIMIT
+    while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert "warm-up request 1 of 1 answered" in served.container.log, served.last_words()
 
 
 def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
