@@ -122,17 +122,15 @@ def _one_of(
     raise SeveralWheelsError(
         f"{len(found)} compiled wheels would do for {cell}.",
         where="the wheelhouse (`invoke wheels.list`)",
-        why="They differ in " + "; ".join(_differences(found)) + ".",
+        why=f"They differ in {_differing(found)}: {', '.join(key[:16] for key in sorted(found))}.",
         fix="Say which: `invoke lock --wheel KEY`.",
     )
 
 
-def _differences(found: dict[str, CompileInputs]) -> list[str]:
-    """Name the inputs that are not the same in all, with the keys that tell them apart."""
-    documents = {key: inputs.as_json() for key, inputs in found.items()}
-    fields = next(iter(documents.values()))
-    differing = [name for name in fields if len({str(data[name]) for data in documents.values()}) > 1]
-    return [f"{', '.join(differing)}: {', '.join(key[:16] for key in sorted(documents))}"]
+def _differing(found: dict[str, CompileInputs]) -> str:
+    """Name the inputs that are not the same in all."""
+    documents = [inputs.as_json() for inputs in found.values()]
+    return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
 
 
 def _mods(project: Project, cell: Cell) -> tuple[str, ...]:
