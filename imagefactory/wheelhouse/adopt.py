@@ -51,19 +51,22 @@ def choose_compiled(
             inputs.arch_list,
         )
 
-    found = [wheel for wheel in all_kept(project.store) if fits(wheel.inputs)]
+    here = {str(wheel.key): wheel for wheel in all_kept(project.store) if fits(wheel.inputs)}
+    wanted = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
-    if not found and where is not None:
+    if where is not None and not any(key.startswith(wanted) for key in here):
         say(f"Asking {where} for {name} {version}")
         with opened(where) as repository:
-            remote = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
-            if remote:
-                chosen = _one_of({wheel.key: wheel.inputs for wheel in remote}, project, cell, asked, locked)
-                found = [pull(repository, wheel, project.store) for wheel in remote if wheel.key == chosen]
-    if not found:
+            offers = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
+            there = {str(wheel.key): wheel for wheel in offers if wheel.key not in here}
+            if there:
+                known = {key: wheel.inputs for key, wheel in here.items()}
+                known |= {key: wheel.inputs for key, wheel in there.items()}
+                key = _one_of(known, project, cell, asked, locked)
+                here |= {key: pull(repository, there[key], project.store)} if key in there else {}
+    if not here:
         raise _compile_needed(project, cell, name, version)
-    key = _one_of({wheel.key: wheel.inputs for wheel in found}, project, cell, asked, locked)
-    wheel = next(wheel for wheel in found if wheel.key == key)
+    wheel = here[_one_of({key: wheel.inputs for key, wheel in here.items()}, project, cell, asked, locked)]
     refuse_damaged(wheel)
     if name == "vllm" and wheel.inputs.mods != _mods(project, cell):
         say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
