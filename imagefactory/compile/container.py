@@ -66,8 +66,11 @@ def run(
         )
         try:
             stream = container.attach(stdout=True, stderr=True, stream=True, logs=True)
-            container.start()
-            telling = _listen(lines(stream), log, hear)
+            try:
+                container.start()
+                telling = _listen(lines(stream), log, hear)
+            finally:
+                stream.close()
             status = int(container.wait()["StatusCode"])
         finally:
             with suppress(DockerException, requests.RequestException):

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, arch_of
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, toolchain_cells
 from imagefactory.content import checksum
 from imagefactory.errors import did_you_mean
@@ -157,7 +157,7 @@ def _lock_compilers(
     if path.exists() and not upgrade and WheelLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
     say(f"Resolving the compilers of vLLM {cell.vllm} in {cell.arch} ({cell.platform})")
-    arch = project.matrix.archs[cell.arch]
+    arch = arch_of(project.matrix, cell)
     others = [text for text in requires if canonicalize_name(Requirement(text).name) != "torch"]
     request = WheelRequest(
         vllm=cell.vllm,

@@ -17,7 +17,7 @@ class Progress:
     done: int
     total: int
     elapsed: float
-    """Seconds since the first object of this run was begun."""
+    """Seconds since this run of ninja began."""
     here: int
     """Objects made by this run; those of an earlier one took none of its time."""
 
@@ -34,6 +34,8 @@ class Reader:
     """Reads ninja's lines; several runs of ninja follow each other (CMake's own tests are such, too)."""
 
     clock: Callable[[], float] = time.monotonic
+    _silent: float | None = None
+    """When the last line was heard that is not ninja's: what follows it began then."""
     _began: float | None = None
     _base: int = 0
     _last: tuple[int, int] = (0, 0)
@@ -44,11 +46,13 @@ class Reader:
         """Take a line; give the state when it is one of ninja's."""
         match = _STEP.match(line)
         if match is None:
+            self._silent = self.clock()
             return None
         done, total = int(match[1]), int(match[2])
         before, size = self._last
         if self._began is None or total != size or done < before:
-            self._began, self._base = self.clock(), done - 1
+            self._began = self.clock() if self._silent is None else self._silent
+            self._base = done - 1
         self._last = (done, total)
         self.objects += 1
         return Progress(done, total, self.clock() - self._began, done - self._base)

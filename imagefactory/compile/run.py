@@ -75,7 +75,7 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
     if job.left_out:
         say(f"left out, since no target needs them: {', '.join(job.left_out)}")
     with project.store.in_use(), _alone(job.folder(project.store)):
-        image, _ = provide(project, job.plan, watch)
+        image = provide(project, job.plan, watch)
         return _compile(project, job, image, jobs, watch=watch, say=say)
 
 

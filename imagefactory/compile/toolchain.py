@@ -6,6 +6,7 @@ built by the same code as images are.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,7 @@ from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.matrix import Arch, Base, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
-from imagefactory.oci.image import Image, make_image
+from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import write_layout
 from imagefactory.plan import ImageConfig, Layer, Plan, base_layer, toolkit_layer, wheel_layers
 from imagefactory.project import Project
@@ -123,16 +124,22 @@ def unpacked_size(plan: Plan) -> int:
     return sum(layer.unpacked for layer in plan.layers)
 
 
-def provide(project: CompileProject, plan: Plan, watch: Watcher) -> tuple[str, Image]:
-    """Make sure that the Docker daemon has the image of a toolchain; give its name and the image."""
-    watch.layers(plan.layers)
-    blobs = _blobs(project, plan, watch)
-    image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
+def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
+    """Make sure that the Docker daemon has the image of a toolchain; give its name.
+
+    The name says what the image is made of, so one that is there needs none of its layers here.
+    """
     name = image_name(plan)
-    if daemon.image_id(name) != image.config_digest:
+    if daemon.image_id(name) is None:
+        watch.layers(plan.layers)
+        blobs = _blobs(project, plan, watch)
+        image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
         folder = project.root / "build" / "toolchains" / plan.key[:16]
-        daemon.load(write_layout(image, plan.arch, project.store, folder), name)
-    return name, image
+        try:
+            daemon.load(write_layout(image, plan.arch, project.store, folder), name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return name
 
 
 def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, Blob]:
