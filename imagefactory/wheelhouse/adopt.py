@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
 from imagefactory.audit.gate import audited_wheels, verdicts_of
 from imagefactory.audit.run import look_into, refuse_failing
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, compiled_distributions
 from imagefactory.compile.tree import source_mods
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
@@ -157,8 +158,16 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
         where=f"matrix.yaml, vllm.{cell.vllm}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
-        f"`invoke lock --target {cell}`. Or choose a version without `compile`, such as "
-        f"{project.matrix.defaults.vllm}.",
+        f"`invoke lock --target {cell}`.{_other_version(project, cell)}",
+    )
+
+
+def _other_version(project: Project, cell: Cell) -> str:
+    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    return (
+        ""
+        if compiled_distributions(project.matrix, usual)
+        else f" Or use vLLM {usual.vllm}, which needs none."
     )
 
 
