@@ -54,6 +54,14 @@ class Sources:
                 found.append(self._own_file(item))
         return found
 
+    def wheel(self, wheel: LockedWheel) -> Wanted:
+        """Say where to look for a locked wheel."""
+        return self._wheel(wheel)
+
+    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        """Say where to look for a locked Debian package."""
+        return self._deb(lock, deb)
+
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, kernels, matrix, mods, repository, wheels
+from tasks import images, kernels, matrix, mods, repository, supply, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -20,6 +20,9 @@ namespace = Collection(
     images.explain,
     kernels.compile_,
     kernels.audit,
+    supply.licences,
+    supply.sbom,
+    supply.attest,
     images.clean,
     repository.doctor,
     repository.schemas,
@@ -28,3 +31,4 @@ namespace = Collection(
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
 namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
+namespace.add_collection(Collection("keys", supply.new))

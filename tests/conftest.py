@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.cuda",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"
