@@ -137,8 +137,8 @@ class Sources:
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
         return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
 
-    def tool(self, wheel: LockedSource | LockedWheel) -> Wanted:
-        """Say where to look for a program that the factory itself runs, or for a wheel of an image that it runs."""
+    def tool(self, wheel: LockedSource) -> Wanted:
+        """Say where to look for a program that the factory itself runs."""
         return self._wheel(wheel)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
