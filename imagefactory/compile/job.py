@@ -19,7 +19,7 @@ from imagefactory.compile.sources import (
     resolve,
     tree_digest,
 )
-from imagefactory.compile.toolchain import CompileProject, toolchain_plan
+from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
 from imagefactory.compile.tree import source_mods
 from imagefactory.content import sha256_of
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
@@ -109,13 +109,13 @@ def work_out(project: CompileProject, request: Request) -> Job:
         mods = source_mods(project, request.vllm, request.arch, request.without_mods)
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
     modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
-    identity = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
+    origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
     inputs = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
         version=_version(request, version, sdist, source),
-        sources={request.what: identity, **{item.name: item.digest for item in dependencies}},
+        sources={request.what: origin, **{item.name: item.digest for item in dependencies}},
         mods=tuple(mod.digest(variant) for mod, variant in mods),
-        toolchain=f"sha256:{plan.key}",
+        toolchain=identity(plan),
         arch_list=archs,
         platform=platform,
         flags=(

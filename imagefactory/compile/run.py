@@ -155,6 +155,8 @@ def _compile(
         raise _failed(container.Ended(1, ("The build ended without a wheel.",)), folder / "log", jobs)
     refuse_failing(wheel.name, audit(project, str(wheel), job.request.arch))
     kept = keep(project.store, job.inputs, wheel)
+    for finished in (tree, build, out):  # tens of gigabytes that nobody needs once there is a wheel
+        shutil.rmtree(finished, ignore_errors=True)
     return Compiled(job.inputs, kept, (), folder / "log", reader.objects)
 
 
@@ -199,7 +201,7 @@ def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
 def _environment(job: Job) -> dict[str, str]:
     variables = {name: value for source in job.dependencies for name, value in source.variable.items()}
     return {
-        "CCACHE_COMPILERCHECK": f"string:{job.plan.key}",
+        "CCACHE_COMPILERCHECK": f"string:{job.inputs.toolchain}",
         "CCACHE_DIR": "/ccache",
         "CCACHE_NOHASHDIR": "1",
         "FLASHINFER_CUDA_ARCH_LIST": job.inputs.arch_list,

@@ -178,6 +178,7 @@ def fetch(source: Source, store: Store) -> Path:
             checkout.rename(folder)
     marker = settings.marker if settings else MARKERS[source.name]
     check_folder(source.name, part, marker)
+    store.mark_used(folder)
     return part
 
 

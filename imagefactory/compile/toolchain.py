@@ -100,7 +100,7 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
         stop_signal="SIGTERM",
         created=CREATED,
     )
-    identity = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
+    decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
     return Plan(
         target=str(cell),
         model=cell.model,
@@ -108,7 +108,7 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
         arch=cell.arch,
         platform=cell.platform,
         kernels=wheels.kernels,
-        key=checksum(identity),
+        key=checksum(decides),
         layers=layers,
         config=config,
     )
@@ -117,6 +117,12 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
 def image_name(plan: Plan) -> str:
     """Name the image of a toolchain by what it is made of."""
     return f"{IMAGE}:{plan.arch.removeprefix('toolchain-')}-{plan.key[:16]}"
+
+
+def identity(plan: Plan) -> str:
+    """Name a toolchain by the files that it consists of; how they are packed into layers does not matter."""
+    inputs = [[item.name, item.sha256] for layer in plan.layers for item in layer.inputs]
+    return f"sha256:{checksum({'inputs': sorted(inputs), 'env': plan.config.env})}"
 
 
 def unpacked_size(plan: Plan) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 HEADER = Path("/usr/local/cuda/include/cuda.h")
 LINKER = ("-Wl,-soname,libcuda.so.1", "-Wl,--build-id=none")
 _DECLARED = re.compile(r"\bCUDAAPI\s+(cu\w+)\s*\(")
-_RENAMED = re.compile(r"^#\s*define\s+cu\w+\s+(?:__CUDA_API_PT\w+\()?(cu\w+)", re.MULTILINE)
+_RENAMED = re.compile(r"^\s*#\s*define\s+cu\w+\s+(?:__CUDA_API_PT\w+\()?(cu\w+)", re.MULTILINE)
 
 
 def names(header: str) -> list[str]:

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from imagefactory.compile import container, job, room, run
+from imagefactory.compile import container, room, run
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
 from imagefactory.compile.progress import Progress
 from imagefactory.compile.toolchain import CompileProject
+from imagefactory.engines.docker import daemon
 from imagefactory.engines.docker.daemon import Daemon
 from imagefactory.errors.kernels import (
     AuditFailedError,
@@ -31,6 +32,7 @@ from imagefactory.errors.kernels import (
     WrongSourceError,
 )
 from imagefactory.store import Store
+from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import all_kept
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import Silence
@@ -68,7 +70,7 @@ def wheel(out: Path) -> int:
     import zipfile  # noqa: PLC0415
 
     name = f"flashinfer_jit_cache-{VERSION}"
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[job.host_machine()]
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[host_machine()]
     with zipfile.ZipFile(out / f"{name}-py3-none-manylinux_2_36_{machine}.whl", "w") as archive:
         archive.writestr(f"{name}.dist-info/METADATA", f"Name: flashinfer-jit-cache\nVersion: {VERSION}\n")
         archive.writestr(f"{name}.dist-info/RECORD", "")
@@ -95,9 +97,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProject:
         tar.addfile(member, io.BytesIO(b""))
     monkeypatch.setattr(run, "_fetch_sdist", lambda *_: archive)
     monkeypatch.setattr(run, "provide", lambda *_: "toolchain")
-    monkeypatch.setattr(run.daemon, "ask", lambda: Daemon("28.0", job.host_machine()))
-    monkeypatch.setattr(run.daemon, "image_id", lambda _: "sha256:there")
-    monkeypatch.setattr(run.container, "root_folder", lambda: None)
+    monkeypatch.setattr(daemon, "ask", lambda: Daemon("28.0", host_machine()))
+    monkeypatch.setattr(daemon, "image_id", lambda _: "sha256:there")
+    monkeypatch.setattr(container, "root_folder", lambda: None)
     monkeypatch.setattr(run, "audit", lambda *_: [])
     monkeypatch.setattr(room, "refuse_full_disk", lambda *_: None)
     monkeypatch.setattr(room.Machine, "this", classmethod(lambda cls: cls(4, 64.0)))
@@ -125,6 +127,8 @@ def test_a_whole_wheel_is_kept_and_never_compiled_twice(
     assert again.log is None
     assert len(compiler.asked) == 1
     assert [kept.key for kept in all_kept(project.store)] == [made.inputs.key]
+    left = {path.name for path in (project.store.root / "compile" / made.inputs.key).iterdir()}
+    assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
 def test_some_targets_are_handed_out_and_never_kept(
@@ -132,7 +136,7 @@ def test_some_targets_are_handed_out_and_never_kept(
 ) -> None:
     with compiling(monkeypatch, lambda _, out: library(out)):
         made = compile_it(project, PART)
-    machine = job.host_machine()
+    machine = host_machine()
     assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{machine}/norm.so",)
     assert made.wheel is None
     assert list(all_kept(project.store)) == []

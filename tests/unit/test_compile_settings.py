@@ -27,7 +27,7 @@ def test_flashinfer_is_compiled_in_the_oldest_system_and_new_vllm_where_the_comp
 def test_a_source_that_no_compiler_is_new_enough_for_is_an_error() -> None:
     need = SETTINGS.compilers[0].model_copy(update={"gcc": 99})
     settings = SETTINGS.model_copy(update={"compilers": [need]})
-    with pytest.raises(CompileDataError, match=r"No toolchain can compile vllm 0\.32\.0") as caught:
+    with pytest.raises(CompileDataError, match="No toolchain can compile vllm") as caught:
         settings.toolchain_for("vllm", release("0.32.0"))
     assert "GCC 99" in caught.value.why
 
