@@ -16,7 +16,7 @@ CHECKS = (
     "ruff check .",
     "ruff format --check .",
     "mypy",
-    "shellcheck inv .ci/run",
+    "shellcheck inv .ci/run images/compile/seeded",
     "hadolint tests/golden/dockerfiles/*.Dockerfile",
 )
 

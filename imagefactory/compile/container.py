@@ -62,7 +62,7 @@ def run(
                 str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"}
                 for mount in mounts
             },
-            working_dir="/work",
+            working_dir="/factory",
         )
         try:
             stream = container.attach(stdout=True, stderr=True, stream=True, logs=True)

@@ -133,14 +133,14 @@ def _compile(
 
     ended = container.run(
         image,
-        ["python3", f"/work/tools/{job.request.what}_build.py", json.dumps(_order(project, job, jobs))],
+        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(project, job, jobs))],
         key=job.inputs.key,
         mounts=[
-            container.Mount(tree, "/work/src"),
-            container.Mount(build, "/work/build"),
-            container.Mount(out, "/work/out"),
+            container.Mount(tree, "/factory/src"),
+            container.Mount(build, "/factory/build"),
+            container.Mount(out, "/factory/out"),
             container.Mount(ccache, "/ccache"),
-            container.Mount(project.root / SCRIPTS, "/work/tools", read_only=True),
+            container.Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
         ],
         environment=_environment(job),
         log=folder / "log",
@@ -205,7 +205,7 @@ def _environment(job: Job) -> dict[str, str]:
         "CCACHE_DIR": "/ccache",
         "CCACHE_NOHASHDIR": "1",
         "FLASHINFER_CUDA_ARCH_LIST": job.inputs.arch_list,
-        "HOME": "/work/build",
+        "HOME": "/factory/build",
         "LC_ALL": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",

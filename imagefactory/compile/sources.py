@@ -41,7 +41,7 @@ class Source:
     @property
     def variable(self) -> dict[str, str]:
         """The variable that names its place in the container."""
-        return {self.settings.variable: f"/work/src/{self.name}"} if self.settings else {}
+        return {self.settings.variable: f"/factory/src/{self.name}"} if self.settings else {}
 
 
 def read_replacements(texts: Sequence[str], known: Sequence[str]) -> dict[str, Path]:

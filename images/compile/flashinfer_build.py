@@ -20,9 +20,9 @@ from typing import Any
 
 from driver_stub import make_stub
 
-SOURCE = Path("/work/src/flashinfer")
-BUILD = Path("/work/build")
-OUT = Path("/work/out")
+SOURCE = Path("/factory/src/flashinfer")
+BUILD = Path("/factory/build")
+OUT = Path("/factory/out")
 UNKNOWN_TARGET = 3
 LAUNCHER = Path(__file__).with_name("seeded")
 DATE = (1980, 1, 2, 0, 0, 0)

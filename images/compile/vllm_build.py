@@ -15,9 +15,9 @@ from pathlib import Path
 
 from driver_stub import make_stub
 
-SOURCE = Path("/work/src/vllm")
-BUILD = Path("/work/build")
-OUT = Path("/work/out")
+SOURCE = Path("/factory/src/vllm")
+BUILD = Path("/factory/build")
+OUT = Path("/factory/out")
 UNKNOWN_TARGET = 3
 LINKER = "-Wl,--build-id=none"
 LAUNCHER = Path(__file__).with_name("seeded")

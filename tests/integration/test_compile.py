@@ -32,12 +32,12 @@ namespace { __global__ void twice(float *x) { x[threadIdx.x] *= 2; } }
 extern "C" int run(float *x) { twice<<<1, 32>>>(x); CUcontext c; return cuCtxGetCurrent(&c); }
 """
 STUB = (
-    "PYTHONPATH=/work/tools python3 -B -c 'import driver_stub, pathlib; "
-    'driver_stub.make_stub(pathlib.Path("/work/build/stubs"))\''
+    "PYTHONPATH=/factory/tools python3 -B -c 'import driver_stub, pathlib; "
+    'driver_stub.make_stub(pathlib.Path("/factory/build/stubs"))\''
 )
 COMPILE = (
-    "cd /work/build && /work/tools/seeded nvcc -shared -Xcompiler -fPIC -gencode arch=compute_{arch},code=sm_{arch} "
-    "-Xlinker --build-id=none -L/work/build/stubs -lcuda -o {out}.so kernel.cu && cp {out}.so /work/out/"
+    "cd /factory/build && /factory/tools/seeded nvcc -shared -Xcompiler -fPIC -gencode arch=compute_{arch},code=sm_{arch} "
+    "-Xlinker --build-id=none -L/factory/build/stubs -lcuda -o {out}.so kernel.cu && cp {out}.so /factory/out/"
 )
 
 
@@ -67,7 +67,7 @@ class Workshop:
         (folder / "build" / "kernel.cu").write_text(KERNEL)
 
     def run(self, script: str) -> Ended:
-        mounts = [Mount(self.folder / name, f"/work/{name}") for name in ("build", "out")]
+        mounts = [Mount(self.folder / name, f"/factory/{name}") for name in ("build", "out")]
         return run(
             self.image,
             ["bash", "-c", script],
@@ -75,9 +75,9 @@ class Workshop:
             mounts=[
                 *mounts,
                 Mount(self.folder / "ccache", "/ccache"),
-                Mount(REPOSITORY / "images" / "compile", "/work/tools", read_only=True),
+                Mount(REPOSITORY / "images" / "compile", "/factory/tools", read_only=True),
             ],
-            environment={"CCACHE_DIR": "/ccache", "HOME": "/work/build"},
+            environment={"CCACHE_DIR": "/ccache", "HOME": "/factory/build"},
             log=self.folder / "log",
             hear=self.heard.append,
         )
@@ -96,9 +96,9 @@ def test_a_kernel_for_12_1a_comes_out_as_sm_121a_and_twice_the_same(workshop: Wo
     assert verdict.kernels.cubins == {"sm_121a": 1}
     first = library.read_bytes()
     again = "rm -rf /ccache/* && rm one.so && " + COMPILE.format(arch="121a", out="one").partition("&& ")[2]
-    assert workshop.run(f"cd /work/build && {again}").status == 0, workshop.heard
+    assert workshop.run(f"cd /factory/build && {again}").status == 0, workshop.heard
     assert library.read_bytes() == first
-    needed = workshop.run("readelf -d /work/build/one.so | grep NEEDED")
+    needed = workshop.run("readelf -d /factory/build/one.so | grep NEEDED")
     assert needed.status == 0
     assert any("libcuda.so.1" in line for line in workshop.heard), (
         "the driver's library is left to the machine"
@@ -106,7 +106,7 @@ def test_a_kernel_for_12_1a_comes_out_as_sm_121a_and_twice_the_same(workshop: Wo
 
 
 def test_what_is_compiled_for_another_chip_is_refused(workshop: Workshop) -> None:
-    compiled = COMPILE.format(arch="120a", out="wrong").replace("-L/work/build/stubs -lcuda ", "")
+    compiled = COMPILE.format(arch="120a", out="wrong").replace("-L/factory/build/stubs -lcuda ", "")
     assert workshop.run(compiled).status == 0, workshop.heard
     verdicts = audit(workshop.project, str(workshop.folder / "out" / "wrong.so"), "gb10")
     assert not verdicts[0].passes

@@ -62,7 +62,7 @@ class Compiler:
         places = {mount.place: mount.folder for mount in options["mounts"]}
         options["hear"]("[1/2] Building a.o")
         options["log"].write_text("[1/2] Building a.o\n")
-        status = self.work(places["/work/build"], places["/work/out"])
+        status = self.work(places["/factory/build"], places["/factory/out"])
         return Ended(status, () if status == 0 else ("nvcc error   : it broke",))
 
 
@@ -231,7 +231,7 @@ def test_the_container_is_told_the_chip_and_gets_fixed_places(
     order = json.loads(asked["command"][-1])
     assert (order["targets"], order["jobs"], order["version"]) == (["norm"], 4, VERSION)
     assert {mount.place for mount in asked["mounts"]} == {
-        "/work/src", "/work/build", "/work/out", "/ccache", "/work/tools",
+        "/factory/src", "/factory/build", "/factory/out", "/ccache", "/factory/tools",
     }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_a_replaced_source_is_known_by_its_files_and_a_fetched_one_by_its_commit
     sources, _ = choose_sources(SETTINGS, "0.32.0", NEW, {"cutlass": cutlass(tmp_path)}, ("_qutlass_C",))
     assert sources[0].digest == tree_digest(tmp_path)
     assert sources[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
-    assert sources[1].variable == {"QUTLASS_SRC_DIR": "/work/src/qutlass"}
+    assert sources[1].variable == {"QUTLASS_SRC_DIR": "/factory/src/qutlass"}
 
 
 def test_a_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:
