@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import ci, images, matrix, mods, registry, repository, smoke, supply, wheels
+from tasks import ci, images, kernels, matrix, mods, registry, repository, smoke, supply, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -18,7 +18,8 @@ namespace = Collection(
     images.verify,
     images.diff,
     images.explain,
-    images.audit,
+    kernels.compile_,
+    kernels.audit,
     smoke.smoke,
     supply.licences,
     supply.sbom,

@@ -26,6 +26,7 @@ pytest_plugins = (
     "tests.fixtures.publishing",
     "tests.fixtures.nights",
     "tests.fixtures.fake_github",
+    "tests.fixtures.cuda",
     "tests.fixtures.published",
 )
 
