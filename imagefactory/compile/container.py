@@ -65,12 +65,8 @@ def run(
             working_dir="/factory",
         )
         try:
-            stream = container.attach(stdout=True, stderr=True, stream=True, logs=True)
-            try:
-                container.start()
-                telling = _listen(lines(stream), log, hear)
-            finally:
-                stream.close()
+            container.start()
+            telling = _listen(lines(container.logs(stream=True, follow=True)), log, hear)
             status = int(container.wait()["StatusCode"])
         finally:
             with suppress(DockerException, requests.RequestException):

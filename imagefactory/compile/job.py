@@ -32,7 +32,7 @@ from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import CompileInputs
 
 SCRIPTS: Final = "images/compile"
-_FLAGS: Final = ("-Wl,--build-id=none", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
+_FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ BUILD = Path("/factory/build")
 OUT = Path("/factory/out")
 UNKNOWN_TARGET = 3
 LAUNCHER = Path(__file__).with_name("seeded")
+LINKER = "-Wl,--build-id=none,-s"
+"""No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files."""
 DATE = (1980, 1, 2, 0, 0, 0)
 PACKAGE = "flashinfer_jit_cache"
 
@@ -64,11 +66,12 @@ def main() -> None:
     os.environ.update(
         {
             "FLASHINFER_CXX_LAUNCHER": str(LAUNCHER),
-            "FLASHINFER_EXTRA_LDFLAGS": "-Wl,--build-id=none",
+            "FLASHINFER_EXTRA_LDFLAGS": LINKER,
             "FLASHINFER_NVCC_LAUNCHER": str(LAUNCHER),
             "FLASHINFER_WORKSPACE_BASE": str(BUILD),
             "LIBRARY_PATH": str(make_stub(BUILD / "stubs")),
             "MAX_JOBS": str(job["jobs"]),
+            "NVCC_APPEND_FLAGS": "-forward-unknown-to-host-compiler",  # some modules are linked by nvcc
         }
     )
     import_flashinfer()

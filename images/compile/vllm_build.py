@@ -19,7 +19,7 @@ SOURCE = Path("/factory/src/vllm")
 BUILD = Path("/factory/build")
 OUT = Path("/factory/out")
 UNKNOWN_TARGET = 3
-LINKER = "-Wl,--build-id=none"
+LINKER = "-Wl,--build-id=none,-s"
 LAUNCHER = Path(__file__).with_name("seeded")
 
 
@@ -76,7 +76,10 @@ def build_targets(targets: list[str], jobs: int) -> None:
 
 
 def settings() -> list[str]:
-    """Say what CMake is told beyond what setup.py says: how to call compilers, and no ids made up while linking."""
+    """Say what CMake is told beyond what setup.py says: how to call compilers, and how to link.
+
+    No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files.
+    """
     launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER={LAUNCHER}" for language in ("C", "CXX", "CUDA")]
     return [*launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
 

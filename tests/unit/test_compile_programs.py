@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def make(program: ModuleType, out: Path, names: list[str]) -> Path:
     for name in names:
         libraries[name] = out / f"{name}.so"
         libraries[name].write_bytes(b"code of " + name.encode())
-    program.OUT = out
+    vars(program)["OUT"] = out
     path = program.write_wheel(JOB, libraries)
     assert isinstance(path, Path)
     return path
@@ -52,8 +53,7 @@ def test_the_wheel_is_one_that_the_wheelhouse_takes_and_flashinfer_reads(
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.delitem(sys.modules, "flashinfer_jit_cache", raising=False)
-    import flashinfer_jit_cache  # noqa: PLC0415
-
+    flashinfer_jit_cache = importlib.import_module("flashinfer_jit_cache")
     [provider] = flashinfer_jit_cache.get_jit_cache_providers()
     assert provider.version == flashinfer_jit_cache.__version__ == "0.7.0.post1"
     assert provider.cuda_architectures == {"sm120a", "sm121a"}
@@ -67,8 +67,7 @@ def test_the_same_modules_give_the_same_wheel(program: ModuleType, tmp_path: Pat
 
 
 def test_every_name_of_the_driver_is_in_the_stub(program: ModuleType) -> None:  # noqa: ARG001 - it sets the path
-    import driver_stub  # noqa: PLC0415
-
+    driver_stub = importlib.import_module("driver_stub")
     header = """
     #define cuMemAlloc cuMemAlloc_v2
     #define cuStreamSync __CUDA_API_PTSZ(cuStreamSync)
