@@ -16,7 +16,7 @@ from imagefactory.locking import Say, make_locks
 from imagefactory.project import Project
 from imagefactory.registry.client import Repository
 from imagefactory.supply.licence_record import update_licences
-from imagefactory.wheelhouse.adopt import source_mods
+from imagefactory.wheelhouse.adopt import mods_of_sources
 from imagefactory.wheelhouse.remote import RemoteWheel, remote_wheels
 
 GIT_HOST: Final = "https://github.com"
@@ -113,7 +113,7 @@ def _choose(
         why = f"vLLM {cell.vllm} was never compiled for {cell.arch}"
     if not at:
         return None, why
-    mods = source_mods(project, cell)
+    mods = mods_of_sources(project, cell)
     fitting = [wheel for wheel in at if wheel.inputs.mods == mods]
     return (fitting[-1], "") if fitting else (None, "the mods of its sources changed")
 

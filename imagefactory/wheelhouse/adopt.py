@@ -69,7 +69,7 @@ def choose_compiled(
         raise _compile_needed(project, cell, name, version)
     wheel = here[_one_of({key: wheel.inputs for key, wheel in here.items()}, project, cell, asked, locked)]
     refuse_damaged(wheel)
-    if name == "vllm" and wheel.inputs.mods != _mods(project, cell):
+    if name == "vllm" and wheel.inputs.mods != mods_of_sources(project, cell):
         say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
     say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
     return wheel
@@ -119,7 +119,7 @@ def _one_of(
     if not named and locked in found:
         return str(locked)
     if not named and len(found) > 1:
-        mods = _mods(project, cell)
+        mods = mods_of_sources(project, cell)
         named = [key for key, inputs in found.items() if inputs.mods == mods]
     if len(named) == 1 or len(found) == 1:
         return next(iter(named or found))
@@ -137,7 +137,7 @@ def _differing(found: dict[str, CompileInputs]) -> str:
     return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
 
 
-def _mods(project: Project, cell: Cell) -> tuple[str, ...]:
+def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
     """List the digests of the mods that a compile for this cell would apply to the sources."""
     return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
 

@@ -39,7 +39,7 @@ from imagefactory.publish.catalog import Part
 from imagefactory.publish.promote import Promotion
 from imagefactory.registry.client import Repository
 from imagefactory.resolve.index import IndexConfig, Indexes
-from imagefactory.wheelhouse.adopt import source_mods
+from imagefactory.wheelhouse.adopt import mods_of_sources
 from imagefactory.wheelhouse.keep import CompileInputs
 from imagefactory.wheelhouse.remote import RemoteWheel, tag_of
 from tests.fixtures.checkouts import REPOSITORY, Checkout
@@ -197,7 +197,7 @@ def compiled(
 ) -> RemoteWheel:
     inputs = CompileInputs(
         name="vllm", version="0.33.0.dev1", sources={"vllm": commit}, toolchain="sha256:1",
-        mods=source_mods(project, cell) if mods is None else mods,
+        mods=mods_of_sources(project, cell) if mods is None else mods,
         arch_list=str(project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
     )  # fmt: skip
     return RemoteWheel(tag_of(inputs), inputs.key, "vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
