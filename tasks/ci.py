@@ -88,7 +88,7 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
 
     project = _project()
     cells = _cells(project, target)
-    levels = levels_named(level, project.matrix, cells[0].arch) if level else ()
+    levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
     with _repository(project) as repository:
         done = smoke_each(project, repository, cells, _say, levels=levels)
     for cell, outcome in done.finished.items():

@@ -34,6 +34,10 @@ class Work:
     key: str
     needs: tuple[Need, ...]
     reason: str
+    levels: str = ""
+    """The levels of smoke tests that machines of its own platform can run; empty means all that are required."""
+    serve_on: str = ""
+    """The platform whose machines test how it serves, where its own cannot."""
 
     @property
     def target(self) -> str:
@@ -90,7 +94,10 @@ class Night:
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
         """Describe the jobs of one kind; one job has the cells of one lock."""
-        return [_job(need, group) for group in _groups(work for work in self.works if need in work.needs)]
+        groups = _groups(work for work in self.works if need in work.needs)
+        if need != "smoke":
+            return [_job(need, group) for group in groups]
+        return [job for group in groups for job in _smoke_jobs(group)]
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
         """Describe all jobs. Promoting is one job: tags are moved by one at a time anyway."""
@@ -107,7 +114,14 @@ class Night:
             "registry": self.registry,
             "jobs": self.jobs(),
             "cells": [
-                {"target": work.target, "key": work.key, "needs": list(work.needs), "reason": work.reason}
+                {
+                    "target": work.target,
+                    "key": work.key,
+                    "needs": list(work.needs),
+                    "reason": work.reason,
+                    "levels": work.levels,
+                    "serve_on": work.serve_on,
+                }
                 for work in self.works
             ],
             "broken": [vars(trouble) for trouble in self.broken],
@@ -157,7 +171,9 @@ def _work(entry: Mapping[str, Any]) -> Work:
     begin, arch, machine = str(entry["target"]).split("/")
     model, _, vllm = begin.partition("@")
     needs = tuple(need for need in NEEDS if need in entry["needs"])
-    return Work(Cell(model, vllm, arch, f"linux/{machine}"), str(entry["key"]), needs, str(entry["reason"]))
+    cell = Cell(model, vllm, arch, f"linux/{machine}")
+    tested = str(entry["levels"]), str(entry["serve_on"])
+    return Work(cell, str(entry["key"]), needs, str(entry["reason"]), *tested)
 
 
 def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
@@ -184,6 +200,21 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
         "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
         "reason": _reasons(works),
     }
+
+
+def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
+    """Test everything on a machine of the image's own kind; what that cannot do, on another."""
+    first = works[0]
+    job = _job("smoke", works) | {"levels": first.levels}
+    if not first.serve_on:
+        return [job]
+    serving = {
+        "name": f"{job['name']}, serving",
+        "runner": RUNNERS[first.serve_on],
+        "levels": "serve",
+        "id": f"{job['id']}-serve",
+    }
+    return [*([job] if first.levels else []), job | serving]
 
 
 def _promote(works: Sequence[Work]) -> dict[str, str]:

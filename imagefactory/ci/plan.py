@@ -27,6 +27,7 @@ from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, sta
 from imagefactory.registry.client import Repository
 from imagefactory.smoke.levels import has_gpu, required_levels
 from imagefactory.smoke.record import SmokeRecord
+from imagefactory.smoke.sisters import serving_elsewhere
 from imagefactory.sources import Sources
 
 UNFIT = (
@@ -103,7 +104,7 @@ def plan_night(
             if verdict.held:
                 held.append(Trouble(target, verdict.held, verdict.reason))
             elif verdict.needs:
-                works.append(Work(cell, plan.key, verdict.needs, verdict.reason))
+                works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
             else:
                 current += 1
     night = Night(
@@ -165,6 +166,13 @@ def _continued(
 def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
     """Say where an image has to be tested."""
     return ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
+
+
+def _machines(project: Project, cell: Cell) -> tuple[str, str]:
+    """Say what machines of a cell's own platform test, and which platform's test how it serves, if those cannot."""
+    required = required_levels(project.matrix, cell.arch)
+    elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
+    return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
 
 
 def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> Verdict:

@@ -39,6 +39,8 @@ from imagefactory.publish.catalog import Part
 from imagefactory.publish.promote import Promotion
 from imagefactory.registry.client import Repository
 from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.smoke.sisters import serving_elsewhere, sisters
+from imagefactory.targets import select
 from imagefactory.wheelhouse.adopt import mods_of_sources
 from imagefactory.wheelhouse.keep import CompileInputs
 from imagefactory.wheelhouse.remote import RemoteWheel, tag_of
@@ -71,6 +73,27 @@ def test_cells_of_one_lock_share_a_job_and_others_do_not() -> None:
     assert [job["runner"] for job in jobs["smoke"]] == ["ubuntu-24.04", "ubuntu-24.04-arm", "ubuntu-24.04"]
     assert len({job["id"] for job in jobs["smoke"]}) == 3
     assert len(jobs["promote"]) == 1
+
+
+def test_what_its_own_machines_cannot_serve_is_tested_on_another_kind_of_machine() -> None:
+    foreign = work("a", arch="gb10", machine="arm64", levels="static,container", serve_on="linux/amd64")
+    jobs = Night("r", works=(foreign,)).jobs()["smoke"]
+    assert [(job["runner"], job["levels"]) for job in jobs] == [
+        ("ubuntu-24.04-arm", "static,container"),
+        ("ubuntu-24.04", "serve"),
+    ]
+    assert len({job["id"] for job in jobs}) == 2
+    assert {job["targets"] for job in jobs} == {"a@1.0/gb10/arm64"}
+
+
+def test_gb10_is_served_on_amd64_as_long_as_no_image_for_cpus_is_locked_for_arm64() -> None:
+    project = Project(REPOSITORY)
+    gb10, rtx5090 = select(project.matrix, ["gemma4-31b", "gemma4-31b/rtx5090"])
+    [sister] = [cell for cell in sisters(project, gb10.vllm) if project.is_locked(cell)]
+    assert sister.platform == "linux/amd64"
+    assert serving_elsewhere(project, gb10) == "linux/amd64"
+    assert serving_elsewhere(project, rtx5090) == ""
+    assert serving_elsewhere(project, sister) == ""
 
 
 def test_a_job_has_a_bounded_number_of_cells() -> None:
@@ -117,7 +140,7 @@ def test_a_registry_that_does_not_exist_yet_is_not_asked(small_factory: SmallFac
 def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     night = Night(
         "registry.example/a",
-        works=(work("a"),),
+        works=(work("a"), work("c", levels="static", serve_on="linux/arm64")),
         compiles=(Compile("vllm", "nightly", "gb10", "linux/arm64", "main moved"),),
         adopt=("a@nightly/gb10/arm64",),
         broken=(Trouble("b@1.0/cpu/amd64", "It broke.", "An anchor | occurs <b>twice</b>, @everybody"),),
