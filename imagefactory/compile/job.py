@@ -23,6 +23,7 @@ from imagefactory.compile.toolchain import CompileProject, identity, toolchain_p
 from imagefactory.compile.tree import source_mods
 from imagefactory.content import sha256_of
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
+from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks import LockedSource
 from imagefactory.matrix import Arch, VllmVersion
 from imagefactory.mods.manifest import Mod, Variant
@@ -79,6 +80,14 @@ def work_out(project: CompileProject, request: Request) -> Job:
     settings, matrix = project.settings, project.matrix
     version, arch = matrix.vllm[request.vllm], matrix.archs[request.arch]
     platform = f"linux/{host_machine()}"
+    archs = arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list
+    if not archs:
+        raise CompileDataError(
+            f"{request.arch} has nothing to compile for.",
+            where=f"matrix.yaml, archs.{request.arch}",
+            why="It has no arch list: there is no GPU.",
+            fix="Name an arch with a GPU.",
+        )
     toolchain = settings.toolchain_for(request.what, version)
     if not request.targets and not settings.toolchains[toolchain].runs_on(matrix.bases[arch.base]):
         need = settings.need(request.what, version)
@@ -90,15 +99,14 @@ def work_out(project: CompileProject, request: Request) -> Job:
             fix=f"Give {request.arch} a base of {settings.toolchains[toolchain].debian} in matrix.yaml, choose an "
             "older vLLM, or compile some targets only, to look at (`--targets`).",
         )
-    archs = arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list
-    if not archs:
-        raise CompileDataError(
-            f"{request.arch} has nothing to compile for.",
-            where=f"matrix.yaml, archs.{request.arch}",
-            why="It has no arch list: there is no GPU.",
-            fix="Name an arch with a GPU.",
-        )
     cell = project.cell(toolchain, request.vllm, platform)
+    if not project.is_locked(cell):
+        raise LockMissingError(
+            f"The compilers of vLLM {request.vllm} are not pinned.",
+            where=project.wheel_lock_path(cell),
+            why="What compiles is as much a part of the result as what is compiled.",
+            fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
+        )
     plan = toolchain_plan(project, cell)
     replaced = read_replacements(request.sources, known_names(settings, request.what, request.vllm, version))
     dependencies: list[Source] = []
@@ -112,7 +120,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
     inputs = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
-        version=_version(request, version, sdist, source),
+        version=_version(project, request, version, source),
         sources={request.what: origin, **{item.name: item.digest for item in dependencies}},
         mods=tuple(mod.digest(variant) for mod, variant in mods),
         toolchain=identity(plan),
@@ -153,11 +161,9 @@ def _main_source(
     return None, resolve(Source("vllm", f"{version.git}@{version.ref}", None))
 
 
-def _version(
-    request: Request, version: VllmVersion, sdist: LockedSource | None, source: Source | None
-) -> str:
+def _version(project: CompileProject, request: Request, version: VllmVersion, source: Source | None) -> str:
     if request.what == "flashinfer":
-        return sdist.version if sdist else "0.0.0"
+        return locked_flashinfer(project, request.vllm).version
     if version.release is not None:
         return version.release
     commit = source.digest.rpartition("@")[2].rpartition(":")[2][:9] if source else ""

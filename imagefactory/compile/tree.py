@@ -38,8 +38,12 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
     with translating_disk_full(tree):
         shutil.rmtree(writing, ignore_errors=True)
         writing.mkdir(parents=True)
-        fill(writing)
-        writing.rename(tree)
+        try:
+            fill(writing)
+            writing.rename(tree)
+        except BaseException:
+            shutil.rmtree(writing, ignore_errors=True)
+            raise
     return True
 
 

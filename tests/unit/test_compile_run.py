@@ -31,6 +31,7 @@ from imagefactory.errors.kernels import (
     UnknownTargetError,
     WrongSourceError,
 )
+from imagefactory.errors.locks import LockMissingError
 from imagefactory.store import Store
 from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import all_kept
@@ -253,14 +254,33 @@ def test_a_wheel_that_no_image_could_run_is_refused_before_hours_of_work(project
     assert "2.36" in caught.value.why
 
 
+def test_compilers_that_are_not_pinned_are_asked_for_by_the_command_that_pins_them(
+    project: CompileProject,
+) -> None:
+    with pytest.raises(LockMissingError) as caught:
+        work_out(project, replace(WHOLE, vllm="0.19.1"))
+    assert "invoke lock --toolchain 0.19.1" in caught.value.fix
+
+
 def test_an_arch_without_a_gpu_has_nothing_to_compile_for(project: CompileProject) -> None:
-    with pytest.raises(CompileDataError, match="cpu has nothing to compile for"):
-        work_out(project, replace(WHOLE, arch="cpu"))
+    for what in ("vllm", "flashinfer"):
+        with pytest.raises(CompileDataError, match="cpu has nothing to compile for"):
+            work_out(project, replace(WHOLE, what=what, arch="cpu"))
 
 
 def test_a_folder_that_is_not_flashinfer_is_refused(project: CompileProject, tmp_path: Path) -> None:
     with pytest.raises(WrongSourceError, match="not flashinfer"):
         work_out(project, replace(WHOLE, sources=(f"flashinfer={tmp_path}",)))
+
+
+def test_a_folder_instead_of_the_sdist_is_still_the_version_that_vllm_asks_for(
+    project: CompileProject, tmp_path: Path
+) -> None:
+    (tmp_path / "flashinfer" / "jit").mkdir(parents=True)
+    (tmp_path / "flashinfer" / "jit" / "core.py").touch()
+    inputs = work_out(project, replace(WHOLE, sources=(f"flashinfer={tmp_path}",))).inputs
+    assert inputs.version == VERSION
+    assert inputs.sources["flashinfer"].startswith("tree:")
 
 
 def test_everything_that_decides_the_result_is_in_the_key(project: CompileProject, tmp_path: Path) -> None:
