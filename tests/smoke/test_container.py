@@ -33,7 +33,7 @@ DRIVERS_OWN = {
 EXCUSED_LIBRARIES = (
     # (who needs it, what it needs, why nobody misses it)
     ("lib/lib*omptarget*.so*", "*", "OpenMP on accelerators of Intel; vLLM uses libiomp5 alone"),
-    ("lib/libur_adapter_*.so*", "*", "the same, one for each kind of them"),
+    ("lib/libur_*.so*", "*", "the same: their loader, and an adapter for each kind of them"),
     ("lib/libpi_level_zero.so", "*", "the same, in its older form"),
     ("lib/libarcher.so", "*", "a tool that looks for races in OpenMP programs"),
     ("lib/libsycl_pi_trace_collector.so", "*", "a tool that looks into SYCL programs"),
