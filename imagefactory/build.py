@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from imagefactory.downloads import Wanted
 
 Say = Callable[[str], None]
+Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
+"""Asked for layers that are not here; says of some that they need not be made, and what they come out as."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def build(
     known = KnownLayers(project.known_layers)
     with project.store.in_use():
         project.store.sweep()
-        plans, blobs = _make_layers(project, cells, watch, say, locked_only=locked_only, workers=workers)
+        plans, blobs = make_layers(project, cells, watch, say, locked_only=locked_only, workers=workers)
         if record:
             confirm(known, plans, blobs, project.store)
         built = [
@@ -61,7 +63,7 @@ def build(
             for plan in plans
         ]
     if record:
-        _remember(project, known, [plan for plan in plans if plan.locked], blobs)
+        remember(project, known, [plan for plan in plans if plan.locked], blobs)
     return built
 
 
@@ -89,19 +91,29 @@ def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder:
     return Built(plan, image, layout)
 
 
-def _make_layers(
+def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
+    """Lay an image out like a build does, if all of its layers are on this machine."""
+    if not all(project.store.blob(blob.digest).exists() for blob in image.layers):
+        return False
+    blobs = {layer.key: blob for layer, blob in zip(plan.layers, image.layers, strict=True)}
+    _lay_out(plan, blobs, project, project.build_folder(plan.cell))
+    return True
+
+
+def make_layers(
     project: Project,
     cells: Sequence[Cell],
     watch: Watcher,
     say: Say,
     *,
     locked_only: bool,
-    workers: int | None,
+    workers: int | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[list[Plan], dict[Sha256, Blob]]:
     """Plan, and build the layers that are missing. What downloads or builds is imported only when needed."""
     plans = [make_plan(project, cell) for cell in cells]
     watch.layers(_layers(plans))
-    blobs, missing = _recall(plans, project.store)
+    blobs, missing = _recall(plans, project.store, elsewhere)
     wanted: Callable[[Layer], Sequence[Wanted]] = lambda _: ()  # noqa: E731 - replaced below where there are inputs
     if any(layer.inputs for layer in missing):
         from imagefactory.sources import Sources  # noqa: PLC0415
@@ -112,7 +124,8 @@ def _make_layers(
         if not locked_only and sources.replace_vanished_debs(plans, watch, say):
             plans = [make_plan(project, cell) for cell in cells]
             watch.layers(_layers(plans))
-            blobs, missing = _recall(plans, project.store)
+            blobs, missing = _recall(plans, project.store, elsewhere)
+        sources.take_excerpts(missing, say)
     for key, blob in blobs.items():
         watch.state(key, "cached", blob.size, blob.size)
     if missing:
@@ -132,8 +145,10 @@ def _layers(plans: Iterable[Plan]) -> list[Layer]:
     return list({layer.key: layer for plan in plans for layer in plan.layers}.values())
 
 
-def _recall(plans: Sequence[Plan], store: Store) -> tuple[dict[Sha256, Blob], list[Layer]]:
-    """Divide the layers of plans into those that are here and those that are not."""
+def _recall(
+    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None
+) -> tuple[dict[Sha256, Blob], list[Layer]]:
+    """Divide the layers of plans into those that are here, or need not be, and those that have to be made."""
     blobs: dict[Sha256, Blob] = {}
     missing: list[Layer] = []
     for layer in _layers(plans):
@@ -143,6 +158,10 @@ def _recall(plans: Sequence[Plan], store: Store) -> tuple[dict[Sha256, Blob], li
         else:
             blobs[layer.key] = blob
             mark_layer_used(layer.key, blob, store)
+    if elsewhere is not None and missing:
+        spared = elsewhere(missing)
+        blobs |= spared
+        missing = [layer for layer in missing if layer.key not in spared]
     return blobs, missing
 
 
@@ -178,7 +197,7 @@ def _refuse_stale(project: Project, cell: Cell) -> None:
         )
 
 
-def _remember(
+def remember(
     project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
 ) -> None:
     """Record what new layers came out as, and forget those that no locked target has any more."""
@@ -188,10 +207,32 @@ def _remember(
         for layer in plan.layers
         if known.blob(layer.key) is None
     }
-    if not found:
+    wheels = _new_wheel_records(project.store, known, plans)
+    if not found and not wheels:
         return
     as_locked = Project(project.root, project.store)  # without successors of vanished packages
-    needed = {layer.key for plan in locked_plans(as_locked) for layer in plan.layers}
+    locked_layers = [layer for plan in locked_plans(as_locked) for layer in plan.layers]
+    needed = {layer.key for layer in locked_layers}
+    needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
     # Another build may have added to the record since this one read it.
     with locked(project.store.root / ".recording"):
-        KnownLayers(project.known_layers).record(found, needed)
+        KnownLayers(project.known_layers).record(found, needed, wheels)
+
+
+def _new_wheel_records(
+    store: Store, known: KnownLayers, plans: Sequence[Plan]
+) -> dict[Sha256, tuple[str, Sha256]]:
+    """Hash the RECORD of wheels that mods change, while they are here as a whole and were checked."""
+    inputs = {
+        item.sha256: item.name
+        for layer in _layers(plans)
+        if layer.kind == "mod"
+        for item in layer.inputs
+        if known.wheel_record(item.sha256) is None and store.download(item.sha256).exists()
+    }
+    if not inputs:
+        return {}
+    from imagefactory.layers.excerpt import record_sha256  # noqa: PLC0415
+
+    hashed = {sha256: record_sha256(store.download(sha256)) for sha256 in inputs}
+    return {sha256: (inputs[sha256], record) for sha256, record in hashed.items() if record is not None}

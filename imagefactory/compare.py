@@ -48,7 +48,7 @@ def open_layout(layout: Layout, store: Store) -> Opened:
 def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
     """Compare what containers of two images see, and what the images say about themselves."""
     one, other = (open_layout(side, store) if isinstance(side, Layout) else side for side in (left, right))
-    files = diff_listings(_merged(one.layers), _merged(other.layers))
+    files = diff_listings(merged(one.layers), merged(other.layers))
     return [*_diff_configs(one.config, other.config), *files]
 
 
@@ -76,7 +76,7 @@ def diff_listings(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> It
                 yield Difference(path, field.name, str(before), str(after), other.kind)
 
 
-def _merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
+def merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
     """Stack the layers as an engine does: upper ones win, whiteouts remove."""
     merged: dict[str, Listed] = {}
     for listing in layers:

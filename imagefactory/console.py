@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from imagefactory.doctor import Finding
     from imagefactory.explain import Ownership
     from imagefactory.mods.check import Result
+    from imagefactory.smoke.record import SmokeRecord
     from imagefactory.wheelhouse.share import Listed
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
@@ -235,5 +236,22 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     for finding in findings:
         table.add_row(
             finding.subject, Text(finding.health, styles[finding.health]), finding.detail, finding.remedy
+        )
+    return table
+
+
+def smoke_table(record: SmokeRecord) -> Table:
+    """Show what smoke tests found, by level."""
+    colours = {"passed": "green", "failed": "bold red", "not-run": "yellow"}
+    table = Table("level", "outcome", "tests", "time", "why", box=None)
+    for level, result in record.levels.items():
+        passed = sum(test.outcome == "passed" for test in result.tests)
+        applicable = sum(test.outcome != "not-applicable" for test in result.tests)
+        table.add_row(
+            level,
+            Text(result.outcome.replace("-", " "), colours[result.outcome]),
+            f"{passed} of {applicable}" if result.tests else "-",
+            f"{result.seconds:.0f} s" if result.tests else "-",
+            f"ran on its sister {result.ran_on[:19]}" if result.ran_on and not result.why else result.why,
         )
     return table

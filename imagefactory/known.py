@@ -35,11 +35,21 @@ class _KnownLayer(BaseModel):
     unpacked: int
 
 
+class _KnownWheel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wheel: str
+    sha256: Sha256
+    record: Sha256
+    """Of its RECORD, read when the wheel was here as a whole; with it, single files can be read and checked."""
+
+
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = 1
     layers: tuple[_KnownLayer, ...] = ()
+    wheels: tuple[_KnownWheel, ...] = ()
 
 
 class KnownLayers:
@@ -47,7 +57,9 @@ class KnownLayers:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._entries = {entry.key: entry for entry in _read(path).layers}
+        file = _read(path)
+        self._entries = {entry.key: entry for entry in file.layers}
+        self._wheels = {entry.sha256: entry for entry in file.wheels}
 
     def blob(self, key: Sha256) -> Blob | None:
         """Recall what a layer comes out as."""
@@ -55,6 +67,11 @@ class KnownLayers:
         if entry is None:
             return None
         return Blob(diff_id=entry.diff_id, digest=entry.digest, size=entry.size, unpacked=entry.unpacked)
+
+    def wheel_record(self, sha256: Sha256) -> Sha256 | None:
+        """Recall the sha256 of a wheel's RECORD."""
+        entry = self._wheels.get(sha256)
+        return entry.record if entry else None
 
     def image(self, plan: Plan) -> Image | None:
         """Work out an image's digest without building it; None when a layer is not known yet."""
@@ -74,9 +91,18 @@ class KnownLayers:
                 fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
             )
 
-    def record(self, found: Mapping[Sha256, tuple[str, Blob]], still_needed: Iterable[Sha256]) -> bool:
-        """Add new layers, drop those that no plan needs any more; say whether the file changed."""
-        keep = set(still_needed) | set(found)
+    def record(
+        self,
+        found: Mapping[Sha256, tuple[str, Blob]],
+        still_needed: Iterable[Sha256],
+        wheels: Mapping[Sha256, tuple[str, Sha256]] | None = None,
+    ) -> bool:
+        """Add new layers and wheels, drop those that no plan needs any more; say whether the file changed.
+
+        `wheels` gives the name and the sha256 of RECORD of wheels, by their own sha256.
+        """
+        wheels = wheels or {}
+        keep = set(still_needed) | set(found) | set(wheels)
         entries = {key: entry for key, entry in self._entries.items() if key in keep}
         for key, (name, blob) in found.items():
             entries.setdefault(
@@ -90,11 +116,17 @@ class KnownLayers:
                     unpacked=blob.unpacked,
                 ),
             )
-        if entries == self._entries:
+        known = {sha256: entry for sha256, entry in self._wheels.items() if sha256 in keep}
+        for sha256, (file, record) in wheels.items():
+            known.setdefault(sha256, _KnownWheel(wheel=file, sha256=sha256, record=record))
+        if entries == self._entries and known == self._wheels:
             return False
-        self._entries = entries
+        self._entries, self._wheels = entries, known
         ordered = sorted(entries.values(), key=lambda entry: (entry.name, entry.key))
-        data = _File(layers=tuple(ordered)).model_dump(mode="json")
+        by_name = sorted(known.values(), key=lambda entry: (entry.wheel, entry.sha256))
+        data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
+        if not by_name:
+            del data["wheels"]
         write_text_atomically(self.path, HEADER + tomli_w.dumps(data))
         return True
 

@@ -31,6 +31,7 @@ from imagefactory.locks import (
     WheelLock,
     base_lock_path,
     kernel_lock_path,
+    licence_lock_path,
     model_lock_path,
     source_lock_path,
     tool_lock_path,
@@ -110,8 +111,9 @@ def check_locks(project: Project) -> list[Path]:
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
     expected |= _expected_toolchains(project)
-    # layers.toml records what layers come out as; it answers nothing in the matrix.
-    present = {path for path in project.locks.glob("**/*.toml") if path.name != "layers.toml"}
+    # What layers come out as, and under which licences files stand, answers nothing in the matrix.
+    records = {project.known_layers, licence_lock_path(project.locks)}
+    present = {*project.locks.glob("**/*.toml")} - records
     needed = {project.base_lock_path(cell) for cell in locked_cells(project)} | {
         model_lock_path(project.locks),
         source_lock_path(project.locks),

@@ -264,6 +264,27 @@ class ModelLock(_Lock):
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
+class LicensedFile(_Frozen):
+    """A locked file and its licence, as the package in it declares it."""
+
+    file: str
+    sha256: Hash
+    licence: str
+    """An SPDX expression; a LicenseRef where the package's words are no SPDX name."""
+    says: Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
+    """Where the package says so: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
+    notices: tuple[str, ...] = ()
+    """GNU licences that the package's notices mention, mostly for libraries that it bundles."""
+
+
+class LicenceLock(_Lock):
+    """The licence of every file that a lock names."""
+
+    header: ClassVar[str] = "The licences of all locked wheels and Debian packages, as they declare them."
+
+    files: tuple[LicensedFile, ...] = ()
+
+
 def wheel_lock_path(root: Path, vllm: str, arch: str, platform: str) -> Path:
     """Say where the wheels of a vLLM version on an arch are locked."""
     return root / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
@@ -292,6 +313,11 @@ def kernel_lock_path(root: Path) -> Path:
 def model_lock_path(root: Path) -> Path:
     """Say where model revisions are locked."""
     return root / "models.toml"
+
+
+def licence_lock_path(root: Path) -> Path:
+    """Say where the licences of locked files are recorded."""
+    return root / "licences.toml"
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -6,11 +6,10 @@ import os
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, LiteralString, Self
+from typing import Annotated, Literal, Self
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,54 +24,20 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.matrix_values import (
+    ArchList,
+    Count,
+    DebianPackage,
+    Distribution,
+    HubRepo,
+    Name,
+    Specifier,
+    VersionText,
+    unique,
+)
 from imagefactory.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
-
-
-def _specifier(text: str) -> str:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise _wrong("specifier", "{text} is not a version range", text) from None
-    return text
-
-
-def _version(text: str) -> str:
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise _wrong("specifier", "{text} is not a version", text) from None
-    return text
-
-
-def _distribution(text: str) -> str:
-    try:
-        return str(canonicalize_name(text, validate=True))
-    except InvalidName:
-        raise _wrong("distribution", "{text} is not the name of a Python package", text) from None
-
-
-def _unique(values: list[str]) -> list[str]:
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise _wrong("unique", "{text} stands twice", twice)
-    return values
-
-
-def _wrong(kind: LiteralString, message: LiteralString, text: str) -> PydanticCustomError:
-    return PydanticCustomError(kind, message, {"text": repr(text)})
-
-
-Specifier = Annotated[str, AfterValidator(_specifier)]
-VersionText = Annotated[str, AfterValidator(_version)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=60)]
-"""Names become parts of tags and paths, so they keep to what a registry accepts."""
-HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
-Distribution = Annotated[str, AfterValidator(_distribution)]
-DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
-ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class _Model(BaseModel):
@@ -92,7 +57,7 @@ class Base(_Model):
     debian: Name
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
     glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
-    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(_unique)]
+    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
 
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
@@ -116,12 +81,15 @@ class Tool(_Model):
     version: VersionText
 
 
+SmokeLevel = Literal["static", "container", "serve", "gpu"]
+
+
 class Arch(_Model):
     """A kind of machine: its GPU, its platform and what is compiled for it."""
 
     gpu: str | None = None
     capability: VersionText | None = None
-    platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(_unique)]
+    platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(unique)]
     base: str
     torch_cuda_arch_list: ArchList | None = None
     flashinfer_cuda_arch_list: ArchList | None = None
@@ -136,6 +104,10 @@ class Arch(_Model):
     """Requirements beyond vLLM's own."""
     without: list[Distribution] = []
     """Requirements of vLLM that are left out on this arch."""
+    smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
+        "static", "container", "serve",
+    ]  # fmt: skip
+    """The smoke tests that an image has to pass before it gets a tag."""
 
 
 class VllmVersion(_Model):
@@ -259,7 +231,7 @@ class ServedModel(_Model):
 class Conflict(_Model):
     """Two wheels that own the same paths, and which of them keeps them."""
 
-    between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(_unique)]
+    between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(unique)]
     wins: Distribution
     reason: Annotated[str, Field(min_length=10)]
 

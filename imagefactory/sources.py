@@ -8,9 +8,12 @@ from functools import cached_property, partial
 import requests
 
 from imagefactory.cells import Cell, arch_of
+from imagefactory.content import Sha256
 from imagefactory.downloads import Downloader, Wanted, fetch
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
+from imagefactory.excerpts import take_excerpts
+from imagefactory.known import KnownLayers
 from imagefactory.layers.records import read_blob_record
 from imagefactory.locks import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.mods.preflight import refuse_unfit_mods
@@ -18,7 +21,7 @@ from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
-from imagefactory.resolve.index import IndexConfig, Indexes, reachable
+from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.wheelhouse.locate import compiled_locations
 
@@ -54,11 +57,33 @@ class Sources:
                 found.append(self._own_file(item))
         return found
 
+    def wheel(self, wheel: LockedWheel) -> Wanted:
+        """Say where to look for a locked wheel."""
+        return self._wheel(wheel)
+
+    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        """Say where to look for a locked Debian package."""
+        return self._deb(lock, deb)
+
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
             self._fetch_compiled(cell)
             refuse_unfit_mods(self.project, cell, self._indexes)
+
+    def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
+        """Read what mods change out of wheels that nothing else needs, instead of downloading those."""
+        if any(layer.kind == "mod" for layer in missing):
+            known = KnownLayers(self.project.known_layers)
+            take_excerpts(missing, known, self.project.store, self._offers_of, say)
+
+    def _offers_of(self, sha256: Sha256) -> list[WheelLocation]:
+        wheel = self._wheels[sha256]
+        return [
+            offer
+            for offer in self._indexes.files(wheel.name)
+            if offer.file == wheel.file and offer.sha256 in (None, sha256)
+        ]
 
     def _fetch_compiled(self, cell: Cell) -> None:
         """Bring the compiled wheels of a cell: mods read from them, and no index has them."""
@@ -129,8 +154,8 @@ class Sources:
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
         return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
 
-    def tool(self, wheel: LockedSource | LockedWheel) -> Wanted:
-        """Say where to look for a program that the factory itself runs, or for a wheel of an image that it runs."""
+    def tool(self, wheel: LockedSource) -> Wanted:
+        """Say where to look for a program that the factory itself runs."""
         return self._wheel(wheel)
 
     def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:

@@ -55,6 +55,15 @@ class Store:
         """Say where small facts read from a file (its zip directory, its architectures) are kept."""
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
 
+    def excerpt(self, key: Sha256, sha256: Sha256) -> Path:
+        """Say where the part of a file is, or would be, that a layer needs of it."""
+        return self.root / "excerpts" / key[:2] / f"{key}-{sha256}"
+
+    def input(self, key: Sha256, sha256: Sha256) -> Path:
+        """Say where a layer finds one of its inputs: the whole file, or the part that it needs."""
+        whole, part = self.download(sha256), self.excerpt(key, sha256)
+        return part if part.exists() and not whole.exists() else whole
+
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Lend a folder for work in progress, on the disk of the store; afterwards it is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, kernels, matrix, mods, repository, wheels
+from tasks import ci, images, kernels, matrix, mods, registry, repository, smoke, supply, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -20,7 +20,18 @@ namespace = Collection(
     images.explain,
     kernels.compile_,
     kernels.audit,
+    smoke.smoke,
+    supply.licences,
+    supply.sbom,
+    supply.attest,
     images.clean,
+    registry.push,
+    registry.promote,
+    registry.publish,
+    registry.rollback,
+    registry.history,
+    registry.catalog,
+    registry.prune,
     repository.doctor,
     repository.schemas,
     repository.docs,
@@ -28,3 +39,25 @@ namespace = Collection(
 )
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
 namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
+namespace.add_collection(Collection("keys", supply.new))
+namespace.add_collection(
+    Collection(
+        "ci",
+        ci.plan,
+        ci.push,
+        ci.smoke,
+        ci.promote,
+        ci.record,
+        ci.summary,
+        ci.status,
+        ci.changes,
+        ci.check_mods,
+        ci.report_mods,
+        ci.take_locks,
+        ci.adopt,
+        ci.refresh,
+        ci.propose,
+        ci.release,
+        ci.room,
+    )
+)

@@ -157,11 +157,26 @@ def export(context: Context, file: str, target: list[str]) -> None:
 
 
 @command(
-    iterable=["target"],
-    help={"target": TARGET, "digest": "compare with this digest instead of the built image"},
+    iterable=["target", "key"],
+    help={
+        "target": TARGET,
+        "digest": "compare with this digest instead of the built image",
+        "image": "check a published image (NAME:TAG or NAME@DIGEST): its signature, provenance, SBOM and layers",
+        "key": "with --image: a public key that may have signed it (default: keys/*.pub); may be given several times",
+        "layers": "with --image: download the layers and hash every byte",
+        "rebuild": "with --image: also rebuild it from the lock and compare, bit for bit (implies --layers)",
+    },
 )
-def verify(context: Context, target: list[str], digest: str = "") -> None:
-    """Rebuild from the lock with an empty layer cache and compare, bit for bit."""
+def verify(
+    context: Context,
+    target: list[str],
+    key: list[str],
+    digest: str = "",
+    image: str = "",
+    layers: bool = False,
+    rebuild: bool = False,
+) -> None:
+    """Rebuild from the lock with an empty layer cache and compare, bit for bit; or check a published image."""
     from imagefactory import console
     from imagefactory.display import watching
     from imagefactory.project import Project
@@ -169,11 +184,40 @@ def verify(context: Context, target: list[str], digest: str = "") -> None:
     from imagefactory.verify import verify
 
     project = Project(ROOT)
+    if image:
+        for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
+            if rebuild:
+                with watching(console.err) as watch:
+                    verify(project, cell, watch, console.err.print, digest=found)
+                console.err.print(f"{cell}: a rebuild gives the same bits")
+            print(found)
+        return
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
         with watching(console.err) as watch:
             verified = verify(project, cell, watch, console.err.print, digest=digest or None)
         console.err.print(f"{cell}: verified")
         print(verified)
+
+
+def _check_published(
+    project: Any, image: str, keys: list[str], *, layers: bool, rebuild: bool
+) -> list[tuple[Any, str]]:
+    """Check a published image and show what was found; give the cells to rebuild, with their digests."""
+    from imagefactory import console
+    from imagefactory.registry.client import Repository
+    from imagefactory.supply.check import check_image, require_plan
+    from imagefactory.supply.display import checked_lines
+    from imagefactory.supply.findings import refuse_failing
+    from imagefactory.supply.signing import find_trust
+
+    with Repository.open(image) as repository:
+        trust = find_trust(project, keys)
+        checked = check_image(project, repository, trust, console.err.print, every_byte=layers)
+    for one in checked:
+        console.err.print(checked_lines(one), soft_wrap=True)
+    for one in checked:
+        refuse_failing(one.reference, one.findings)
+    return [(require_plan(one).cell if rebuild else None, one.digest) for one in checked]
 
 
 @command(

@@ -55,11 +55,13 @@ def lock(
     from imagefactory import console
     from imagefactory.locking import check_locks, locked_cells, make_locks
     from imagefactory.project import Project
+    from imagefactory.supply.licence_record import check_licences, update_licences
     from imagefactory.targets import select
 
     project = Project(ROOT)
     if check:
         console.err.print(f"{len(check_locks(project))} locks agree with matrix.yaml")
+        check_licences(project)
         return
     if toolchain:
         from imagefactory.compile.locking import make_toolchain_locks
@@ -77,6 +79,9 @@ def lock(
     for result in results:
         state = "written" if result.changed else "unchanged"
         console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
+    # A project reads its locks once; these may be new.
+    path, changed = update_licences(Project(ROOT), console.err.print)
+    console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
 
 
 @command(

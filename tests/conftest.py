@@ -23,7 +23,11 @@ pytest_plugins = (
     "tests.fixtures.servers",
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
+    "tests.fixtures.publishing",
+    "tests.fixtures.nights",
+    "tests.fixtures.fake_github",
     "tests.fixtures.cuda",
+    "tests.fixtures.published",
 )
 
 UNIT = Path(__file__).parent / "unit"

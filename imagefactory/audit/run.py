@@ -52,7 +52,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
             )
         arch = arch or cell.arch
         libraries = _of_cell(project, cell)
-    return _judged(project, libraries, arch or project.matrix.defaults.arch)
+    return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
 
 
 def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
@@ -65,7 +65,7 @@ def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
             why="Only releases of the matrix are.",
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
-    return _judged(project, _of_wheel(project, locked), arch)
+    return judge_libraries(project, _of_wheel(project, locked), arch)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
@@ -106,7 +106,8 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
     return f"It is recorded as {recorded.file}."
 
 
-def _judged(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+    """Judge libraries by an arch's policy; those without GPU code are left out."""
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(

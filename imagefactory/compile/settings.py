@@ -10,15 +10,8 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix import (
-    Base,
-    DebianPackage,
-    Distribution,
-    HubRepo,
-    Name,
-    Specifier,
-    VllmVersion,
-)
+from imagefactory.matrix import Base, VllmVersion
+from imagefactory.matrix_values import DebianPackage, Distribution, HubRepo, Name, Specifier
 from imagefactory.yamlfile import read_yaml
 
 FILE = "compile.yaml"

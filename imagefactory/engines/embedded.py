@@ -109,7 +109,7 @@ class _Construction:
         for job in self.jobs.values():
             self.sizes[job.layer.key] = 0
             for item in wanted(job.layer):
-                if not store.download(item.sha256).exists():
+                if not store.input(job.layer.key, item.sha256).exists():
                     job.missing.add(item.sha256)
                     self.files[item.sha256] = item
                     self.waiting.setdefault(item.sha256, []).append(job)
@@ -256,7 +256,7 @@ def _build(layer: Layer, root: Path) -> Blob:
         with FileLock(record.with_suffix(".lock")):
             blob = read_blob_record(layer.key, store)
             if blob is None:
-                files = {item.sha256: store.download(item.sha256) for item in layer.inputs}
+                files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
                 store.mark_used(*files.values())
                 blob = build_layer(layer, files, store, lambda done: _reports.put((layer.key, done)))
     return blob

@@ -19,6 +19,7 @@ _RUNTIME = (
     "errors/matrix.py",
     "errors/mods.py",
     "matrix.py",
+    "matrix_values.py",
     "mods/__init__.py",
     "mods/apply.py",
     "mods/diffs.py",

@@ -21,7 +21,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from imagefactory.content import Sha256, checksum
-from imagefactory.matrix import Condition, Distribution, HubRepo, Name, Specifier, VersionText
+from imagefactory.matrix import Condition
+from imagefactory.matrix_values import Distribution, HubRepo, Name, Specifier, VersionText
 from imagefactory.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"

@@ -56,7 +56,7 @@ def forget(factory: SmallFactory, choice: random.Random) -> None:
 
 def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> int:
     """Kill a build that runs in a child of this process; say how often it was still at work."""
-    choice = random.Random(seed)  # noqa: S311 - not a secret
+    choice = random.Random(seed)
     [built] = factory.build()
     forget(factory, choice)
     started = time.monotonic()
@@ -80,7 +80,7 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> int:
 
 
 def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
-    seed = random.randrange(10**6)  # noqa: S311 - another one each time; it is shown when something fails
+    seed = random.randrange(10**6)
     environment = {**os.environ, **SmallFactory(tmp_path).environment()}
     command = [
         sys.executable,
@@ -99,8 +99,8 @@ def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
 
 def test_a_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path, big=1)
-    seed = random.randrange(10**6)  # noqa: S311 - see above
-    choice = random.Random(seed)  # noqa: S311
+    seed = random.randrange(10**6)
+    choice = random.Random(seed)
     command = factory.command("build", "--target", "tiny")
     options = {
         "env": factory.environment(),

@@ -61,13 +61,14 @@ class Machine:
         self.small = SmallFactory(folder)
         self.store = Store(self.small.cache)
         self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
-        self._edit('{release: "1.0"}', '{release: "1.0", compile: required}')
+        self.edit('{release: "1.0"}', '{release: "1.0", compile: required}')
         if chip:
-            self._edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
+            self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
             self._bring_cuobjdump()
         self._answer_the_matrix()
 
-    def _edit(self, old: str, new: str) -> None:
+    def edit(self, old: str, new: str) -> None:
+        """Change something in the matrix."""
         matrix = self.small.root / "matrix.yaml"
         text = matrix.read_text("utf-8")
         assert old in text
@@ -255,6 +256,21 @@ def test_pulling_brings_what_the_locks_name(compiler: Machine, builder: Machine,
     assert (row["key"], row["here"], row["shared"], row["locked"]) == (kept.key, True, True, True)
     assert row["inputs"]["sources"] == {"vllm": "a" * 40}
     assert "present" in builder.invoke("wheels.pull").stderr
+
+
+def test_a_wheel_that_is_named_or_locked_is_fetched_though_another_one_is_here(
+    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
+) -> None:
+    compiler.run("wheels.push")
+    other = compiled_wheel(tmp_path, "amd64", answer=43)
+    keep(builder.store, replace(INPUTS, flags=("-O1",)), other)
+    builder.run("lock", "--target", "tiny", "--wheel", kept.key[:8])
+    assert builder.lock().wheels[0].compiled == kept.key
+    builder.forget()
+    keep(builder.store, replace(INPUTS, flags=("-O1",)), other)
+    builder.edit('glibc: "2.36"', 'glibc: "2.37"')
+    builder.run("lock", "--target", "tiny")
+    assert builder.lock().wheels[0].compiled == kept.key
 
 
 def test_another_result_of_the_same_compile_never_replaces_the_first(

@@ -87,7 +87,7 @@ def test_the_order_of_inputs_does_not_matter(tmp_path: Path, seed: int) -> None:
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     for layer in golden_layers(tmp_path):
         inputs = list(layer.inputs)
-        random.Random(seed).shuffle(inputs)  # noqa: S311 - not a secret
+        random.Random(seed).shuffle(inputs)
         shuffled = layer.model_copy(update={"inputs": tuple(inputs)})
         assert build_one(shuffled, tmp_path, Store(tmp_path / "out")).digest == GOLDEN[f"{layer.kind} blob"]
 

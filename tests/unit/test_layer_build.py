@@ -22,7 +22,7 @@ from tests.fixtures.wheels import WheelFactory
 from tests.unit.test_layer_wheels import lie
 
 SITE = "opt/venv/lib/python3.11/site-packages"
-LARGE = random.Random(7).randbytes(80_000)  # noqa: S311 - not a secret
+LARGE = random.Random(7).randbytes(80_000)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
 SITE = "opt/venv/lib/python3.11/site-packages"
-LARGE = random.Random(7).randbytes(80_000)  # noqa: S311 - not a secret
+LARGE = random.Random(7).randbytes(80_000)
 
 
 def entries_of(wheel: Path, **options: object) -> dict[str, Entry]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import docker
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound
 from packaging.version import Version
 
+from imagefactory.engines.docker.streams import ChunkStream
 from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.oci.layout import Layout, archive
@@ -90,6 +93,12 @@ def image_id(name: str) -> str | None:
     return found
 
 
+def remove_name(name: str) -> None:
+    """Take a name away; an image without names and containers goes with it."""
+    with _talking("docker rmi", "The Docker daemon does not answer."), _client() as client:
+        client.images.remove(name, noprune=False)
+
+
 def save(name: str) -> Iterator[bytes]:
     """Stream an image out of the daemon."""
     if image_id(name) is None:
@@ -101,6 +110,53 @@ def save(name: str) -> Iterator[bytes]:
         )
     with _talking("docker save", "The Docker daemon does not give the image out."), _client() as client:
         yield from client.api.get_image(name)
+
+
+def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Give files of an image one after the other, from a container that is made for it and never started."""
+    with _talking("docker cp", "The Docker daemon does not give files out."), _client() as client:
+        container = client.containers.create(name, command=["true"])
+        try:
+            for path in paths:
+                chunks, _ = container.get_archive(f"/{path}")
+                with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+                    content = archive.extractfile(archive.next() or tarfile.TarInfo())
+                    if content is not None:
+                        yield path, content
+        finally:
+            container.remove(force=True)
+
+
+def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Pull an image; say what the daemon knows of it, with the digests that it was pulled by (`RepoDigests`)."""
+    with _talking("docker pull", f"{reference} cannot be pulled."), _client() as client:
+        for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
+            if "error" in answer:
+                raise EngineError(
+                    f"{reference} cannot be pulled.",
+                    where=reference,
+                    why=str(answer["error"]),
+                    fix="Check the name and the network; for a private registry, run `docker login` first.",
+                )
+        found: Mapping[str, Any] = client.images.get(reference).attrs
+    return found
+
+
+def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Ask the registry, through the daemon, what a name stands for: digest and media type."""
+    with _talking("docker pull", f"{reference} is not to be had."), _client() as client:
+        found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
+    return found
+
+
+def inspect(name: str) -> Mapping[str, Any] | None:
+    """Say what the daemon knows of an image, if it has it."""
+    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
+        try:
+            found: Mapping[str, Any] = client.images.get(name).attrs
+        except ImageNotFound:
+            return None
+    return found
 
 
 @contextmanager

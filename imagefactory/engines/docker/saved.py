@@ -13,6 +13,7 @@ from isal import igzip
 
 from imagefactory.compare import Opened
 from imagefactory.engines.docker.daemon import save
+from imagefactory.engines.docker.streams import ChunkStream
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.gzip import INFLATE_ERROR
 from imagefactory.oci.listing import Listed, read_stream
@@ -34,7 +35,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
     layers: dict[str, list[Listed]] = {}
     links: dict[str, str] = {}
     try:
-        with tarfile.open(fileobj=_Stream(chunks), mode="r|") as archive:
+        with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
             for member in archive:
                 if member.issym():  # one layer that occurs twice
                     links[member.name] = posixpath.normpath(
@@ -65,28 +66,3 @@ def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict
         layers[name] = list(read_stream(igzip.open(buffered, "rb")))  # type: ignore[no-untyped-call]
     elif name.endswith("layer.tar") or name.startswith("blobs/"):
         layers[name] = list(read_stream(buffered))
-
-
-class _Stream(io.RawIOBase):
-    """Chunks as a file that is read once."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Give exactly as much as is asked for, or what is left."""
-        parts: list[bytes] = []
-        while size != 0:
-            if not self._left:
-                self._left = memoryview(next(self._chunks, b""))
-                if not self._left:
-                    break
-            taken = self._left[:size] if size > 0 else self._left
-            self._left = self._left[len(taken) :]
-            parts.append(bytes(taken))
-            size -= len(taken) if size > 0 else 0
-        return b"".join(parts)

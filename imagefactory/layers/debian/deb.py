@@ -110,6 +110,30 @@ def open_deb(locked: Package, file: Path, scratch: Path) -> Deb:
 
 
 @contextmanager
+def data_files(file: Path) -> Iterator[Iterator[tuple[str, str, Callable[[], bytes] | None]]]:
+    """Go through what a package would unpack: path, where a link points, and how to read a plain file."""
+    with file.open("rb") as archive:
+        members = dict(_members(archive))
+        with _opened(archive, members, "data") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            yield ((_path(member), member.linkname, _reader(tar, member)) for member in tar)
+
+
+def _path(member: tarfile.TarInfo) -> str:
+    return member.name.removeprefix("./").rstrip("/")
+
+
+def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], bytes] | None:
+    if not member.isreg():
+        return None
+
+    def read() -> bytes:
+        content = tar.extractfile(member)
+        return b"" if content is None else content.read()
+
+    return read
+
+
+@contextmanager
 def reading(locked: Package) -> Iterator[None]:
     """Turn what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:

@@ -1,0 +1,216 @@
+"""The catalog: every image that was published, and every time that tags were moved.
+
+It lies in the registry itself, as `catalog.json` under the tag `catalog`. It is the truth about moving tags: they are
+set to what its newest event says, so whoever is interrupted can be followed by anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from imagefactory.cells import Cell
+from imagefactory.content import Digest, Sha256
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.locks import Kernels
+
+CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
+_DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Part(_Value):
+    """One layer of an image: what it is, and what tells it from others of that name."""
+
+    key: str
+    """The beginning of the layer's key."""
+    version: str = ""
+    """Of the package, where a layer is one package."""
+
+
+class Published(_Value):
+    """An image that passed everything, described well enough to be found and compared."""
+
+    digest: Digest = Field(pattern=_DIGEST)
+    model: str
+    vllm: str
+    arch: str
+    platform: str
+    plan_key: Sha256
+    tag: str
+    """The one that never moves."""
+    kernels: Kernels
+    mods: tuple[str, ...]
+    size: int
+    """Bytes to pull, without what is there already."""
+    made_of: dict[str, Part]
+    """Layer -> what is in it; two images differ where these do."""
+    smoke: dict[str, str]
+    """Level -> how it ended."""
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that this is an image of."""
+        return Cell(self.model, self.vllm, self.arch, self.platform)
+
+
+class Pointer(_Value):
+    """What a moving tag was set to: an image, or an index of one image for each platform."""
+
+    digest: Digest = Field(pattern=_DIGEST)
+    images: dict[str, Digest]
+    """Platform -> image."""
+
+
+class Event(_Value):
+    """One change of tags."""
+
+    id: str
+    """Tells this event from every other one, also when it is written again."""
+    kind: Literal["promote", "rollback"]
+    time: AwareDatetime
+    image: Digest = Field(pattern=_DIGEST)
+    named: tuple[str, ...] = ()
+    """Tags that never move again."""
+    moved: dict[str, Pointer]
+    left: Digest | None = None
+    """The image that a rollback took users off."""
+
+
+class Catalog(_Value):
+    """Everything that was published, oldest first."""
+
+    format: Literal[1] = 1
+    images: tuple[Published, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    def image(self, digest: str) -> Published | None:
+        """Find an image by its digest."""
+        return next((image for image in self.images if image.digest == digest), None)
+
+    def owner_of(self, tag: str) -> Digest | None:
+        """Say which image a tag that never moves was given to."""
+        return next((event.image for event in self.events if tag in event.named), None)
+
+    def pointer(self, tag: str) -> Pointer | None:
+        """Say where a moving tag belongs."""
+        return next((event.moved[tag] for event in reversed(self.events) if tag in event.moved), None)
+
+    def moving_tags(self) -> set[str]:
+        """List every tag that ever moved."""
+        return {tag for event in self.events for tag in event.moved}
+
+    def promotions(self, tags: Iterable[str], platform: str) -> list[Event]:
+        """List the promotions that moved any of these tags for a platform, oldest first."""
+        wanted = set(tags)
+        return [
+            event
+            for event in self.events
+            if event.kind == "promote" and wanted & set(event.moved) and self._platform(event) == platform
+        ]
+
+    def tags_of(self, digest: Digest) -> set[str]:
+        """List the moving tags that an image was promoted to: those, and no others, may name it again."""
+        return {
+            tag
+            for event in self.events
+            if event.kind == "promote" and event.image == digest
+            for tag, pointer in event.moved.items()
+            if digest in pointer.images.values()
+        }
+
+    def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
+        """Find the rollback that took users of these tags off an image, if that was the last thing that happened."""
+        wanted = set(tags)
+        last = next((event for event in reversed(self.events) if wanted & set(event.moved)), None)
+        return last if last is not None and last.kind == "rollback" and last.left == digest else None
+
+    def current(self, tags: Iterable[str], platform: str) -> Published | None:
+        """Say which image users of these tags get; the first tag that has one decides."""
+        for tag in tags:
+            pointer = self.pointer(tag)
+            digest = pointer.images.get(platform) if pointer else None
+            if digest is not None:
+                return self.image(digest)
+        return None
+
+    def with_event(self, event: Event, *images: Published) -> Catalog:
+        """Add an event, and the images that it is the first to speak of."""
+        known = {image.digest for image in self.images}
+        new = tuple(image for image in images if image.digest not in known)
+        # Two clocks may disagree; the order of the list is what counts, and times do not contradict it.
+        if self.events and event.time < self.events[-1].time:
+            event = event.model_copy(update={"time": self.events[-1].time})
+        return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
+
+    def without(self, digests: Iterable[str]) -> Catalog:
+        """Forget images, and the events that speak of nothing else."""
+        gone = set(digests)
+        return self.model_copy(
+            update={
+                "images": tuple(image for image in self.images if image.digest not in gone),
+                "events": tuple(event for event in self.events if event.image not in gone),
+            }
+        )
+
+    def since(self, earlier: Catalog) -> tuple[Event, ...]:
+        """List the events that an earlier catalog did not have."""
+        known = {event.id for event in earlier.events}
+        return tuple(event for event in self.events if event.id not in known)
+
+    def has_event(self, identity: str) -> bool:
+        """Say whether an event is on record."""
+        return any(event.id == identity for event in self.events)
+
+    def without_events(self, identities: Collection[str]) -> Catalog:
+        """Take events back that are to be written anew."""
+        kept = tuple(event for event in self.events if event.id not in identities)
+        return self.model_copy(update={"events": kept})
+
+    def to_json(self) -> bytes:
+        """Write the catalog."""
+        return self.model_dump_json(indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Read a catalog."""
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the document"
+            raise CatalogError(
+                "The catalog cannot be read.",
+                where=where,
+                why=f"{place}: {first['msg']}.",
+                fix="If a newer factory wrote it, update this checkout; otherwise restore the tag `catalog` to the "
+                "manifest that its annotation `imagefactory.previous` names.",
+            ) from None
+
+    def _platform(self, event: Event) -> str | None:
+        image = self.image(event.image)
+        return image.platform if image else None
+
+
+def pointed_at(
+    image: Published, current: Pointer | None, known: Mapping[Digest, Published], platforms: Iterable[str]
+) -> dict[str, Digest]:
+    """Say which image each platform gets once a tag is set to an image: the others keep theirs."""
+    others = {
+        platform: digest
+        for platform, digest in (current.images.items() if current else ())
+        # An image that was forgotten since, or a platform that the arch has no more, is not carried on.
+        if digest in known and platform in set(platforms)
+    }
+    return dict(sorted((others | {image.platform: image.digest}).items()))
+
+
+def now() -> datetime:
+    """Tell the time."""
+    return datetime.now(UTC)

@@ -1,0 +1,126 @@
+"""GHCR's own way to list and delete what it keeps; it does not take DELETE as registries do.
+
+https://docs.github.com/en/rest/packages/packages. Deleting a version deletes its tags, and nothing that it names.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import requests
+
+from imagefactory.content import Digest
+from imagefactory.errors.registry import AccessDeniedError, RegistryError, RegistryUnreachableError
+from imagefactory.registry.credentials import find_credentials
+from imagefactory.registry.reference import Reference, is_digest
+
+GHCR: Final = "ghcr.io"
+_PAGE = 100
+_TIMEOUT = (10, 60)
+
+
+class GitHubPackages:
+    """The versions of one package of the container registry."""
+
+    def __init__(self, reference: Reference, token: str, api: str) -> None:
+        owner, _, package = reference.repository.partition("/")
+        self._reference = reference
+        self._folders = [
+            f"{api.rstrip('/')}/{kind}/{owner}/packages/container/{quote(package, safe='')}/versions"
+            for kind in ("orgs", "users")
+        ]
+        self._session = requests.Session()
+        self._session.headers.update(
+            {
+                "Authorization": f"Bearer {token}",
+                "Accept": "application/vnd.github+json",
+                "X-GitHub-Api-Version": "2022-11-28",
+            }
+        )
+        self._versions: dict[Digest, tuple[int, datetime]] | None = None
+
+    @classmethod
+    def of(cls, reference: Reference) -> Self | None:
+        """Find the package behind a repository; None for every other registry."""
+        if reference.registry != GHCR:
+            return None
+        found = find_credentials(reference.registry, reference.repository)
+        if found is None:
+            raise AccessDeniedError(
+                "GitHub tells nobody in particular what a package holds.",
+                where=reference.name,
+                why="There are no credentials for ghcr.io.",
+                fix="Set GITHUB_TOKEN, or run `docker login ghcr.io` with a token that may delete packages.",
+            )
+        return cls(reference, found.secret, os.environ.get("GITHUB_API_URL") or "https://api.github.com")
+
+    def versions(self) -> dict[Digest, datetime]:
+        """List every manifest that is kept, tagged or not, with the time that it came."""
+        return {digest: created for digest, (_, created) in self._listed().items()}
+
+    def delete(self, digest: Digest) -> bool:
+        """Delete a manifest; say whether it was there."""
+        listed = self._listed()
+        if digest not in listed:
+            return False
+        answer = self._ask("DELETE", f"{self._folders[0]}/{listed[digest][0]}")
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            return False
+        if not answer.ok:
+            raise self._failure(answer, "delete a version")
+        return True
+
+    def _listed(self) -> dict[Digest, tuple[int, datetime]]:
+        if self._versions is None:
+            rows = self._rows()
+            self._versions = {
+                Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
+                for row in rows
+                if is_digest(str(row.get("name")))
+            }
+        return self._versions
+
+    def _rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        page = 1
+        while True:
+            answer = self._ask("GET", f"{self._folders[0]}?per_page={_PAGE}&page={page}")
+            if answer.status_code == HTTPStatus.NOT_FOUND and len(self._folders) > 1:
+                self._folders.pop(0)  # the owner is a person, not an organisation
+                continue
+            if not answer.ok:
+                raise self._failure(answer, "list its versions")
+            rows = answer.json()
+            found += rows
+            if len(rows) < _PAGE:
+                return found
+            page += 1
+
+    def _ask(self, method: str, url: str) -> requests.Response:
+        try:
+            return self._session.request(method, url, timeout=_TIMEOUT)
+        except requests.RequestException as error:
+            raise RegistryUnreachableError(
+                "GitHub's interface for packages does not answer.",
+                where=url,
+                why=f"{type(error).__name__}.",
+                fix="Check the network and run the command again; GITHUB_API_URL names another address.",
+            ) from None
+
+    def _failure(self, answer: requests.Response, doing: str) -> AccessDeniedError | RegistryError:
+        denied = answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+        try:
+            said = str(answer.json().get("message", ""))
+        except (ValueError, AttributeError):
+            said = ""
+        return (AccessDeniedError if denied else RegistryError)(
+            f"GitHub does not {doing} of {self._reference.name}.",
+            where=self._reference.name,
+            why=f"It answered {answer.status_code}: {said or answer.reason}.",
+            fix="Use a token that may read and delete packages (`read:packages`, `delete:packages`), or give the "
+            "workflow's repository the admin role on the package. A version with over 5000 downloads stays.",
+        )

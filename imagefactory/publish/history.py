@@ -1,0 +1,129 @@
+"""What was published of a target: when, what is in it, what changed, and which tags name it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from imagefactory.cells import Cell
+from imagefactory.content import Digest
+from imagefactory.errors.publishing import NeverPublishedError
+from imagefactory.project import Project
+from imagefactory.publish.catalog import Catalog, Event, Part, Published
+from imagefactory.publish.claim import read_catalog
+from imagefactory.publish.tags import moving_tags
+from imagefactory.registry.client import Repository
+
+
+@dataclass(frozen=True)
+class Line:
+    """One change of what users of a target get."""
+
+    time: datetime
+    kind: Literal["promote", "rollback"]
+    image: Published
+    moved: tuple[str, ...]
+    """Moving tags that were set to it then."""
+    named: tuple[str, ...]
+    """Tags that name it for ever."""
+    now: tuple[str, ...]
+    """Moving tags that name it today."""
+    changed: tuple[str, ...]
+    """What is different from the image that users had before."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What was published of a cell, and the tags that are not where they belong."""
+
+    lines: list[Line]
+    astray: list[str]
+
+
+def read_history(project: Project, repository: Repository, cell: Cell) -> History:
+    """Read the history of a cell, and look where its tags really are."""
+    tags = moving_tags(project.matrix, cell)
+    catalog = read_catalog(repository).catalog
+    lines = history(catalog, tags, cell.platform)
+    if not lines:
+        raise NeverPublishedError(
+            f"{cell} was never published.",
+            where=repository.reference.name,
+            why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
+            fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
+        )
+    return History(lines, astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags}))
+
+
+def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
+    """List what the owners of these tags were given, oldest first."""
+    lines: list[Line] = []
+    before: Published | None = None
+    for event in catalog.events:
+        image = catalog.image(event.image)
+        if image is None or image.platform != platform or not set(tags) & set(event.moved):
+            continue
+        lines.append(
+            Line(
+                time=event.time,
+                kind=event.kind,
+                image=image,
+                moved=tuple(event.moved),
+                named=event.named,
+                now=_names_today(catalog, image, event),
+                changed=changes(before, image),
+            )
+        )
+        before = image
+    return lines
+
+
+def _names_today(catalog: Catalog, image: Published, event: Event) -> tuple[str, ...]:
+    pointers = {tag: catalog.pointer(tag) for tag in event.moved}
+    return tuple(
+        tag
+        for tag, pointer in pointers.items()
+        if pointer is not None and pointer.images.get(image.platform) == image.digest
+    )
+
+
+def changes(before: Published | None, image: Published) -> tuple[str, ...]:
+    """Say how an image differs from another one, in a few words for each difference."""
+    if before is None:
+        return ("first",)
+    if before.digest == image.digest:
+        return ("the same image",)
+    found: list[str] = []
+    if before.vllm != image.vllm:
+        found.append(f"vLLM {before.vllm} → {image.vllm}")
+    found += [f"mod {name} added" for name in image.mods if name not in before.mods]
+    found += [f"mod {name} gone" for name in before.mods if name not in image.mods]
+    for layer in sorted(before.made_of.keys() | image.made_of.keys()):
+        old, new = before.made_of.get(layer), image.made_of.get(layer)
+        said = _change(layer, old, new)
+        if said and not (layer.startswith("mod ") and (old is None or new is None)):
+            found.append(said)
+    return tuple(found) or ("configuration",)
+
+
+def _change(layer: str, old: Part | None, new: Part | None) -> str:
+    name = layer.removeprefix("wheel ")
+    if old is None or new is None:
+        return f"{name} {'gone' if new is None else 'added'}"
+    if old == new:
+        return ""
+    if old.version != new.version:
+        return f"{name} {old.version} → {new.version}"
+    return f"{name} changed"
+
+
+def astray(catalog: Catalog, tags: Sequence[str], found: dict[str, Digest | None]) -> list[str]:
+    """List tags that are not where the catalog has them: a promotion was interrupted, or somebody moved them."""
+    wrong: list[str] = []
+    for tag in tags:
+        pointer = catalog.pointer(tag)
+        if pointer is not None and found.get(tag) != pointer.digest:
+            wrong.append(tag)
+    return wrong

@@ -1,0 +1,58 @@
+"""What there is to pull today: every moving tag with the image behind it, for people and for web pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from imagefactory.publish.catalog import Catalog, Published
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One tag on one platform."""
+
+    tag: str
+    image: Published
+    since: datetime
+    """When the tag was set to this image."""
+
+
+def offers(catalog: Catalog) -> list[Offer]:
+    """List what moving tags name, in the order of the tags."""
+    found: list[Offer] = []
+    for tag in sorted(catalog.moving_tags()):
+        pointer = catalog.pointer(tag)
+        for platform, digest in pointer.images.items() if pointer else ():
+            image = catalog.image(digest)
+            if image is not None:
+                found.append(Offer(tag, image, _since(catalog, tag, platform)))
+    return found
+
+
+def _since(catalog: Catalog, tag: str, platform: str) -> datetime:
+    """Find the event that brought a tag's present image for a platform."""
+    moves = [event for event in catalog.events if tag in event.moved]
+    present = moves[-1].moved[tag].images[platform]
+    since = moves[-1].time
+    for event in reversed(moves):
+        if event.moved[tag].images.get(platform) != present:
+            break
+        since = event.time
+    return since
+
+
+def markdown(repository: str, found: Iterable[Offer]) -> str:
+    """Write the list as a table for a web page."""
+    rows = [
+        "| tag | platform | vLLM | mods | since | to pull | digest |",
+        "|---|---|---|---|---|---:|---|",
+    ]
+    rows += [
+        f"| `{repository}:{offer.tag}` | {offer.image.platform} | {offer.image.vllm} "
+        f"| {', '.join(offer.image.mods) or 'none'} | {offer.since:%Y-%m-%d} | {offer.image.size / 1e9:.2f} GB "
+        f"| `{offer.image.digest}` |"
+        for offer in found
+    ]
+    return "\n".join(rows)

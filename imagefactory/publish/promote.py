@@ -1,0 +1,225 @@
+"""Promoting: an image that passed everything gets its tags.
+
+The order of writes is what makes a crash harmless. First the catalog says what is about to happen; then the tag that
+never moves, then the moving ones, the most particular first. Each is one write of a manifest whose content is in the
+registry, complete and tested. Whoever runs the same promotion again finishes it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from imagefactory.cells import Cell
+from imagefactory.content import Digest, sha256_of
+from imagefactory.errors import FactoryError
+from imagefactory.errors.publishing import NotPromotableError, PromotionLostError, TagTakenError
+from imagefactory.matrix import Matrix
+from imagefactory.oci.image import INDEX_TYPE
+from imagefactory.plan import make_plan
+from imagefactory.project import Project
+from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
+from imagefactory.publish.claim import Snapshot, read_catalog, write_catalog
+from imagefactory.publish.gate import Candidate, candidate
+from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
+from imagefactory.registry.client import Manifest, Repository
+from imagefactory.registry.descriptor import Descriptor
+from imagefactory.registry.images import index_document
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """An image that has its tags now."""
+
+    image: Published
+    named: tuple[str, ...]
+    moved: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What became of the targets: those that have their tags, and why others have not."""
+
+    promoted: list[Promoted]
+    refused: list[FactoryError]
+
+
+def promote(
+    project: Project,
+    repository: Repository,
+    cells: Sequence[Cell],
+    *,
+    nightly: bool = False,
+    again: bool = False,
+    moment: datetime | None = None,
+) -> Promotion:
+    """Give the images of cells their tags. One that may not have them does not keep the others from theirs."""
+    refuse_ambiguous(project.matrix)
+    moment = moment or now()
+    ready: list[tuple[Candidate, Tags]] = []
+    refused: list[FactoryError] = []
+    catalog = read_catalog(repository).catalog
+    for cell in cells:
+        try:
+            found = candidate(project, repository, make_plan(project, cell))
+            tags = tags_of(project.matrix, cell, found.plan.key, moment.date(), nightly=nightly)
+            tags = replace(tags, dated=_still_free(repository, found, tags.dated))
+            _refuse_taken(repository, catalog, found, tags)
+            if not again:
+                _refuse_taken_off(catalog, found, tags)
+        except FactoryError as error:
+            refused.append(error)
+        else:
+            ready.append((found, tags))
+    if not ready:
+        return Promotion([], refused)
+    return Promotion(_promote(project.matrix, repository, ready, moment), refused)
+
+
+def _promote(
+    matrix: Matrix, repository: Repository, ready: Sequence[tuple[Candidate, Tags]], moment: datetime
+) -> list[Promoted]:
+    manifests = Manifests(repository)
+    identities = [uuid.uuid4().hex for _ in ready]
+
+    def change(catalog: Catalog) -> Catalog:
+        for identity, (found, tags) in zip(identities, ready, strict=True):
+            manifests.keep(found.manifest)
+            moved = {
+                tag: pointer(matrix, manifests, catalog, found.image, catalog.pointer(tag))
+                for tag in tags.moving
+            }
+            dated = [tag for tag in tags.dated if catalog.owner_of(tag) in (None, found.image.digest)]
+            event = Event(
+                id=identity,
+                kind="promote",
+                time=moment,
+                image=found.image.digest,
+                named=(tags.fixed, *dated),
+                moved=moved,
+            )
+            catalog = catalog.with_event(event, found.image)
+        return catalog
+
+    tags = {tag for _, own in ready for tag in own.moving}
+    written = write_catalog(repository, change, tags=tags, own=identities)
+    events = [event for event in written.catalog.events if event.id in identities]
+    for event in events:
+        for tag in event.named:
+            manifests.put(event.image, tag)
+    set_tags(repository, manifests, written, [tag for event in events for tag in event.moved], identities)
+    found = {candidate.image.digest: candidate.image for candidate, _ in ready}
+    return [Promoted(found[event.image], event.named, tuple(event.moved)) for event in events]
+
+
+class Manifests:
+    """The documents that tags are set to: images from the registry, indexes made here."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._known: dict[Digest, Manifest] = {}
+
+    def get(self, digest: Digest) -> Manifest:
+        """Give a document, from the registry when it was not seen yet."""
+        if digest not in self._known:
+            self.keep(self._repository.require_manifest(digest))
+        return self._known[digest]
+
+    def keep(self, manifest: Manifest) -> None:
+        """Remember a document."""
+        self._known[manifest.digest] = manifest
+
+    def create(self, manifest: Manifest) -> None:
+        """Bring a new document into the registry, so that whoever reads the catalog finds it."""
+        if manifest.digest not in self._known:
+            self._repository.put_manifest(manifest.body, manifest.media_type)
+            self.keep(manifest)
+
+    def put(self, digest: Digest, tag: str) -> None:
+        """Let a tag point at a document."""
+        manifest = self.get(digest)
+        self._repository.put_manifest(manifest.body, manifest.media_type, tag)
+
+
+def pointer(
+    matrix: Matrix, manifests: Manifests, catalog: Catalog, image: Published, current: Pointer | None
+) -> Pointer:
+    """Work out what a tag is set to so that it names an image; an index where the arch has several platforms."""
+    known = {known.digest: known for known in (*catalog.images, image)}
+    arch = matrix.archs.get(image.arch)
+    platforms = arch.platforms if arch else [image.platform]
+    images = pointed_at(image, current, known, platforms)
+    if len(platforms) == 1:
+        return Pointer(digest=image.digest, images=images)
+    documents = {platform: manifests.get(digest) for platform, digest in images.items()}
+    annotations = documents[image.platform].document().get("annotations", {})
+    # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
+    body = index_document([_entry(platform, found) for platform, found in documents.items()], annotations)
+    digest = Digest(f"sha256:{sha256_of(body)}")
+    manifests.create(Manifest(digest, INDEX_TYPE, body))
+    return Pointer(digest=digest, images=images)
+
+
+def _entry(platform: str, manifest: Manifest) -> Descriptor:
+    system, _, machine = platform.partition("/")
+    described = {"architecture": machine, "os": system}
+    return Descriptor(manifest.media_type, manifest.digest, manifest.size, platform=described)
+
+
+def set_tags(
+    repository: Repository, manifests: Manifests, written: Snapshot, tags: Iterable[str], own: Sequence[str]
+) -> None:
+    """Let tags follow the catalog until both agree: somebody may promote further while this goes on."""
+    tags = list(dict.fromkeys(tags))
+    done: dict[str, Digest] = {}
+    latest = written
+    while True:
+        wanted = _wanted(latest.catalog, tags)
+        for tag in tags:
+            if done.get(tag) != wanted[tag]:
+                manifests.put(wanted[tag], tag)
+                done[tag] = wanted[tag]
+        if repository.resolve(CATALOG) == latest.digest:
+            return
+        latest = read_catalog(repository)
+        if not all(latest.catalog.has_event(identity) for identity in own):
+            raise PromotionLostError(
+                "Somebody else wrote the catalog over this one.",
+                where=repository.reference.name,
+                why="The registry held back a write for longer than two writers need to take turns.",
+                fix="Run the command again; every tag names a complete and tested image meanwhile.",
+            )
+
+
+def _wanted(catalog: Catalog, tags: Iterable[str]) -> Mapping[str, Digest]:
+    return {tag: found.digest for tag in tags if (found := catalog.pointer(tag)) is not None}
+
+
+def _refuse_taken(repository: Repository, catalog: Catalog, found: Candidate, tags: Tags) -> None:
+    """Stop when the tag that never moves is somebody else's."""
+    owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
+    if owner is not None and owner != found.image.digest:
+        raise TagTakenError(
+            f"The tag {tags.fixed} names another image, and never moves.",
+            where=str(repository.reference.tagged(tags.fixed)),
+            why=f"It names {owner}; this image is {found.image.digest}.",
+            fix="The same plan must give the same image: run `invoke verify`. Nothing was written.",
+        )
+
+
+def _still_free(repository: Repository, found: Candidate, tags: Iterable[str]) -> tuple[str, ...]:
+    """List the day's tags that no other image has yet: the first of a day keeps them."""
+    return tuple(tag for tag in tags if repository.resolve(tag) in (None, found.image.digest))
+
+
+def _refuse_taken_off(catalog: Catalog, found: Candidate, tags: Tags) -> None:
+    event = catalog.taken_off(found.image.digest, tags.moving)
+    if event is not None:
+        raise NotPromotableError(
+            f"{found.plan.target} was rolled back from this very image.",
+            where=found.image.digest,
+            why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
+            fix="Change what was wrong with it; or give it its tags once more with --again.",
+        )

@@ -1,0 +1,44 @@
+"""Smoke records in the registry: attached to the very image that was tested, for everybody to read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from imagefactory.content import Digest, Sha256
+from imagefactory.registry.artifacts import TITLE, Payload, contents
+from imagefactory.registry.client import Repository
+from imagefactory.registry.descriptor import Descriptor
+from imagefactory.smoke.record import SmokeRecord
+
+SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
+
+
+def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
+    """Attach what smoke tests found to the image that they looked at, whether it passed or not."""
+    subject = repository.require_manifest(record.digest).descriptor()
+    payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
+    return repository.attach(
+        subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)}
+    )
+
+
+def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
+    """Read what was found about an image; a level that ran more than once counts as it last ended."""
+    found = [
+        SmokeRecord.from_json(
+            repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
+        )
+        for referrer in repository.referrers(digest, SMOKE_TYPE)
+        for item in contents(repository, repository.require_manifest(referrer.digest))
+        if item.media_type == SMOKE_TYPE
+    ]
+    # A record speaks for the image that it names, whatever it is attached to.
+    own = [record for record in found if (record.digest, record.plan_key) == (digest, key)]
+    merged: SmokeRecord | None = None
+    for record in sorted(own, key=lambda record: record.started):
+        merged = record.with_earlier(merged) if merged else record
+    return merged
+
+
+def _time(record: SmokeRecord) -> str:
+    return record.started.isoformat(timespec="seconds")

@@ -1,0 +1,137 @@
+"""The names of images in the registry: which tags a cell has, and which of them move.
+
+| tag                     | moves | names |
+|-------------------------|-------|-------|
+| `staging-KEY`           | no    | what was pushed for a plan, tested or not |
+| `MODEL-vVLLM-ARCH-KEY`  | never | one published image, for ever |
+| `MODEL-vVLLM`           | yes   | the newest of a model on a vLLM version, on the model's own arch |
+| `MODEL-vVLLM-ARCH`      | yes   | the same on any other arch |
+| `MODEL`                 | yes   | the newest on the matrix's default vLLM |
+| `latest`                | yes   | the newest of the matrix's first model |
+| `nightly-DATE-MODEL`    | never | what was published as that day's nightly |
+| `catalog`               | yes   | the list of everything that was published |
+
+Where an arch runs on several platforms, a moving tag is an index with an image for each.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+from imagefactory.cells import Cell, buildable
+from imagefactory.content import Sha256
+from imagefactory.errors.publishing import TagNameError
+from imagefactory.matrix import Matrix
+
+CATALOG: Final = "catalog"
+LATEST: Final = "latest"
+STAGING: Final = "staging-"
+NIGHTLY: Final = "nightly-"
+NIGHTLY_VERSION: Final = "nightly"
+"""The vLLM version of the matrix whose images get dated tags by themselves."""
+KEY_DIGITS: Final = 12
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DATED = re.compile(r"nightly-(\d{4})(\d\d)(\d\d)-(.+)")
+_RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-).*")
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The tags of one image."""
+
+    fixed: str
+    """Never moves."""
+    dated: tuple[str, ...]
+    """The day's nightly; whoever comes first has it."""
+    moving: tuple[str, ...]
+    """The most particular one first, which is the order they are moved in."""
+
+
+def staging_tag(key: Sha256) -> str:
+    """Name what was pushed for a plan."""
+    return f"{STAGING}{key}"
+
+
+def fixed_tag(cell: Cell, key: Sha256) -> str:
+    """Name a published image for ever; the key of the plan also tells platforms apart."""
+    return f"{cell.model}-v{cell.vllm}-{cell.arch}-{key[:KEY_DIGITS]}"
+
+
+def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool = False) -> Tags:
+    """List the tags that a cell's image gets when it is published."""
+    dated = nightly or cell.vllm == NIGHTLY_VERSION
+    return Tags(
+        fixed=_checked(fixed_tag(cell, key), cell),
+        dated=(_checked(nightly_tag(cell, day), cell),) if dated and is_home(matrix, cell) else (),
+        moving=moving_tags(matrix, cell),
+    )
+
+
+def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """List the moving tags that a cell owns; the short ones belong to the arch that a model is at home on."""
+    tags = [f"{cell.model}-v{cell.vllm}"]
+    if not is_home(matrix, cell):
+        return (_checked(f"{tags[0]}-{cell.arch}", cell),)
+    if cell.vllm == matrix.defaults.vllm:
+        tags.append(cell.model)
+        if cell.model == next(iter(matrix.models)):
+            tags.append(LATEST)
+    return tuple(_checked(tag, cell) for tag in tags)
+
+
+def is_home(matrix: Matrix, cell: Cell) -> bool:
+    """Say whether a cell is on the arch that its model is meant for when none is named."""
+    return cell.arch == (matrix.models[cell.model].arch or matrix.defaults.arch)
+
+
+def nightly_tag(cell: Cell, day: date) -> str:
+    """Name the nightly of a day."""
+    return f"{NIGHTLY}{day:%Y%m%d}-{cell.model}"
+
+
+def nightly_date(tag: str) -> date | None:
+    """Read the day of a nightly's tag; None for every other tag."""
+    found = _DATED.fullmatch(tag)
+    if found is None:
+        return None
+    try:
+        return date(int(found[1]), int(found[2]), int(found[3]))
+    except ValueError:
+        return None
+
+
+def refuse_ambiguous(matrix: Matrix) -> None:
+    """Stop when names of the matrix make one tag out of two cells, or a tag that means something else."""
+    owners: dict[str, Cell] = {}
+    for cell in buildable(matrix):
+        for tag in moving_tags(matrix, cell):
+            if _RESERVED.fullmatch(tag) and tag != LATEST:
+                raise TagNameError(
+                    f"{cell} would be published as {tag!r}.",
+                    where=f"matrix.yaml, models.{cell.model}",
+                    why="The factory itself uses tags of that shape.",
+                    fix="Rename the model.",
+                )
+            owner = owners.setdefault(tag, cell)
+            # Platforms of one arch share a tag; it is an index then.
+            if (owner.model, owner.vllm, owner.arch) != (cell.model, cell.vllm, cell.arch):
+                raise TagNameError(
+                    f"{owner} and {cell} would both be published as {tag!r}.",
+                    where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",
+                    why="Their names run together to the same tag.",
+                    fix="Rename one of them.",
+                )
+
+
+def _checked(tag: str, cell: Cell) -> str:
+    if not _TAG.fullmatch(tag):
+        raise TagNameError(
+            f"{cell} has no tag that registries accept.",
+            where=f"matrix.yaml, models.{cell.model}",
+            why=f"{tag!r} is longer than 128 letters or has letters that are not allowed.",
+            fix="Give the model, the vLLM version or the arch a shorter name.",
+        )
+    return tag

@@ -1,0 +1,220 @@
+"""What a smoke run is to do on this machine: the image made ready, and the reason for every level that cannot run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.build import build
+from imagefactory.cells import Cell
+from imagefactory.content import Digest, Sha256
+from imagefactory.engines.docker import daemon
+from imagefactory.engines.watch import State
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.mods.manifest import Mod
+from imagefactory.oci.layout import Layout
+from imagefactory.plan import Layer
+from imagefactory.project import Project
+from imagefactory.smoke.containers import Containers
+from imagefactory.smoke.levels import has_gpu
+from imagefactory.smoke.record import Level
+from imagefactory.smoke.sisters import sisters
+from imagefactory.smoke.subject import (
+    Subject,
+    bring_into_daemon,
+    plan_of,
+    subject_of_layout,
+    subject_of_target,
+)
+
+_GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
+_GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Serving(_Value):
+    """The image that serves at the level `serve`: the one under test, or its sister for CPUs."""
+
+    image: str
+    digest: Digest
+    target: str
+    mods: tuple[str, ...] = ()
+    """Mods of the image under test that its sister lacks; they are applied at its start."""
+
+
+class Assignment(_Value):
+    """Everything that the tests of a run need to know."""
+
+    root: Path
+    run: str
+    subject: Subject
+    image: str = ""
+    """The id by which the daemon runs the image; empty where it cannot."""
+    serving: Serving | None = None
+    hindered: dict[Level, str] = {}
+    """Why a level cannot run."""
+    engine: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+class _CannotRunError(Exception):
+    """A level cannot run; the message says why."""
+
+
+@contextmanager
+def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
+    """Make an image ready for its tests; whatever that brought into the daemon is gone afterwards."""
+    run = uuid4().hex[:12]
+    preparing = _Preparing(project, subject, Containers(run))
+    try:
+        yield preparing.assignment(levels)
+    finally:
+        preparing.clean_up()
+
+
+class _Preparing:
+    def __init__(self, project: Project, subject: Subject, containers: Containers) -> None:
+        self.project = project
+        self.subject = subject
+        self.containers = containers
+        self.engine: daemon.Daemon | None = None
+        self.loaded: list[str] = []
+
+    def assignment(self, levels: Sequence[Level]) -> Assignment:
+        found = Assignment(root=self.project.root, run=self.containers.run, subject=self.subject)
+        steps = {"container": self._for_containers, "serve": self._for_serving, "gpu": self._for_a_gpu}
+        for level, prepare in steps.items():
+            if level not in levels:
+                continue
+            try:
+                found = found.model_copy(update=prepare())
+            except (_CannotRunError, FactoryError) as error:
+                found = found.model_copy(update={"hindered": {**found.hindered, level: _reason(error)}})
+        if self.engine is not None:
+            found = found.model_copy(update={"engine": f"Docker {self.engine.version}"})
+        return found
+
+    def clean_up(self) -> None:
+        if self.engine is None:
+            return
+        self.containers.remove_all()
+        for name in self.loaded:
+            with suppress(FactoryError):
+                daemon.remove_name(name)
+
+    def _for_containers(self) -> dict[str, object]:
+        self._refuse_foreign(self.subject.platform)
+        return {"image": self._in_daemon(self.subject)}
+
+    def _for_serving(self) -> dict[str, object]:
+        sister = self._sister()
+        mods = self._mods_to_add(sister) if sister != self.subject else ()
+        image = self._in_daemon(sister)
+        target = f"{sister.cell}/{sister.cell.machine}"
+        return {"serving": Serving(image=image, digest=sister.digest, target=target, mods=mods)}
+
+    def _for_a_gpu(self) -> dict[str, object]:
+        arch = self.project.matrix.archs[self.subject.arch]
+        if arch.capability is None:
+            raise _CannotRunError(f"{self.subject.arch} has no GPU")
+        self._refuse_foreign(self.subject.platform)
+        image = self._in_daemon(self.subject)
+        options = ("--gpus", "all", "--entrypoint", "nvidia-smi")
+        done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
+        gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))
+        if done.returncode or not gpus:
+            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            raise _CannotRunError(f"containers see no NVIDIA GPU here ({said})")
+        if arch.capability not in {gpu["capability"] for gpu in gpus}:
+            there = ", ".join(f"{gpu['name']} ({gpu['capability']})" for gpu in gpus)
+            raise _CannotRunError(f"the image is for compute capability {arch.capability}; here is {there}")
+        return {"image": image, "gpus": tuple(gpu["name"] for gpu in gpus)}
+
+    def _in_daemon(self, subject: Subject) -> str:
+        image, name = bring_into_daemon(subject)
+        if name:
+            self.loaded.append(name)
+        return image
+
+    def _machine(self) -> str:
+        if self.engine is None:
+            self.engine = daemon.ask()
+        return self.engine.machine
+
+    def _refuse_foreign(self, platform: str) -> None:
+        """A foreign image may start under emulation, but that would be a test of the emulator: vLLM crashes in it."""
+        here = f"linux/{self._machine()}"
+        if platform != here:
+            raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
+
+    def _sister(self) -> Subject:
+        """Find the image of the same vLLM that serves without a GPU."""
+        project, subject = self.project, self.subject
+        if not has_gpu(project.matrix, subject.arch):
+            self._refuse_foreign(subject.platform)
+            return subject
+        here = f"linux/{self._machine()}"
+        cells = [cell for cell in sisters(project, subject.vllm) if cell.platform == here]
+        if not cells:
+            raise _CannotRunError(f"vLLM {subject.vllm} has no cell for a CPU on {here}")
+        locked = [cell for cell in cells if project.is_locked(cell)]
+        if not locked:
+            raise _CannotRunError(f"{cells[0]} is not locked for {here}")
+        return _built(project, locked[0])
+
+    def _mods_to_add(self, sister: Subject) -> tuple[str, ...]:
+        """List the mods that the image under test has and its sister lacks; a sister can take most at its start."""
+        has = {mod.name for mod in _mods(self.project, sister)}
+        missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
+        for mod in missing:
+            if mod.manifest.variants[0].source is not None:
+                raise _CannotRunError(
+                    f"{sister.cell} cannot take the mod {mod.name} at its start: it brings other sources along"
+                )
+        return tuple(mod.name for mod in missing)
+
+
+def _mods(project: Project, subject: Subject) -> list[Mod]:
+    plan = plan_of(project, subject)
+    if plan is None:
+        raise _CannotRunError(
+            "the image was made from another plan than this checkout's, so its mods are unknown"
+        )
+    chains = [layer.settings["chain"] for layer in plan.layers if layer.kind == "mod"]
+    last = chains[-1] if chains else []
+    assert isinstance(last, list)  # noqa: S101 - the plan's own format
+    return [Mod.from_data(link) for link in last]
+
+
+def _built(project: Project, cell: Cell) -> Subject:
+    """Take the image of a cell, building it when it is not there or out of date."""
+    try:
+        return subject_of_target(project, f"{cell}/{cell.machine}")
+    except ImageMissingError:
+        [built] = build(project, [cell], _Unwatched(), lambda _: None)
+        return subject_of_layout(project, Layout(built.layout.folder))
+
+
+class _Unwatched:
+    """A watcher that tells nobody."""
+
+    def layers(self, layers: Sequence[Layer]) -> None:
+        """Hear which layers there are."""
+
+    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+        """Hear how far a layer is."""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FactoryError):
+        return f"{error.what} {' '.join(error.why.split())}"
+    return str(error)

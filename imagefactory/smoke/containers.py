@@ -1,0 +1,172 @@
+"""Containers of a smoke run: started by the docker command, found again by their label, gone when the run is."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+import requests
+
+from imagefactory.serving.container import CACHES
+
+LABEL: Final = "imagefactory.smoke"
+_PATIENCE: Final = 120
+"""Seconds for commands that only ask."""
+
+
+def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
+    """Run the docker command; one that takes too long ends with code 124, as timeout(1) has it."""
+    command = ["docker", *words]
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own docker
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"no end after {timeout:.0f} s")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, "", f"docker cannot be run: {error.strerror}")
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Starts containers of one smoke run."""
+
+    run: str
+    """What their label says."""
+
+    def once(
+        self, image: str, *arguments: str, options: Sequence[str] = (), timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a container of its own, as `docker run --rm` does."""
+        name = self._name()
+        done = docker(
+            *("run", "--rm", "--name", name, "--label", f"{LABEL}={self.run}", "--network", "none"),
+            *(*options, image, *arguments),
+            timeout=timeout,
+        )
+        if done.returncode == 124:  # noqa: PLR2004 - see docker()
+            docker("rm", "--force", "--volumes", name)
+        return done
+
+    def start(self, image: str, *arguments: str, options: Sequence[str] = ()) -> Container:
+        """Start a container in the background."""
+        name = self._name()
+        words = ("run", "--detach", "--name", name, "--label", f"{LABEL}={self.run}")
+        done = docker(*words, *options, image, *arguments, timeout=600)
+        if done.returncode:
+            docker("rm", "--force", "--volumes", name)
+            raise ContainerError(f"the container does not start: {done.stderr.strip()}")
+        return Container(name)
+
+    def caches(self, image: str) -> tuple[str, str]:
+        """Give the options that let containers of an image share what Python and others compile, as users should."""
+        volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
+        docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
+        return ("--volume", f"{volume}:{CACHES}")
+
+    def remove_all(self) -> None:
+        """Remove what the run has left: containers, if it broke off, and volumes."""
+        mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
+        found = docker("ps", "--all", *mine).stdout.split()
+        if found:
+            docker("rm", "--force", "--volumes", *found)
+        volumes = docker("volume", "ls", *mine).stdout.split()
+        if volumes:
+            docker("volume", "rm", "--force", *volumes)
+
+    def _name(self) -> str:
+        return f"imagefactory-smoke-{uuid4().hex[:12]}"
+
+
+class ContainerError(Exception):
+    """A container did not do what it was started for; the message is for the smoke record."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container in the background."""
+
+    name: str
+
+    def execute(self, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a command in it."""
+        return docker("exec", self.name, *words, timeout=timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Say whether its main process is there."""
+        return self._inspect("{{.State.Running}}") == "true"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Give the code that it ended with, if it ended."""
+        code = self._inspect("{{.State.ExitCode}}")
+        return None if self.is_running or not code.isdecimal() else int(code)
+
+    @property
+    def log(self) -> str:
+        """Read everything that it wrote."""
+        done = docker("logs", self.name)
+        return done.stdout + done.stderr
+
+    def stop(self, seconds: int) -> float:
+        """Ask it to stop, and give the seconds that it took; after the limit it is killed."""
+        started = time.monotonic()
+        docker("stop", "--time", str(seconds), self.name, timeout=seconds + _PATIENCE)
+        return time.monotonic() - started
+
+    def remove(self) -> None:
+        """Remove it, running or not."""
+        docker("rm", "--force", "--volumes", self.name)
+
+    def _inspect(self, template: str) -> str:
+        return docker("inspect", "--format", template, self.name).stdout.strip()
+
+
+@dataclass
+class Server:
+    """A container that serves a model, and what its clients need to know."""
+
+    container: Container
+    address: str
+    key: str
+
+    def wait_until_healthy(self, limit: float) -> float:
+        """Wait for the server; give the seconds it took. One that ended says what it last wrote."""
+        started = time.monotonic()
+        while time.monotonic() - started < limit:
+            try:
+                if requests.get(f"{self.address}/health", timeout=5).ok:
+                    return time.monotonic() - started
+            except requests.RequestException:
+                pass
+            if not self.container.is_running:
+                code = self.container.exit_code
+                raise ContainerError(f"the server ended with code {code}: {self.last_words()}")
+            time.sleep(0.5)
+        raise ContainerError(f"the server was not ready after {limit:.0f} s: {self.last_words()}")
+
+    def last_words(self, lines: int = 15) -> str:
+        """Give the end of the log."""
+        return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
+
+    def get(self, path: str) -> requests.Response:
+        """Ask with the key."""
+        return requests.get(f"{self.address}{path}", headers=self._headers(), timeout=120)
+
+    def post(self, path: str, body: dict[str, object], *, key: str | None = None) -> requests.Response:
+        """Ask with the key, or with another one."""
+        return requests.post(
+            f"{self.address}{path}",
+            json=body,
+            headers=self._headers(key),
+            timeout=600,
+            stream=bool(body.get("stream")),
+        )
+
+    def _headers(self, key: str | None = None) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key if key is None else key}"}

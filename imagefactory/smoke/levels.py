@@ -1,0 +1,51 @@
+"""Levels of smoke tests: which there are, and which an arch needs before its images get a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.matrix import Matrix
+from imagefactory.smoke.record import LEVELS, Level
+
+MEANING: Final[dict[Level, str]] = {
+    "static": "what is in the image, without starting it",
+    "container": "the programs of the image, in a container",
+    "serve": "a server of the same vLLM and mods, on a CPU",
+    "gpu": "the real model, on a GPU of the arch",
+}
+
+
+def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """List the levels that say something about an arch's images."""
+    return LEVELS if has_gpu(matrix, arch) else tuple(level for level in LEVELS if level != "gpu")
+
+
+def required_levels(matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """List the levels that must have passed before an image of an arch gets a tag, as matrix.yaml has it.
+
+    A level beyond those need not run; but a record that says it failed keeps the tag away like any other
+    (`SmokeRecord.missing`).
+    """
+    return tuple(matrix.archs[arch].smoke)
+
+
+def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """Read the levels that a user names, in the order in which they run; none means all of the arch."""
+    names = [name.strip() for word in names for name in word.split(",") if name.strip()]
+    for name in names:
+        if name not in LEVELS:
+            raise UnknownNameError(
+                f"There is no level {name!r}.",
+                where="the --level option",
+                why=f"Smoke tests have the levels {', '.join(LEVELS)}.",
+                fix=did_you_mean(name, LEVELS).capitalize(),
+            )
+    return tuple(level for level in LEVELS if level in names) if names else levels_of(matrix, arch)
+
+
+def has_gpu(matrix: Matrix, arch: str) -> bool:
+    """Say whether an arch is that of a GPU."""
+    return matrix.archs[arch].capability is not None

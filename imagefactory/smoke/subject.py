@@ -1,0 +1,266 @@
+"""The image under test: one manifest digest, wherever the image lies.
+
+A daemon keeps no manifest of an image that was loaded into it; it knows the image by the digest of its configuration.
+The manifest names that configuration, so the two are held against each other before anything is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.build import built_layouts
+from imagefactory.cells import Cell, reason_excluded
+from imagefactory.content import Digest, Sha256, sha256_of
+from imagefactory.engines.docker import daemon
+from imagefactory.errors.layers import EngineError, ImageMissingError
+from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.known import KnownLayers
+from imagefactory.oci.layout import Layout
+from imagefactory.plan import Plan, make_plan
+from imagefactory.planview import last_plan
+from imagefactory.project import Project
+
+PLAN_LABEL: Final = "imagefactory.plan"
+_OWN_NAME = "imagefactory-smoke"
+_BY_DIGEST = re.compile(r"(?P<repository>[^@]+)@(?P<digest>sha256:[0-9a-f]{64})")
+_INDEXES = frozenset(
+    {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
+)
+
+
+class Subject(BaseModel):
+    """An image, and where it can be looked at."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    vllm: str
+    arch: str
+    platform: str
+    name: str
+    """What the user called it, or where it lies."""
+    digest: Digest
+    """Of the manifest: what a registry calls the image."""
+    config: Digest
+    """Of the configuration, which the manifest names: what a daemon calls the image."""
+    plan_key: Sha256
+    layout: Path | None = None
+    """An OCI layout that holds it; without one, the daemon has it."""
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that it is the image of, by its labels."""
+        return Cell(self.model, self.vllm, self.arch, self.platform)
+
+
+def subject_of_target(project: Project, target: str) -> Subject:
+    """Take the image that was built for a target."""
+    [(_, layout, _)] = built_layouts(project, [target], one=True)
+    return subject_of_layout(project, layout)
+
+
+def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subject:
+    """Take the image of an OCI layout, after its documents were held against their names."""
+    digest, config = layout.manifest_digest(), layout.config_digest()
+    for what, blob in (("manifest", digest), ("configuration", config)):
+        _refuse_other_bytes(layout, what, blob)
+    return _subject(
+        project, layout.config(), name or str(layout.folder), digest, config, layout=layout.folder
+    )
+
+
+def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | None = None) -> Subject:
+    """Take an image by its name: a layout's folder, a reference in a registry, or an image of the daemon."""
+    if Path(name, "index.json").exists():
+        return subject_of_layout(project, Layout(Path(name)))
+    if _BY_DIGEST.fullmatch(name):
+        return _pulled(project, name, auth)
+    if _has_registry(name):
+        found = daemon.in_registry(name, auth=auth)
+        return _pulled(project, f"{_repository(name)}@{found['digest']}", auth)
+    return _loaded(project, name)
+
+
+def plan_of(project: Project, subject: Subject) -> Plan | None:
+    """Find the plan that an image was made from: this checkout's, or that of the last build here."""
+    plans = [make_plan(project, subject.cell), last_plan(project.build_folder(subject.cell))]
+    return next((plan for plan in plans if plan is not None and plan.key == subject.plan_key), None)
+
+
+def bring_into_daemon(subject: Subject) -> tuple[str, str]:
+    """Load the image unless the daemon has it.
+
+    Gives the id by which exactly this image runs, and the name that it was loaded under: to be removed again, since
+    it was not there before. The name is empty where nothing was loaded.
+    """
+    # By the configuration's digest; a daemon on containerd's image store goes by the manifest's.
+    for known in (subject.config, subject.digest):
+        if daemon.inspect(known) is not None:
+            return known, ""
+    if subject.layout is None:
+        raise ImageMissingError(
+            "The Docker daemon does not have the image any more.",
+            where=subject.name,
+            why=f"No image goes by the id {subject.config}.",
+            fix="Pull it again.",
+        )
+    name = f"{_OWN_NAME}:{subject.config[7:19]}"
+    loaded = daemon.load(Layout(subject.layout), name)
+    if loaded not in (subject.config, subject.digest):
+        raise _another(
+            subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}."
+        )
+    return loaded, name
+
+
+def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
+    """Pull an image by its digest. Where it cannot run anyway, a layout of the very same one spares the pull."""
+    found = _BY_DIGEST.fullmatch(reference)
+    assert found is not None, reference  # noqa: S101 - both callers made it of these parts
+    digest = Digest(found["digest"])
+    described = daemon.in_registry(reference, auth=auth)
+    if described["mediaType"] in _INDEXES:
+        raise ImageMissingError(
+            f"{reference} is an index of several images.",
+            where=reference,
+            why="A smoke record speaks for one image, by the digest of its manifest.",
+            fix="Name the digest of one of its images; `docker manifest inspect` lists them.",
+        )
+    layout = _layout_of(project, digest)
+    if layout is not None:
+        subject = subject_of_layout(project, layout, reference)
+        if subject.platform != f"linux/{daemon.ask().machine}":
+            return subject
+    known = daemon.pull(reference, auth=auth)
+    by = {_BY_DIGEST.fullmatch(entry) for entry in known.get("RepoDigests") or ()}
+    if digest not in {match["digest"] for match in by if match}:
+        raise _another(
+            reference, f"It has the digests {', '.join(known.get('RepoDigests') or ()) or 'none'}."
+        )
+    config = Digest(known["Id"])
+    if layout is None:
+        return _subject(project, _document(known), reference, digest, config)
+    if config not in (subject.config, digest):
+        raise _another(reference, f"It has {config}; the manifest names {subject.config}.")
+    return subject
+
+
+def _layout_of(project: Project, digest: Digest) -> Layout | None:
+    """Find an image among those that were built here."""
+    for index in sorted((project.root / "build").glob("*/index.json")):
+        layout = Layout(index.parent)
+        with suppress(ImageMissingError):
+            if layout.manifest_digest() == digest:
+                return layout
+    return None
+
+
+def _another(reference: str, why: str) -> EngineError:
+    return EngineError(
+        "The Docker daemon has another image than it was given or asked for.",
+        where=reference,
+        why=why,
+        fix="Try again; update Docker, and report it if it happens again.",
+    )
+
+
+def _document(known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Write what a daemon says of an image as the image's own configuration has it."""
+    return {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
+
+
+def _loaded(project: Project, name: str) -> Subject:
+    """Take an image of the daemon; its manifest is that of the layout, or of the record, that names its id."""
+    known = daemon.inspect(name)
+    if known is None:
+        raise ImageMissingError(
+            f"Docker has no image {name}.",
+            where="the Docker daemon",
+            why="Neither an OCI layout nor an image of the daemon goes by this name.",
+            fix="Name a reference with its registry, or load the image: `invoke load --target ...`.",
+        )
+    config = Digest(known["Id"])
+    # Its own digest is not known yet; the cell, which its labels name, leads to the manifest.
+    subject = _subject(project, _document(known), name, config, config)
+    layout = Layout(project.build_folder(subject.cell))
+    if (layout.folder / "index.json").exists() and layout.config_digest() == config:
+        return subject_of_layout(project, layout, name)
+    image = KnownLayers(project.known_layers).image(make_plan(project, subject.cell))
+    if image is not None and image.config_digest == config:
+        return subject.model_copy(update={"digest": image.digest})
+    raise SmokeRecordError(
+        f"The manifest of {name} is not known.",
+        where=name,
+        why="A daemon keeps no manifest of a loaded image, and none here names the configuration "
+        f"{config}: it was made from something else than this checkout.",
+        fix="Name it by digest (REPOSITORY@sha256:...), or build the target again.",
+    )
+
+
+def _subject(
+    project: Project,
+    document: Mapping[str, Any],
+    name: str,
+    digest: Digest,
+    config: Digest,
+    *,
+    layout: Path | None = None,
+) -> Subject:
+    labels = (document.get("config") or {}).get("Labels") or {}
+    told = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
+    platform = f"{document.get('os')}/{document.get('architecture')}"
+    key = str(labels.get(PLAN_LABEL, ""))
+    matrix = project.matrix
+    known = (
+        told["model"] in matrix.models
+        and told["vllm"] in matrix.vllm
+        and told["arch"] in matrix.archs
+        and reason_excluded(matrix, Cell(**told, platform=platform)) is None
+    )
+    if not known or not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise ImageMissingError(
+            f"{name} is not an image of this matrix.",
+            where=name,
+            why=f"Its labels name the cell {' '.join(filter(None, told.values())) or '(nothing)'} for {platform} "
+            f"and the plan {key or '(nothing)'}.",
+            fix="Name an image that `invoke build` made; `invoke targets` lists them.",
+        )
+    return Subject(
+        **told,
+        platform=platform,
+        name=name,
+        digest=digest,
+        config=config,
+        plan_key=Sha256(key),
+        layout=layout,
+    )
+
+
+def _refuse_other_bytes(layout: Layout, what: str, digest: Digest) -> None:
+    data = layout.blob(digest).read_bytes() if layout.blob(digest).exists() else b""
+    if f"sha256:{sha256_of(data)}" != digest:
+        raise ImageMissingError(
+            f"The {what} of the image is damaged.",
+            where=layout.folder,
+            why=f"Its bytes are not those of {digest}.",
+            fix="Build it again: `invoke build --target ...`.",
+        )
+    json.loads(data)
+
+
+def _has_registry(name: str) -> bool:
+    """Say whether a name begins with a server, the way Docker tells."""
+    first, slash, _ = name.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def _repository(name: str) -> str:
+    head, slash, last = name.rpartition("/")
+    return f"{head}{slash}{last.partition(':')[0]}"

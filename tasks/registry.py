@@ -1,0 +1,224 @@
+"""The registry: images are pushed, tested, promoted, gone back from, listed and pruned there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from tasks.command import ROOT, TARGET, command, print_json
+
+ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
+NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
+AGAIN = "also promote an image that was rolled back from"
+
+
+@command(
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "workers": "layers that are built at the same time (default: the number of cores)",
+    },
+)
+def push(context: Context, target: list[str], workers: int = 0) -> None:
+    """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
+    from imagefactory import console
+    from imagefactory.display import watching
+    from imagefactory.publish.push import push
+
+    project, cells = _selected(target)
+    with _repository(project) as repository:
+        with watching(console.err) as watch:
+            pushed = push(project, repository, cells, watch, _say, pushing=watch, workers=workers or None)
+        for staged in pushed:
+            sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
+            amount = console.size(staged.pushed.uploaded)
+            _say(
+                f"pushed {staged.plan.target} for {staged.plan.platform}: {sent} blobs sent ({amount}), {there} there"
+            )
+            print(f"{repository.reference.name}@{staged.image.digest}")
+
+
+@command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
+def promote(context: Context, target: list[str], nightly: bool = False, again: bool = False) -> None:
+    """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
+    from imagefactory.publish.promote import promote
+
+    project, cells = _selected(target)
+    with _repository(project) as repository:
+        _show(promote(project, repository, cells, nightly=nightly, again=again))
+
+
+@command(
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "nightly": NIGHTLY,
+        "again": AGAIN,
+        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+    },
+)
+def publish(
+    context: Context, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
+) -> None:
+    """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
+    from imagefactory import console
+    from imagefactory.display import watching
+    from imagefactory.publish.pipeline import publish
+    from imagefactory.supply.signing import find_signer
+
+    project, cells = _selected(target)
+    signer = find_signer(project, key)
+    with _repository(project) as repository:
+        with watching(console.err) as watch:
+            outcome = publish(
+                project,
+                repository,
+                cells,
+                watch,
+                _say,
+                signer=signer,
+                pushing=watch,
+                nightly=nightly,
+                again=again,
+            )
+        _show(outcome)
+
+
+@command(
+    help={
+        "target": ONE_TARGET,
+        "to": "a digest, or the beginning of one, or a day (2026-11-05): default is the image before this one",
+    }
+)
+def rollback(context: Context, target: str = "", to: str = "") -> None:
+    """Set a target's moving tags to an image that was published earlier; images are not touched."""
+    from imagefactory.publish.rollback import rollback
+
+    project, [cell] = _selected([target] if target else [], one=True)
+    with _repository(project) as repository:
+        done = rollback(project, repository, cell, to)
+        was = f" (was {done.left.digest})" if done.left else ""
+        _say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
+        for tag in done.kept:
+            _say(f"{tag} stays: that image was never published under it")
+        print(f"{repository.reference.name}@{done.image.digest}")
+
+
+@command(help={"target": ONE_TARGET, "json": "print JSON"})
+def history(context: Context, target: str = "", json: bool = False) -> None:
+    """List what was published of a target: when, what is in it, what changed, which tags name it today."""
+    from imagefactory import console
+    from imagefactory.publish.history import read_history
+    from imagefactory.publish.tables import history_rows, history_table
+
+    project, [cell] = _selected([target] if target else [], one=True)
+    with _repository(project) as repository:
+        found = read_history(project, repository, cell)
+    if json:
+        print_json(history_rows(found.lines))
+    else:
+        console.out.print(history_table(found.lines))
+    for tag in found.astray:
+        _say(
+            f"{tag} is not where the catalog has it: a promotion was interrupted; `invoke promote` finishes it"
+        )
+
+
+@command(
+    help={
+        "json": "print catalog.json as it lies in the registry",
+        "markdown": "print the table as Markdown, for a web page",
+    }
+)
+def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
+    """List what there is to pull today: every moving tag, and the image that it names."""
+    from imagefactory import console
+    from imagefactory.publish import offers
+    from imagefactory.publish.claim import read_catalog
+    from imagefactory.publish.tables import offers_table
+
+    project, _ = _selected(["all"])
+    with _repository(project) as repository:
+        found = read_catalog(repository).catalog
+    if json:
+        print(found.to_json().decode("utf-8"), end="")
+    elif markdown:
+        print(offers.markdown(repository.reference.name, offers.offers(found)))
+    else:
+        console.out.print(offers_table(offers.offers(found)))
+
+
+@command(
+    help={
+        "delete": "delete what was found; without it nothing is changed",
+        "dry_run": "change nothing, which is the default",
+        "staging": "days that an image stays which was pushed but never promoted",
+        "nightlies": "days that nightlies stay (default: for ever)",
+        "keep": "how many of the newest published images of each target stay (default: all)",
+    }
+)
+def prune(
+    context: Context,
+    delete: bool = False,
+    dry_run: bool = False,
+    staging: float = 14.0,
+    nightlies: float = -1.0,
+    keep: int = 0,
+) -> None:
+    """Delete from the registry what no kept tag reaches."""
+    from imagefactory import console
+    from imagefactory.publish.prune import Policy, prune
+    from imagefactory.publish.tables import pruning_table
+
+    project, _ = _selected(["all"])
+    policy = Policy(
+        staging_days=staging,
+        nightly_days=nightlies if nightlies >= 0 else None,
+        keep=keep if keep > 0 else None,
+    )
+    with _repository(project) as repository:
+        found = prune(repository, policy, delete=delete and not dry_run)
+    if found.doomed:
+        console.out.print(pruning_table(found))
+    for tag in found.undated:
+        _say(f"{tag} stays: nothing was attached to it that says how old it is")
+    verb = "deleted" if delete and not dry_run else "would be deleted (--delete does it)"
+    _say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
+
+
+def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
+    from imagefactory.project import Project
+    from imagefactory.targets import select, select_one
+
+    project = Project(ROOT)
+    wanted = target or [next(iter(project.matrix.models))]
+    if one:
+        return project, [select_one(project.matrix, wanted[0])]
+    return project, select(project.matrix, wanted)
+
+
+def _repository(project: Any) -> Any:
+    from imagefactory.registry.client import Repository
+
+    return Repository.open(project.matrix.effective_registry)
+
+
+def _say(text: str) -> None:
+    from imagefactory import console
+
+    console.err.print(text, soft_wrap=True)
+
+
+def _show(outcome: Any) -> None:
+    """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
+    from imagefactory import console
+    from imagefactory.publish.tables import promoted_table
+
+    if outcome.promoted:
+        console.out.print(promoted_table(outcome.promoted))
+    for error in outcome.refused:
+        console.err.print(console.error_message(error), soft_wrap=True)
+    if outcome.refused:
+        raise Exit(code=outcome.refused[0].exit_code)

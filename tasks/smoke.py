@@ -1,0 +1,41 @@
+"""Smoke tests of images: what must hold before anybody gets a tag for one."""
+
+from __future__ import annotations
+
+from invoke.context import Context
+
+from tasks.command import ROOT, command
+
+
+@command(
+    iterable=["level"],
+    help={
+        "target": "the image that was built for this target (default: the matrix's first)",
+        "image": "instead: a reference by digest, which is pulled; an image of the daemon; or an OCI layout",
+        "level": "static, container, serve or gpu; may be given several times (default: all that the arch has)",
+        "json": "print the record as JSON",
+    },
+)
+def smoke(context: Context, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
+    """Test an image, and record by its digest what was found; a level that cannot run is never called passed."""
+    from imagefactory import console
+    from imagefactory.project import Project
+    from imagefactory.smoke.levels import levels_named
+    from imagefactory.smoke.run import refuse_failed, results_folder, smoke
+    from imagefactory.smoke.subject import subject_of_image, subject_of_target
+
+    project = Project(ROOT)
+    if image:
+        subject = subject_of_image(project, image)
+    else:
+        subject = subject_of_target(project, target or next(iter(project.matrix.models)))
+    levels = levels_named(level, project.matrix, subject.arch)
+    console.err.print(f"testing {subject.cell} for {subject.platform}: {subject.digest}", soft_wrap=True)
+    record = smoke(project, subject, levels, lambda text: console.err.print(text, soft_wrap=True))
+    folder = results_folder(project, subject.digest)
+    if json:
+        print(record.to_json(), end="")
+    else:
+        console.out.print(console.smoke_table(record))
+        print(folder / "record.json")
+    refuse_failed(record, levels, by_name=bool(level), folder=folder)

@@ -1,0 +1,103 @@
+"""What images are made of and who says so: licences, SBOMs, signatures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke.context import Context
+
+from tasks.command import ROOT, TARGET, command, print_json
+
+
+@command(
+    iterable=["target"],
+    help={
+        "target": TARGET,
+        "json": "print JSON",
+        "markdown": "print Markdown",
+        "update": "read the licences of locked files that are not on record yet, into locks/licences.toml",
+    },
+)
+def licences(
+    context: Context, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+) -> None:
+    """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
+    from imagefactory import console
+    from imagefactory.plan import make_plan
+    from imagefactory.project import Project
+    from imagefactory.supply import display
+    from imagefactory.supply.licence_record import update_licences
+    from imagefactory.supply.licences import summarise
+    from imagefactory.targets import select
+
+    project = Project(ROOT)
+    if update:
+        path, changed = update_licences(project, console.err.print)
+        console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+        return
+    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
+    if json:
+        print_json([summary.data() for summary in summaries])
+        return
+    for summary in summaries:
+        if markdown:
+            print(display.licences_markdown(summary))
+        else:
+            console.out.print(display.licences_table(summary))
+
+
+@command(help={"target": TARGET})
+def sbom(context: Context, target: str = "") -> None:
+    """Print the SBOM of an image (CycloneDX), made from its locks."""
+    from imagefactory.plan import make_plan
+    from imagefactory.project import Project
+    from imagefactory.supply.sbom import make_sbom
+    from imagefactory.targets import select_one
+
+    project = Project(ROOT)
+    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    print(make_sbom(project, make_plan(project, cell)).decode())
+
+
+@command(
+    help={
+        "image": "a pushed image, NAME:TAG or NAME@DIGEST",
+        "target": TARGET,
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own, or the CI job's identity)",
+    },
+)
+def attest(context: Context, image: str, target: str = "", key: str = "") -> None:
+    """Attach SBOM, provenance and signature to an image that is in a registry."""
+    from imagefactory import console
+    from imagefactory.project import Project
+    from imagefactory.supply.attest import attest
+    from imagefactory.supply.signing import find_signer
+    from imagefactory.targets import select_one
+
+    project = Project(ROOT)
+    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    signer = find_signer(project, key)
+    console.err.print(
+        f"signed with {signer.name}" if signer else "not signed: there is no key and no identity"
+    )
+    for digest in attest(project, cell, image, signer):
+        print(digest)
+
+
+@command(
+    help={
+        "private": "where the private key goes (default: your configuration folder)",
+        "public": "where the public key goes (default: keys/signing.pub, to be committed)",
+    }
+)
+def new(context: Context, private: str = "", public: str = "") -> None:
+    """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
+    from imagefactory.supply.keys import default_key_path, new_key_pair
+    from imagefactory.supply.signing import TRUSTED
+
+    secret = Path(private).absolute() if private else default_key_path()
+    shown = Path(public).absolute() if public else ROOT / TRUSTED / "signing.pub"
+    new_key_pair(secret, shown)
+    print(secret)
+    print(shown)

@@ -1,0 +1,242 @@
+"""Smoke runs from the command line: on a small image without an engine, and on the tiny model's image with one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.smoke import SmokeFailedError
+from imagefactory.oci.layout import Layout
+from imagefactory.project import Project
+from imagefactory.smoke.record import SmokeRecord
+from imagefactory.smoke.subject import Subject, subject_of_target
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.small_factory import SmallFactory
+from tests.fixtures.smoke import with_config
+
+NOWHERE = "unix:///nowhere/docker.sock"
+
+
+# --- a small image, no engine ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def factory(small_factory: SmallFactory) -> SmallFactory:
+    (small_factory.root / "tests").symlink_to(REPOSITORY / "tests")
+    small_factory.build()
+    return small_factory
+
+
+def smoke(factory: SmallFactory, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        factory.command("smoke", *arguments),
+        env={**factory.environment(), "DOCKER_HOST": NOWHERE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def record_at(done: subprocess.CompletedProcess[str]) -> tuple[SmokeRecord, Path]:
+    path = Path(done.stdout.splitlines()[-1])
+    return SmokeRecord.read(path), path.parent
+
+
+def test_what_fails_is_on_record_with_its_reason_and_meaning(factory: SmallFactory) -> None:
+    done = smoke(factory, "--target", "tiny", "--level", "static")
+    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    assert "Traceback" not in done.stderr
+    record, folder = record_at(done)
+    [built] = factory.build()
+    assert (record.digest, record.plan_key) == (built.image.digest, built.plan.key)
+    static = record.levels["static"]
+    assert static.outcome == "failed"
+    tests = {test.name: test for test in static.tests}
+    # The small image has no programs at all; that is found, and what is right is not called wrong.
+    broken = tests["programs that it starts with are there"]
+    assert (broken.outcome, broken.means) == (
+        "failed",
+        'The container ends at once: "no such file or directory".',
+    )
+    assert "/usr/bin/python3 leads nowhere" in broken.message
+    assert "/usr/bin/python3 leads nowhere" in static.why
+    assert tests["every blob is what its name says"].outcome == "passed"
+    assert tests["configuration and labels are the planned ones"].outcome == "passed"
+    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
+    assert len(cases) == len(static.tests)
+    assert [case.get("name") for case in cases if case.find("failure") is not None]
+
+
+def test_without_an_engine_containers_are_not_run_and_nothing_is_called_passed(factory: SmallFactory) -> None:
+    done = smoke(factory, "--target", "tiny", "--level", "container", "--level", "serve")
+    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    record, folder = record_at(done)
+    assert {level: result.outcome for level, result in record.levels.items()} == {
+        "container": "not-run",
+        "serve": "not-run",
+    }
+    assert "The Docker daemon does not answer" in record.levels["container"].why
+    assert [text.split(":")[0] for text in record.missing(["container"])] == ["container"]
+    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
+    assert cases
+    assert all(case.find("skipped") is not None for case in cases)
+
+
+def test_levels_of_two_runs_come_together_in_one_record(factory: SmallFactory) -> None:
+    smoke(factory, "--target", "tiny", "--level", "static")
+    record, _ = record_at(smoke(factory, "--target", "tiny", "--level", "container"))
+    assert list(record.levels) == ["static", "container"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "tiny", "--level", "statik"], "There is no level 'statik'"),
+        (["--target", "other"], "There is no image here"),
+        (["--image", "registry.example/none:1"], "is not to be had"),
+    ],
+)
+def test_what_cannot_be_tested_is_named(factory: SmallFactory, arguments: list[str], words: str) -> None:
+    done = smoke(factory, *arguments)
+    assert done.returncode not in {0, 1, SmokeFailedError.exit_code}
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_smoke_tests_are_not_part_of_the_projects_own(request: pytest.FixtureRequest) -> None:
+    paths = request.config.getini("testpaths")
+    assert paths == ["tests/unit", "tests/integration"]
+    assert not list(REPOSITORY.glob("tests/unit/**/smoke")) + list(
+        REPOSITORY.glob("tests/integration/**/smoke")
+    )
+
+
+# --- the tiny model's image, on an engine ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Subject:
+    """The image of this checkout; building it takes a gigabyte of downloads, so it is not done here."""
+    try:
+        return subject_of_target(Project(REPOSITORY), "tiny")
+    except FactoryError as error:
+        pytest.skip(f"tiny is not built here (invoke build --target tiny): {error.what}")
+
+
+@pytest.fixture
+def other_checkout(tmp_path: Path) -> Path:
+    """A checkout without build folder: whoever smokes an image from a registry has not built it."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in (
+        "imagefactory",
+        "images",
+        "locks",
+        "matrix.yaml",
+        "mods",
+        "schemas",
+        "tests",
+        "compile.yaml",
+    ):
+        if (REPOSITORY / name).exists():
+            (root / name).symlink_to(REPOSITORY / name)
+    (root / "tasks").mkdir()
+    for path in (REPOSITORY / "tasks").glob("*.py"):
+        (root / "tasks" / path.name).write_bytes(path.read_bytes())
+    return root
+
+
+def invoke(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "invoke", "--search-root", str(root), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.engine
+def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:
+    """One pull, one container, one server for everything: two minutes on an idle machine."""
+    repository = f"{registry}/smoke/tiny"
+    subprocess.run(
+        [
+            "skopeo",
+            "copy",
+            "--quiet",
+            "--dest-tls-verify=false",
+            f"oci:{tiny.layout}",
+            f"docker://{repository}:latest",
+        ],
+        check=True,
+    )
+    reference = f"{repository}@{tiny.digest}"
+    done = invoke(other_checkout, "smoke", "--image", reference)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        record, folder = record_at(done)
+        assert leftovers(folder) == []
+        assert (record.digest, record.image, record.plan_key) == (tiny.digest, reference, tiny.plan_key)
+        assert {level: result.outcome for level, result in record.levels.items()} == {
+            "static": "passed",
+            "container": "passed",
+            "serve": "passed",
+        }
+        assert record.missing(["static", "container", "serve"]) == []
+        figures = {
+            name for result in record.levels.values() for test in result.tests for name in test.measured
+        }
+        assert {"import_seconds", "start_seconds", "stop_seconds"} <= figures
+    finally:
+        subprocess.run(["docker", "rmi", reference], capture_output=True, check=False)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda config: config["config"].update(Entrypoint=["/usr/bin/python3", "/nowhere"]), "/nowhere"),
+    ],
+    ids=["entrypoint"],
+)
+def test_a_broken_image_fails_and_the_record_says_why(
+    tiny: Subject,
+    tmp_path: Path,
+    other_checkout: Path,
+    change: Callable[[dict[str, Any]], object],
+    words: str,
+) -> None:
+    assert tiny.layout is not None
+    broken = with_config(Layout(tiny.layout), tmp_path / "broken", change)
+    done = invoke(
+        other_checkout, "smoke", "--image", str(broken.folder), "--level", "static", "--level", "container"
+    )
+    assert done.returncode == SmokeFailedError.exit_code, done.stdout + done.stderr
+    record, folder = record_at(done)
+    assert leftovers(folder) == []
+    assert record.digest == broken.manifest_digest() != tiny.digest
+    assert {level: result.outcome for level, result in record.levels.items()} == {
+        "static": "failed",
+        "container": "failed",
+    }
+    assert all(words in result.why for result in record.levels.values())
+    failed = {test.name for test in record.levels["container"].tests if test.outcome == "failed"}
+    assert "it starts as the documented user[root]" in failed
+    assert "vllm can be imported" not in failed, "what does not depend on the entrypoint still works"
+    assert len(record.missing(["static", "container", "serve"])) == 3
+
+
+def leftovers(folder: Path) -> list[str]:
+    """List what a run that has ended left in the daemon."""
+    [run] = re.findall(r"^smoke run (\w+)$", (folder / "log.txt").read_text(), flags=re.MULTILINE)
+    found = []
+    for words in (("ps", "--all"), ("volume", "ls")):
+        command = ["docker", *words, "--quiet", "--filter", f"label=imagefactory.smoke={run}"]
+        found += subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return found

@@ -1,0 +1,195 @@
+"""A smoke run: what it is to test is in a file that `invoke smoke` writes, and so is what comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import testinfra
+
+from imagefactory.oci.layout import Layout
+from imagefactory.plan import Plan
+from imagefactory.project import Project
+from imagefactory.smoke.assignment import Assignment
+from imagefactory.smoke.containers import Containers
+from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
+from imagefactory.smoke.record import TestOutcome
+from imagefactory.smoke.subject import Subject, plan_of
+
+INSIDE = Path(__file__).parent / "inside"
+STUB = Path(__file__).parents[1] / "container" / "with_driver_stub.sh"
+IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
+NOT_APPLICABLE = "not applicable"
+LONGEST_MESSAGE = 2000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--assignment", type=Path, required=True, help="what to test, as JSON")
+    parser.addoption("--results", type=Path, required=True, help="where results go, one JSON line each")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"smoke run {read_assignment(config).run}"
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def level_of(item: pytest.Item) -> str:
+    return item.path.stem.removeprefix("test_")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    assignment = read_assignment(config)
+    for item in items:
+        means = " ".join((getattr(item, "function", item).__doc__ or "").split())
+        if not means:
+            raise pytest.UsageError(f"{item.nodeid} does not say what a failure means for a user")
+        write(config, {"kind": "planned", "level": level_of(item), "name": name_of(item), "means": means})
+        why = assignment.hindered.get(level_of(item))  # type: ignore[call-overload]
+        if why is not None:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    stash = item.stash.setdefault(PHASES, [])
+    stash.append((report, call.excinfo))
+    if report.when == "teardown":
+        write(item.config, ended(item, stash))
+    return report
+
+
+PHASES = pytest.StashKey[list[tuple[pytest.TestReport, Any]]]()
+
+
+def ended(item: pytest.Item, phases: list[tuple[pytest.TestReport, Any]]) -> dict[str, object]:
+    outcome: TestOutcome = "passed"
+    message = ""
+    for report, raised in phases:
+        if report.failed and outcome != "failed":
+            outcome, message = "failed", str(raised.value) if raised else report.longreprtext
+        elif report.skipped and outcome == "passed":
+            message = str(raised.value) if raised else str(report.longrepr)
+            applicable = not message.startswith(NOT_APPLICABLE)
+            outcome, message = (
+                ("not-run" if applicable else "not-applicable"),
+                message.removeprefix(f"{NOT_APPLICABLE}: "),
+            )
+    return {
+        "kind": "ended",
+        "level": level_of(item),
+        "name": name_of(item),
+        "outcome": outcome,
+        "message": message[:LONGEST_MESSAGE],
+        "seconds": round(sum(report.duration for report, _ in phases), 2),
+        "measured": {name: value for name, value in item.user_properties if isinstance(value, int | float)},
+    }
+
+
+def name_of(item: pytest.Item) -> str:
+    return item.name.removeprefix("test_").replace("_", " ")
+
+
+def write(config: pytest.Config, entry: dict[str, object]) -> None:
+    with config.getoption("--results").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+def read_assignment(config: pytest.Config) -> Assignment:
+    return Assignment.model_validate_json(config.getoption("--assignment").read_bytes())
+
+
+# --- what the tests look at ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def assignment(pytestconfig: pytest.Config) -> Assignment:
+    return read_assignment(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def subject(assignment: Assignment) -> Subject:
+    return assignment.subject
+
+
+@pytest.fixture(scope="session")
+def project(assignment: Assignment) -> Project:
+    return Project(assignment.root)
+
+
+@pytest.fixture(scope="session")
+def plan(project: Project, subject: Subject) -> Plan:
+    found = plan_of(project, subject)
+    assert found is not None, (
+        f"the image says it was made from plan {subject.plan_key}; this checkout has another one"
+    )
+    return found
+
+
+@pytest.fixture(scope="session")
+def contents(project: Project, subject: Subject, assignment: Assignment) -> Contents:
+    if subject.layout is not None:
+        return LayoutContents(Layout(subject.layout), project.store)
+    return DaemonContents(assignment.image or subject.config)
+
+
+@pytest.fixture
+def applies() -> Callable[[bool, str], None]:
+    """Leave a test out that an image does not raise: `applies(condition, reason it does not)`."""
+
+    def leave(reason: str) -> NoReturn:
+        pytest.skip(f"{NOT_APPLICABLE}: {reason}")
+
+    def decide(condition: bool, reason: str) -> None:  # noqa: FBT001 - reads as a sentence
+        if not condition:
+            leave(reason)
+
+    return decide
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def containers(assignment: Assignment) -> Containers:
+    return Containers(assignment.run)
+
+
+@pytest.fixture(scope="session")
+def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
+    """A container that idles, without network and past the entrypoint; testinfra looks into it."""
+    options = (
+        *("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image)),
+        *(
+            "--volume",
+            f"{INSIDE}:{IN_CONTAINER}/inside:ro",
+            "--volume",
+            f"{STUB}:{IN_CONTAINER}/with_driver_stub.sh:ro",
+        ),
+    )
+    container = containers.start(assignment.image, "infinity", options=options)
+    yield testinfra.get_host(f"docker://{container.name}")
+    container.remove()
+
+
+@pytest.fixture(scope="session")
+def in_python(inside: Any, plan: Plan) -> Callable[[str], Any]:
+    """Run a program of tests/smoke/inside with the image's Python, against a stub of the driver where CUDA is."""
+
+    def run(program: str) -> Any:
+        path = f"{IN_CONTAINER}/inside/{program}"
+        if plan.kernels and plan.arch != "cpu":
+            done = inside.run("sh %s/with_driver_stub.sh %s", IN_CONTAINER, path)
+        else:
+            done = inside.run("python3 %s", path)
+        assert done.rc == 0, f"{program} ended with code {done.rc}: {(done.stderr or done.stdout)[-1500:]}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

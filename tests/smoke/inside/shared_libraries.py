@@ -1,0 +1,38 @@
+"""Asks the dynamic linker about every shared library of the environment; says which of them need one that is not there.
+
+A library that is nowhere on the linker's paths is still found when something loaded one of that name before; so does
+`import torch` for every extension of it. What counts as missing is a name that no file of the environment bears.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ELF = b"\x7fELF"
+AT_ONCE = 100
+
+
+def is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == ELF
+
+
+root = Path(sys.prefix)
+libraries = sorted(
+    path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink() and is_elf(path)
+)
+there = {path.name for path in root.rglob("*.so*")}
+missing: dict[str, list[str]] = {}
+for start in range(0, len(libraries), AT_ONCE):
+    some = libraries[start : start + AT_ONCE]
+    done = subprocess.run(["/usr/bin/ldd", *map(str, some)], capture_output=True, text=True, check=False)
+    current = str(some[0])
+    for line in done.stdout.splitlines():
+        if not line.startswith("\t"):
+            current = line.rstrip(":")
+        elif "=> not found" in line:
+            name = line.split()[0]
+            if name not in there:
+                missing.setdefault(name, []).append(Path(current).relative_to(root).as_posix())
+sys.stdout.write(json.dumps({"libraries": len(libraries), "missing": missing}) + "\n")

@@ -1,0 +1,149 @@
+"""The real model on a GPU of the arch. It is downloaded where the host does not have it, and started once."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefactory.plan import Plan
+from imagefactory.serving.container import KEY_FILE, MODEL_CACHE
+from imagefactory.serving.run import HUB_CACHE, STACK, STOP_SECONDS
+from imagefactory.smoke.assignment import Assignment
+from imagefactory.smoke.containers import Containers, Server
+from images.serve.program.watch import LOW_ACCEPTANCE, counters
+
+Applies = Callable[[bool, str], None]
+Measure = Callable[[str, object], None]
+START_LIMIT = float(os.environ.get("FACTORY_SMOKE_START_LIMIT", "7200"))
+"""Seconds; a first start downloads up to 100 GB."""
+CHAT = "/v1/chat/completions"
+BACKENDS = re.compile(r"\[serve\] attention by (?P<model>\w+)(?:, draft attention by (?P<draft>\w+))?")
+SLOW_WAY = re.compile(r"\[serve\] WARNING: (\w+) runs through Marlin")
+PATIENCE = 120
+
+
+@pytest.fixture(scope="session")
+def server(
+    assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    key, port = secrets.token_hex(16), free_port()
+    key_file = tmp_path_factory.mktemp("key") / "key"
+    key_file.write_text(key)
+    models = Path(os.environ.get("HF_HOME") or HUB_CACHE).expanduser()
+    options = (
+        *("--gpus", "all", "--network", "host", "--ipc", "host", *containers.caches(assignment.image)),
+        *("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}"),
+        *("--volume", f"{models}:{MODEL_CACHE}"),
+        *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
+        *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
+    )
+    container = containers.start(assignment.image, options=options)
+    try:
+        yield Server(container, f"http://127.0.0.1:{port}", key)
+    finally:
+        container.remove()
+
+
+@pytest.fixture(scope="session")
+def ready(server: Server) -> tuple[Server, float]:
+    return server, server.wait_until_healthy(START_LIMIT)
+
+
+@pytest.fixture
+def served(ready: tuple[Server, float]) -> Server:
+    return ready[0]
+
+
+@pytest.fixture(scope="session")
+def model(ready: tuple[Server, float]) -> str:
+    return str(ready[0].get("/v1/models").json()["data"][0]["id"])
+
+
+def ask(served: Server, model: str, text: str, tokens: int) -> dict[str, object]:
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+    }
+    answer = served.post(CHAT, {**body, "max_tokens": tokens})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, object] = answer.json()
+    return told
+
+
+def test_the_model_serves(ready: tuple[Server, float], model: str, record_property: Measure) -> None:
+    """The model does not load on this GPU, or what it says is garbage."""
+    server, seconds = ready
+    record_property("start_seconds", round(seconds, 1))
+    answer = ask(server, model, "What is the capital of France? Answer in one word.", 512)
+    assert "paris" in str(answer["choices"]).lower(), f"it says {str(answer['choices'])[:400]}"
+
+
+def test_backends_are_the_intended_ones(served: Server, plan: Plan) -> None:
+    """vLLM fell back to other kernels than those that were measured: slower, or with another memory need."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
+        time.sleep(1)
+    assert found is not None, "the log does not say which attention kernels were chosen"
+    wanted = {
+        "model": plan.config.env.get("ATTENTION_BACKEND"),
+        "draft": plan.config.env.get("DRAFT_ATTENTION_BACKEND"),
+    }
+    wrong = [
+        f"{part} attention by {found[part]}, intended: {backend}"
+        for part, backend in wanted.items()
+        if backend not in (None, "", "auto") and (found[part] or "").lower() != backend
+    ]
+    assert not wrong, "; ".join(wrong)
+    slow = SLOW_WAY.search(served.container.log)
+    assert slow is None, f"{slow[1]} runs through Marlin, which only unpacks the weights" if slow else ""
+
+
+def test_tokens_come_at_a_rate(served: Server, model: str, record_property: Measure) -> None:
+    """The model serves too slowly for anybody to wait for."""
+    started = time.monotonic()
+    answer = ask(served, model, "Write the numbers from 1 to 200 as a list, one per line.", 512)
+    seconds = time.monotonic() - started
+    usage = answer["usage"]
+    assert isinstance(usage, dict)
+    record_property("tokens_per_second", round(usage["completion_tokens"] / seconds, 1))
+    assert usage["completion_tokens"] > 100, "it stopped early"
+
+
+def test_drafts_are_accepted(
+    served: Server, model: str, plan: Plan, applies: Applies, record_property: Measure
+) -> None:
+    """The drafter guesses wrongly nearly always: it costs time and memory, and brings nothing."""
+    drafter = plan.config.env.get("DFLASH_DRAFTER", "off")
+    applies(drafter not in ("", "off"), "the image has no drafter")
+    before = counters(served.get("/metrics").content)
+    ask(served, model, "Write a Python function that sorts a list with quicksort, and explain it.", 512)
+    _, drafted, accepted = (
+        new - old for new, old in zip(counters(served.get("/metrics").content), before, strict=True)
+    )
+    assert drafted > 0, "nothing was drafted"
+    record_property("draft_acceptance", round(accepted / drafted, 3))
+    assert accepted / drafted >= LOW_ACCEPTANCE, (
+        f"{accepted:.0f} of {drafted:.0f} drafted tokens were accepted"
+    )
+
+
+def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
+    """`docker stop` ends with a kill: the GPU's memory may stay taken, which on a DGX Spark is the host's."""
+    seconds = served.container.stop(STOP_SECONDS)
+    record_property("stop_seconds", round(seconds, 1))
+    assert served.container.exit_code == 0, (
+        f"it ended with code {served.container.exit_code}: {served.last_words()}"
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,170 @@
+"""A real server of the same vLLM and mods, with the tiny model, on a CPU. It is started once for all tests."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from imagefactory.serving.container import ENTRYPOINT, KEY_FILE
+from imagefactory.serving.run import STOP_SECONDS
+from imagefactory.smoke.assignment import Assignment
+from imagefactory.smoke.containers import Containers, Server
+
+Measure = Callable[[str, object], None]
+START_LIMIT = 600
+WARM_UP_LIMIT = 120
+MODEL = "tiny"
+QUESTION: dict[str, object] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "hello"}],
+    "max_tokens": 8,
+    "temperature": 0,
+}
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="session")
+def server(
+    assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Start the server as the documentation says: with a key from a file, on the host's network."""
+    assert assignment.serving is not None
+    key, port = secrets.token_hex(16), free_port()
+    key_file = tmp_path_factory.mktemp("key") / "key"
+    key_file.write_text(key)
+    options = [
+        *("--network", "host", "--ipc", "host", *containers.caches(assignment.serving.image)),
+        *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
+        *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
+    ]
+    if assignment.serving.mods:
+        options += [
+            "--volume",
+            f"{assignment.root / 'mods'}:/mods:ro",
+            "--env",
+            f"MODS={','.join(assignment.serving.mods)}",
+        ]
+    container = containers.start(assignment.serving.image, options=options)
+    try:
+        yield Server(container, f"http://127.0.0.1:{port}", key)
+    finally:
+        container.remove()
+
+
+@pytest.fixture(scope="session")
+def ready(server: Server) -> tuple[Server, float]:
+    return server, server.wait_until_healthy(START_LIMIT)
+
+
+@pytest.fixture
+def served(ready: tuple[Server, float]) -> Server:
+    return ready[0]
+
+
+def test_it_becomes_healthy(ready: tuple[Server, float], record_property: Measure) -> None:
+    """The server does not start: nobody can use the image."""
+    server, seconds = ready
+    record_property("start_seconds", round(seconds, 1))
+    asked = server.container.execute(*ENTRYPOINT, "health")
+    assert (asked.returncode, asked.stdout.strip()) == (0, "healthy"), (
+        f"Docker's own check says: {asked.stdout}{asked.stderr}"
+    )
+
+
+def test_mods_were_applied_at_start(served: Server, assignment: Assignment) -> None:
+    """The mods of the image do not hold in a running server, or vLLM does not start with them."""
+    assert assignment.serving is not None
+    log = served.container.log
+    missing = [name for name in assignment.serving.mods if f"mods: {name}: applied" not in log]
+    assert not missing, f"not applied: {', '.join(missing)}"
+
+
+def test_it_lists_its_model(served: Server) -> None:
+    """Clients that ask which models there are (most chat programs do) find none."""
+    answer = served.get("/v1/models")
+    assert answer.status_code == 200, answer.text
+    assert [model["id"] for model in answer.json()["data"]] == [MODEL]
+
+
+def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
+    """The API answers, but no model stands behind it."""
+    answer = served.post(CHAT, QUESTION)
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["model"] == MODEL
+    assert body["choices"][0]["message"]["role"] == "assistant"
+    assert 0 < body["usage"]["completion_tokens"] <= 8
+    record_property("answer_seconds", round(answer.elapsed.total_seconds(), 2))
+
+
+def test_it_answers_the_same_again(served: Server) -> None:
+    """Answers at temperature 0 change from time to time: something is computed wrongly."""
+    answers = {served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"] for _ in range(2)}
+    assert len(answers) == 1
+
+
+def test_it_streams(served: Server) -> None:
+    """Chat programs, which all stream, show nothing until the end, or nothing at all."""
+    answer = served.post(CHAT, {**QUESTION, "stream": True})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [line.removeprefix(b"data: ") for line in answer.iter_lines() if line.startswith(b"data: ")]
+    assert events[-1] == b"[DONE]", f"the stream ends with {events[-1:]!r}"
+    chunks = [json.loads(event) for event in events[:-1]]
+    assert len(chunks) > 1, "everything came in one piece"
+    whole = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    assert whole == served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("key", ["wrong", ""])
+def test_a_wrong_key_is_refused(served: Server, key: str) -> None:
+    """Anybody in the network can use the server although it was given a key."""
+    assert served.post(CHAT, QUESTION, key=key).status_code == 401
+
+
+def test_the_key_is_in_no_log(served: Server) -> None:
+    """Whoever reads logs can use the server."""
+    assert served.key not in served.container.log
+
+
+def test_a_wrong_model_is_named(served: Server) -> None:
+    """A client with a typing error in the model's name gets an answer from another model, or no reason."""
+    answer = served.post(CHAT, {**QUESTION, "model": "another"})
+    assert answer.status_code == 404, answer.text
+    assert "another" in answer.text
+
+
+def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
+    """One long prompt takes the server down for everybody, or is cut off without a word."""
+    long = {**QUESTION, "messages": [{"role": "user", "content": "word " * 2000}]}
+    answer = served.post(CHAT, long)
+    assert answer.status_code == 400, answer.text
+    assert served.get("/health").status_code == 200
+
+
+def test_the_image_warms_itself_up(served: Server) -> None:
+    """The first user waits for what the image should have done before: compile, tune, allocate."""
+    deadline = time.monotonic() + WARM_UP_LIMIT
+    while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert "warm-up request 1 of 1 answered" in served.container.log, served.last_words()
+
+
+def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
+    """`docker stop` takes long and ends with a kill: requests are lost, memory of the GPU may stay taken."""
+    seconds = served.container.stop(STOP_SECONDS)
+    record_property("stop_seconds", round(seconds, 1))
+    assert served.container.exit_code == 0, (
+        f"it ended with code {served.container.exit_code}: {served.last_words()}"
+    )
+    assert seconds < STOP_SECONDS, "it had to be killed"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])

@@ -1,0 +1,375 @@
+"""The image as it lies there: nothing of it is started."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import struct
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from email.parser import HeaderParser
+from pathlib import Path
+from posixpath import dirname, join, normpath
+from typing import Any
+
+import pytest
+
+from imagefactory.audit.libraries import Library, is_library
+from imagefactory.audit.run import judge_libraries
+from imagefactory.content import Digest
+from imagefactory.known import KnownLayers
+from imagefactory.layers.mods import RECORD_OF_MODS, image_path
+from imagefactory.mods.facts import failing
+from imagefactory.mods.manifest import Mod
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.image import make_image
+from imagefactory.oci.layout import Layout
+from imagefactory.oci.listing import Listed
+from imagefactory.plan import Plan
+from imagefactory.project import Project
+from imagefactory.serving.container import CACHES, PROGRAM
+from imagefactory.smoke.contents import Contents
+from imagefactory.smoke.levels import has_gpu
+from imagefactory.smoke.subject import Subject
+
+Applies = Callable[[bool, str], None]
+OWN_LAYERS = ("serve", "mod", "model")
+SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
+"""What anybody may write to, and only remove their own from."""
+PRIVILEGED = {
+    *(f"usr/bin/{name}" for name in ("chage", "chfn", "chsh", "expiry", "gpasswd", "newgrp", "passwd", "su")),
+    *("usr/sbin/unix_chkpwd", "var/local", "var/mail"),
+}
+"""Debian's own programs and folders that lend their owner's or group's rights."""
+SECRET_NAMES = re.compile(
+    r"(^|/)(\.env|[._]netrc|\.pypirc|\.npmrc|\.git-credentials|\.htpasswd|id_(rsa|dsa|ecdsa|ed25519)|"
+    r"[^/]*\.(p12|pfx|keystore|jks|kdbx))$|(^|/)\.(docker|aws|ssh|gnupg|kube|azure)(/|$)|(^|/)\.git/"
+)
+SECRETS = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\bgh[pousr]_[A-Za-z0-9]{36}|\bgithub_pat_[A-Za-z0-9_]{40}|"
+    rb"\bhf_[A-Za-z0-9]{30}|\bAKIA[0-9A-Z]{16}\b|\bsk-[A-Za-z0-9_-]{32}|\bxox[bpars]-[A-Za-z0-9-]{10}|://[^/\s:@\"']+:[^/\s:@\"']+@"
+)
+SECRET_VARIABLES = re.compile(r"(?i)(^|_)(token|secret|passw(or)?d|credentials?|api_?key)$")
+LICENCE_FILE = re.compile(r"(?i)(licen[cs]e|copying|notice)")
+NO_LICENCE_SAID = {"", "unknown"}
+
+
+@pytest.fixture(scope="session")
+def mods(plan: Plan) -> list[Mod]:
+    chains: list[Any] = [layer.settings["chain"] for layer in plan.layers if layer.kind == "mod"]
+    return [Mod.from_data(link) for link in chains[-1]] if chains else []
+
+
+@pytest.fixture(scope="session")
+def site(plan: Plan) -> str:
+    python = next(layer.settings["python"] for layer in plan.layers if layer.kind == "base")
+    return f"{VENV}/lib/python{python}/site-packages"
+
+
+@pytest.fixture(scope="session")
+def own_files(contents: Contents) -> list[str]:
+    """What the factory itself wrote, in contrast to packages."""
+    return [path for path in contents.files if path.startswith(("usr/share/imagefactory/", "opt/models/"))]
+
+
+@pytest.fixture(scope="session")
+def texts(contents: Contents, site: str, mods: list[Mod], own_files: list[str]) -> dict[str, bytes]:
+    """Every file that a test reads, taken out of the layers in one go."""
+    metadata = re.compile(rf"{re.escape(site)}/[^/]+\.dist-info/(RECORD|METADATA)")
+    wanted = [path for path in contents.files if metadata.fullmatch(path) or path.endswith(".pyc")]
+    changed = [image_path(check.file, site) for mod in mods for check in mod.manifest.variants[0].checks]
+    return contents.read([*wanted, *changed, *own_files, f"{VENV}/bin/vllm", f"{VENV}/pyvenv.cfg"])
+
+
+def some(found: list[str], limit: int = 5) -> str:
+    return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
+
+
+# --- what the image says of itself -----------------------------------------------------------------------------------
+
+
+def test_every_blob_is_what_its_name_says(subject: Subject, applies: Applies) -> None:
+    """The image is damaged on this disk: a push of it fails, and so does a pull."""
+    applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
+    assert subject.layout is not None
+    layout = Layout(subject.layout)
+    for digest in (layout.manifest_digest(), layout.config_digest(), *layout.layer_digests()):
+        with layout.blob(digest).open("rb") as file:
+            assert f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest, (
+                f"{digest} has other bytes"
+            )
+
+
+def test_it_was_made_from_this_checkouts_plan(plan: Plan, subject: Subject) -> None:
+    """The image is another one than matrix, locks and mods of this checkout stand for: its tag would lie."""
+    assert plan.key == subject.plan_key
+    assert plan.cell == subject.cell
+
+
+def test_configuration_and_labels_are_the_planned_ones(plan: Plan, contents: Contents) -> None:
+    """Labels, variables, user, entrypoint or health check differ from what is documented: the image misleads, or does
+    not start as `docker run` lines say."""
+    diff_ids = contents.config["rootfs"]["diff_ids"]
+    assert len(diff_ids) == len(plan.layers), f"{len(diff_ids)} layers; the plan has {len(plan.layers)}"
+    blobs = [Blob(diff_id=Digest(diff_id), digest=Digest(""), size=0, unpacked=0) for diff_id in diff_ids]
+    planned = json.loads(make_image(plan, blobs).config)
+    actual = dict(contents.config)
+    wrong = [
+        f"{key} is {actual['config'].get(key)!r}, planned: {value!r}"
+        for key, value in planned["config"].items()
+        if (actual["config"].get(key) or None) != (value or None)
+    ]
+    wrong += [
+        f"{key} is not planned"
+        for key in actual["config"]
+        if actual["config"][key] and key not in planned["config"]
+    ]
+    wrong += [
+        f"{key} is {actual.get(key)!r}, planned: {planned[key]!r}"
+        for key in ("architecture", "os", "created", "history")
+        if actual.get(key) != planned[key]
+    ]
+    assert not wrong, "; ".join(wrong)
+
+
+def test_layers_are_those_on_record(
+    plan: Plan, contents: Contents, project: Project, applies: Applies
+) -> None:
+    """A layer is not what its key came out as before: somebody else's rebuild gives another image."""
+    known = KnownLayers(project.known_layers)
+    on_record = [known.blob(layer.key) for layer in plan.layers]
+    applies(any(on_record), "none of its layers is on record")
+    wrong = [
+        f"{layer.kind} {layer.name}"
+        for layer, blob, diff_id in zip(
+            plan.layers, on_record, contents.config["rootfs"]["diff_ids"], strict=True
+        )
+        if blob is not None and blob.diff_id != diff_id
+    ]
+    assert not wrong, f"not as recorded: {some(wrong)}"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
+    """The image does not start, or starts with another program than the one that was tested."""
+    [serve] = [layer for layer in plan.layers if layer.kind == "serve"]
+    places: Any = serve.settings["files"]
+    wrong = [
+        place
+        for entry in serve.inputs
+        if (place := places[entry.name]) not in contents.files or contents.files[place].sha256 != entry.sha256
+    ]
+    assert not wrong, f"missing or changed: {some(wrong)}"
+    assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
+
+
+def test_programs_that_it_starts_with_are_there(contents: Contents, texts: dict[str, bytes]) -> None:
+    """The container ends at once: "no such file or directory"."""
+    for path in ("usr/bin/python3", f"{VENV}/bin/python", f"{VENV}/bin/vllm", "bin/sh", "usr/bin/sleep"):
+        found = resolved(contents.files, path)
+        assert found is not None, f"/{path} leads nowhere"
+        assert int(found.mode, 8) & 0o111 == 0o111, f"/{path} is not executable"
+    first = texts[f"{VENV}/bin/vllm"].split(b"\n")[0].decode()
+    assert first.startswith(f"#!/{VENV}/bin/python"), f"/{VENV}/bin/vllm starts with {first}"
+
+
+def test_modes_lend_nobody_more_than_debian_does(contents: Contents) -> None:
+    """Anybody in the container can change a program of root's, or get root's rights."""
+    modes = {path: int(entry.mode, 8) for path, entry in contents.files.items() if entry.kind != "symlink"}
+    writable = {path for path, mode in modes.items() if mode & 0o002}
+    assert writable == SHARED_FOLDERS, f"writable for all: {some(sorted(writable ^ SHARED_FOLDERS))}"
+    assert all(modes[path] & 0o1000 for path in writable), "a shared folder without its sticky bit"
+    lending = {path for path, mode in modes.items() if mode & 0o6000}
+    assert lending <= PRIVILEGED, (
+        f"with their owner's or group's rights: {some(sorted(lending - PRIVILEGED))}"
+    )
+
+
+def test_owners_and_times_are_the_fixed_ones(contents: Contents) -> None:
+    """Something of the machine that built the image is in it: the digest cannot be the same elsewhere."""
+    strange = [
+        path
+        for path, entry in contents.files.items()
+        if path.startswith(VENV) and (entry.uid, entry.gid) != (0, 0)
+    ]
+    assert not strange, f"not root's: {some(strange)}"
+    assert {entry.uid for entry in contents.files.values()} <= {0, 1000}, "files of unknown users"
+    dated = [path for path, entry in contents.files.items() if entry.mtime != MTIME]
+    assert not dated, f"of another time: {some(dated)}"
+
+
+def test_packages_are_whole(contents: Contents, texts: dict[str, bytes], site: str) -> None:
+    """A Python package lacks files, or has others than it was published with: imports fail at some time later."""
+    wrong: list[str] = []
+    checked = 0
+    for path, data in texts.items():
+        if not path.endswith(".dist-info/RECORD"):
+            continue
+        for row in csv.reader(io.StringIO(data.decode())):
+            entry = contents.files.get(normpath(join(site, row[0])))
+            checked += 1
+            if entry is None:
+                wrong.append(f"{row[0]} is missing")
+            elif row[1].startswith("sha256=") and row[1] != recorded_hash(entry):
+                wrong.append(f"{row[0]} has other bytes")
+    assert checked > 0, "no package has a RECORD"
+    assert not wrong, some(wrong)
+
+
+def test_no_bytecode_is_stale(contents: Contents, texts: dict[str, bytes]) -> None:
+    """Python runs old code instead of the source that is there: a mod without effect."""
+    wrong: list[str] = []
+    for path, data in texts.items():
+        if not path.endswith(".pyc"):
+            continue
+        source = re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", path)
+        entry = contents.files.get(source)
+        flags, mtime, size = struct.unpack("<III", data[4:16])
+        if entry is None or (flags == 0 and (mtime, size) != (entry.mtime, entry.size)):
+            wrong.append(path)
+    assert not wrong, some(wrong)
+
+
+# --- mods ------------------------------------------------------------------------------------------------------------
+
+
+def test_mods_are_recorded(contents: Contents, texts: dict[str, bytes], mods: list[Mod], site: str) -> None:
+    """Nobody can tell from the image what was changed in vLLM, or the record is wrong."""
+    label = contents.config["config"]["Labels"]["imagefactory.mods"]
+    names = [mod.name for mod in mods]
+    assert label == (" ".join(names) or "none"), f"the label says {label}"
+    if not mods:
+        assert RECORD_OF_MODS not in contents.files, "mods.json is there although there are no mods"
+        return
+    record = json.loads(texts[RECORD_OF_MODS])["mods"]
+    assert [entry["name"] for entry in record] == names
+    # Of several mods that changed a file, the last one left it as it is.
+    left = {path: hashes["after"] for entry in record for path, hashes in entry["files"].items()}
+    wrong = [path for path, sha256 in left.items() if contents.files[image_path(path, site)].sha256 != sha256]
+    assert not wrong, f"not as the mods left them: {some(wrong)}"
+
+
+def test_checks_of_the_mods_hold(
+    texts: dict[str, bytes], mods: list[Mod], site: str, applies: Applies
+) -> None:
+    """A change that the image promises is not in its files: the model fails, or is slow, as if there were no mod."""
+    applies(bool(mods), "the image has no mods")
+    wrong = []
+    for mod in mods:
+        for check in mod.manifest.variants[0].checks:
+            data = texts.get(image_path(check.file, site))
+            fault = failing(check, None if data is None else data.decode())
+            if fault is not None:
+                wrong.append(f"{mod.name}: {check}: {fault}")
+    assert not wrong, "; ".join(wrong)
+
+
+# --- policies --------------------------------------------------------------------------------------------------------
+
+
+def test_kernels_run_on_the_arch(
+    project: Project,
+    plan: Plan,
+    contents: Contents,
+    applies: Applies,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """vLLM stops, or computes garbage, because code inside was compiled for another chip."""
+    applies(has_gpu(project.matrix, plan.arch), "the image is for CPUs")
+
+    def unpacker(path: str) -> Callable[[Path], None]:
+        return lambda target: contents.copy(path, target)
+
+    libraries = [
+        Library(path.partition("/site-packages/")[2], f"file:{entry.sha256}", unpacker(path))
+        for path, entry in contents.files.items()
+        if entry.kind == "file" and is_library(path.partition("/site-packages/")[2])
+    ]
+    verdicts = judge_libraries(project, libraries, plan.arch)
+    assert verdicts, "the image has no GPU code at all"
+    record_property("libraries", len(verdicts))
+    wrong = [f"{verdict.library}: {verdict.why}" for verdict in verdicts if not verdict.passes]
+    assert not wrong, "; ".join(wrong)
+
+
+def test_no_secrets_are_inside(contents: Contents, texts: dict[str, bytes], own_files: list[str]) -> None:
+    """Whoever pulls the image can act as whoever built it."""
+    named = [path for path in contents.files if SECRET_NAMES.search(path)]
+    assert not named, f"files that hold secrets by their name: {some(named)}"
+    variables = [variable.partition("=") for variable in contents.config["config"]["Env"]]
+    told = [name for name, _, value in variables if value and SECRET_VARIABLES.search(name)]
+    assert not told, f"variables: {some(told)}"
+    holding = [path for path in own_files if SECRETS.search(texts.get(path, b""))]
+    assert not holding, f"files with something that looks like a key: {some(holding)}"
+    assert not SECRETS.search(json.dumps(dict(contents.config)).encode()), "the configuration"
+
+
+def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: Plan) -> None:
+    """The image cannot be passed on: a package's licence asks that its text, or at least its name, goes with it."""
+    assert plan.config.labels["org.opencontainers.image.licenses"]
+    # Metadata of another name for a package that is there; its licence is with the package.
+    second: list[Any] = [layer.settings.get("second_name") for layer in plan.layers]
+    second_names = {f"{entry['name']}-{entry['version']}.dist-info" for entry in second if entry}
+    wrong = []
+    for path, data in texts.items():
+        folder = dirname(path)
+        if not path.endswith(".dist-info/METADATA") or folder.rpartition("/")[2] in second_names:
+            continue
+        if brings_nothing(texts.get(f"{folder}/RECORD", b"")):
+            continue
+        texts_there = any(
+            other.startswith(f"{folder}/") and LICENCE_FILE.search(other.removeprefix(folder))
+            for other in contents.files
+        )
+        metadata = HeaderParser().parsestr(data.decode())
+        said = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
+        said += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
+        if not texts_there and all(value.strip().lower() in NO_LICENCE_SAID for value in said):
+            wrong.append(folder.rpartition("/")[2])
+    for path in contents.files:
+        package = re.fullmatch(r"var/lib/dpkg/info/([^:/]+)(?::[^/]+)?\.list", path)
+        if package and resolved(contents.files, f"usr/share/doc/{package[1]}/copyright") is None:
+            wrong.append(package[1])
+    assert not wrong, f"neither a licence's text nor its name: {some(wrong, 20)}"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def brings_nothing(record: bytes) -> bool:
+    """Say whether a package consists of its metadata alone, like one that only stands for others."""
+    rows = csv.reader(io.StringIO(record.decode()))
+    return all(".dist-info/" in row[0] for row in rows if row)
+
+
+def recorded_hash(entry: Listed) -> str:
+    return (
+        f"sha256={urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b'=').decode()}"
+        if entry.sha256
+        else ""
+    )
+
+
+def resolved(files: Mapping[str, Listed], path: str, depth: int = 0) -> Listed | None:
+    """Follow links, also those of folders on the way."""
+    if depth > 20:
+        return None
+    done = ""
+    parts = path.strip("/").split("/")
+    for number, part in enumerate(parts, 1):
+        here = f"{done}/{part}".lstrip("/")
+        entry = files.get(here)
+        if entry is None:
+            return None
+        if entry.kind == "symlink":
+            rest = "/".join(parts[number:])
+            target = entry.target if entry.target.startswith("/") else join("/", dirname(here), entry.target)
+            return resolved(files, normpath(join(target, rest)).lstrip("/"), depth + 1)
+        done = here
+    return files.get(done)

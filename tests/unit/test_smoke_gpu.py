@@ -1,0 +1,105 @@
+"""The GPU level, shown servers that do and do not what was intended; the words are those of the serve program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from images.serve.program import watch
+from tests.smoke import test_gpu as smoke
+
+MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
+
+
+class Served:
+    """A server with a log, and with metrics that go on with every question."""
+
+    def __init__(self, log: list[str], metrics: Iterator[str] | None = None) -> None:
+        chosen = watch.choices(log)
+        lines = watch.report(chosen, drafting=True)
+        self.container = SimpleNamespace(log="\n".join(f"[serve] {line}" for line in lines))
+        self.metrics = metrics
+
+    def get(self, path: str) -> Any:
+        assert path == "/metrics"
+        assert self.metrics is not None
+        return SimpleNamespace(content=next(self.metrics).encode())
+
+    def post(self, path: str, body: dict[str, object]) -> Any:
+        assert path == smoke.CHAT
+        answer = {"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}
+        return SimpleNamespace(status_code=200, json=lambda: answer)
+
+
+def plan(**env: str) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(env=env))
+
+
+def applies(condition: bool, reason: str) -> None:  # noqa: FBT001
+    if not condition:
+        pytest.skip(reason)
+
+
+LOG = [
+    "Using TRITON_ATTN backend out of potential backends: ['TRITON_ATTN']",
+    "Using FLASH_ATTN backend out of potential backends: ['FLASH_ATTN']",
+]
+INTENDED = plan(ATTENTION_BACKEND="triton_attn", DRAFT_ATTENTION_BACKEND="flash_attn")
+
+
+def test_the_intended_backends_pass() -> None:
+    smoke.test_backends_are_the_intended_ones(Served(LOG), INTENDED)  # type: ignore[arg-type]
+    smoke.test_backends_are_the_intended_ones(Served(LOG), plan(ATTENTION_BACKEND="auto"))  # type: ignore[arg-type]
+
+
+def test_another_backend_is_named() -> None:
+    with pytest.raises(AssertionError, match="model attention by FLASH_ATTN, intended: triton_attn"):
+        smoke.test_backends_are_the_intended_ones(Served(LOG[1:]), INTENDED)  # type: ignore[arg-type]
+
+
+def test_a_log_that_says_nothing_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "PATIENCE", 0)
+    with pytest.raises(AssertionError, match="does not say"):
+        smoke.test_backends_are_the_intended_ones(Served([]), INTENDED)  # type: ignore[arg-type]
+
+
+def test_the_slow_way_is_found() -> None:
+    with pytest.raises(AssertionError, match="FP4 runs through Marlin"):
+        smoke.test_backends_are_the_intended_ones(Served([*LOG, MARLIN]), INTENDED)  # type: ignore[arg-type]
+
+
+def metrics(*counts: tuple[int, int, int]) -> Iterator[str]:
+    for drafts, drafted, accepted in counts:
+        yield (
+            f'vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}\n'
+            f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {drafted}\n'
+            f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}\n'
+        )
+
+
+def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
+    figures: dict[str, object] = {}
+    smoke.test_drafts_are_accepted(
+        Served(LOG, metrics(*counts)),  # type: ignore[arg-type]
+        "model",
+        plan(DFLASH_DRAFTER="somebody/drafter"),
+        applies,
+        figures.__setitem__,
+    )
+    return figures
+
+
+def test_acceptance_is_what_this_question_brought() -> None:
+    # What the warm-up had drafted before does not count.
+    assert drafting((10, 150, 0), (20, 300, 60)) == {"draft_acceptance": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("after", "words"), [((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")]
+)
+def test_a_useless_drafter_is_found(after: tuple[int, int, int], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        drafting((10, 150, 0), after)
