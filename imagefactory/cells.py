@@ -119,8 +119,12 @@ def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     """List the packages of a cell that have to be our own compile."""
-    on_gpu = matrix.archs[cell.arch].distribution == "vllm"
-    return matrix.vllm[cell.vllm].compiled if on_gpu else ()
+    version = matrix.vllm[cell.vllm]
+    if matrix.archs[cell.arch].distribution != "vllm":
+        return ()
+    vllm = ["vllm"] if version.git is not None or version.compile == "required" else []
+    named = version.compile if isinstance(version.compile, list) else []
+    return tuple(dict.fromkeys([*vllm, *named]))
 
 
 def arch_of(matrix: Matrix, cell: Cell) -> Arch:

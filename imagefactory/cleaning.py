@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from imagefactory.store import WRITING, Store
 
 _PARTS = ("downloads", "excerpts", "blobs", "layers", "facts")
+_TREES = ("compile/*", "sources/*/*", "ccache")
+"""Folders that are of use as a whole only: trees that were compiled, checked-out sources, the compilers' cache."""
 DAY = 86_400
 HOUR = 3600
 
@@ -49,7 +52,10 @@ def clean(
                 freed += size
         if not dry_run:
             for path in [*removed, *_leftovers(store)]:
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
             store.sweep()
     return Cleaned(len(removed), freed, total - freed)
 
@@ -61,7 +67,16 @@ def _files(store: Store) -> list[tuple[Path, float, int]]:
         if not _is_leftover(path):
             status = path.stat()
             found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
+    for pattern in _TREES:
+        found += [_tree(folder) for folder in store.root.glob(pattern) if folder.is_dir()]
     return found
+
+
+def _tree(folder: Path) -> tuple[Path, float, int]:
+    """Describe a folder as if it were one file; what it was used for is written on its top level."""
+    used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()) if not path.is_symlink())
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return folder, used, sum(path.stat().st_size for path in files)
 
 
 def _leftovers(store: Store) -> Iterator[Path]:

@@ -83,7 +83,7 @@ def make_locks(
     refuse_unknown(project, wheels)
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
-        yield _make_base_lock(project, cell, upgrade, say)
+        yield make_base_lock(project, cell, upgrade, say)
     locks = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
     for cell in locks.values():
         yield _make_wheel_lock(project, cell, upgrade, wheels, say)
@@ -110,6 +110,7 @@ def check_locks(project: Project) -> list[Path]:
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
+    expected |= _expected_toolchains(project)
     # What layers come out as, and under which licences files stand, answers nothing in the matrix.
     records = {project.known_layers, licence_lock_path(project.locks)}
     present = {*project.locks.glob("**/*.toml")} - records
@@ -138,12 +139,23 @@ def check_locks(project: Project) -> list[Path]:
     return sorted(present)
 
 
+def _expected_toolchains(project: Project) -> dict[Path, MadeFrom]:
+    """Say what the locks of compilers have to answer, in a checkout that compiles."""
+    from imagefactory.compile.locking import expected_toolchain_locks  # noqa: PLC0415 - it uses this module
+    from imagefactory.compile.settings import FILE  # noqa: PLC0415
+    from imagefactory.compile.toolchain import CompileProject  # noqa: PLC0415
+
+    if not (project.root / FILE).exists():
+        return {}
+    return expected_toolchain_locks(CompileProject(project.root, project.store))
+
+
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     """Checksum the parts of the matrix that decide a wheel lock."""
     arch = matrix.archs[cell.arch]
     base = matrix.bases[arch.base]
     return {
-        f"vllm.{cell.vllm}": checksum(_version_facts(matrix.vllm[cell.vllm])),
+        f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm])),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -154,7 +166,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     }
 
 
-def _version_facts(version: VllmVersion) -> dict[str, object]:
+def version_facts(version: VllmVersion) -> dict[str, object]:
     """What a version is; a need that it does not have is left out, as before there was such a thing."""
     facts = version.model_dump(mode="json")
     return {name: value for name, value in facts.items() if name not in VERSION_NEEDS or value}
@@ -254,7 +266,8 @@ def _audited(project: Project) -> list[LockedWheel]:
     ]
 
 
-def _make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    """Pin the Debian packages that a cell stands on."""
     path = project.base_lock_path(cell)
     name = project.matrix.archs[cell.arch].base
     base = project.matrix.bases[name]
@@ -343,7 +356,7 @@ def _disagreements(project: Project, path: Path, expected: MadeFrom) -> Iterator
     if path == kernel_lock_path(project.locks):
         yield from _unrecorded(project, KernelLock.read(path))
         return
-    if path == source_lock_path(project.locks):
+    if path == source_lock_path(project.locks) or path.name == "flashinfer.toml":
         yield from _differences(SourceLock.read(path).made_from, expected)
         return
     lock: WheelLock | BaseLock

@@ -140,13 +140,6 @@ class VllmVersion(_Model):
         """The version that ranges are compared with."""
         return Version(self.release or self.counts_as or "")
 
-    @property
-    def compiled(self) -> tuple[str, ...]:
-        """The packages whose wheels the factory compiles itself for this version, on machines with a GPU."""
-        named = self.compile if isinstance(self.compile, list) else []
-        vllm = ["vllm"] if self.git is not None or self.compile == "required" else []
-        return tuple(dict.fromkeys([*vllm, *named]))
-
     def within(self, specifier: str) -> bool:
         """Say whether this version lies in a range; development versions count."""
         return SpecifierSet(specifier).contains(self.version, prereleases=True)

@@ -29,7 +29,7 @@ from imagefactory.serving.container import COMMAND, ENTRYPOINT, HEALTHCHECK
 
 PLAN_FORMAT: Final = 1
 LOCKED_LABEL: Final = "imagefactory.locked"
-LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model"]
+LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model", "toolkit"]
 Settings = dict[str, object]
 
 
@@ -108,7 +108,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
     layers = (
         base_layer(matrix, cell, base),
-        *_wheel_layers(matrix, wheels),
+        *wheel_layers(matrix, wheels),
         serve_layer(project.root, python=wheels.python if _compiles(wheels) else None),
         *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
         model_layer(cell, served),
@@ -184,7 +184,7 @@ def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
     )
 
 
-def _wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
+def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
     """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
@@ -267,6 +267,11 @@ def model_layer(cell: Cell, served: Served) -> Layer:
 
 def _compiles(lock: WheelLock) -> bool:
     return any(wheel.name == COMPILER for wheel in lock.wheels)
+
+
+def toolkit_layer(python: str) -> Layer:
+    """Name the links that put the CUDA compiler of the environment's wheels in its usual place."""
+    return _layer("toolkit", "cuda", (), {"python": python, "venv": VENV}, download=0, unpacked=0)
 
 
 def serve_layer(root: Path, *, python: str | None = None) -> Layer:

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagefactory.cells import Cell, intended_kernels
-from imagefactory.compile_recipe import compile_recipe
+from imagefactory.compile.recipe import compile_recipe
 from imagefactory.context import BuildContext, make_context
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.format import MTIME, VENV

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from imagefactory.compile.settings import CompileSettings
 from imagefactory.locks import write_text_atomically
 from imagefactory.matrix import Matrix
 from imagefactory.mods.manifest import Manifest
 from imagefactory.plan import Plan
 
 SCHEMAS: dict[str, type[BaseModel]] = {
+    "compile.schema.json": CompileSettings,
     "matrix.schema.json": Matrix,
     "mod.schema.json": Manifest,
     "plan.schema.json": Plan,

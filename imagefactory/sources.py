@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 
+import requests
+
 from imagefactory.cells import Cell, arch_of
 from imagefactory.content import Sha256
-from imagefactory.downloads import Downloader, Wanted
+from imagefactory.downloads import Downloader, Wanted, fetch
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.store import DownloadError
 from imagefactory.excerpts import take_excerpts
@@ -66,6 +68,7 @@ class Sources:
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
         """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
         for cell in sorted(cells):
+            self._fetch_compiled(cell)
             refuse_unfit_mods(self.project, cell, self._indexes)
 
     def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
@@ -81,6 +84,13 @@ class Sources:
             for offer in self._indexes.files(wheel.name)
             if offer.file == wheel.file and offer.sha256 in (None, sha256)
         ]
+
+    def _fetch_compiled(self, cell: Cell) -> None:
+        """Bring the compiled wheels of a cell: mods read from them, and no index has them."""
+        with requests.Session() as session:
+            for wheel in self.project.wheel_lock(cell).wheels:
+                if wheel.compiled is not None:
+                    fetch(self._wheel(wheel), self.project.store, session, lambda _: None)
 
     def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
         """Take the successors of locked debs that no mirror has any more; say whether there were any.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from tasks import images, matrix, mods, registry, repository, smoke, supply, wheels
+from tasks import ci, images, kernels, matrix, mods, registry, repository, smoke, supply, wheels
 
 namespace = Collection(
     matrix.targets,
@@ -18,7 +18,8 @@ namespace = Collection(
     images.verify,
     images.diff,
     images.explain,
-    images.audit,
+    kernels.compile_,
+    kernels.audit,
     smoke.smoke,
     supply.licences,
     supply.sbom,
@@ -39,3 +40,24 @@ namespace = Collection(
 namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
 namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
 namespace.add_collection(Collection("keys", supply.new))
+namespace.add_collection(
+    Collection(
+        "ci",
+        ci.plan,
+        ci.push,
+        ci.smoke,
+        ci.promote,
+        ci.record,
+        ci.summary,
+        ci.status,
+        ci.changes,
+        ci.check_mods,
+        ci.report_mods,
+        ci.take_locks,
+        ci.adopt,
+        ci.refresh,
+        ci.propose,
+        ci.release,
+        ci.room,
+    )
+)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, TARGET, command, print_json
+from tasks.command import ROOT, TARGET, command
 
 
 @command(
@@ -254,34 +253,6 @@ def explain(context: Context, path: str, target: list[str]) -> None:
     project = Project(ROOT)
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
         console.out.print(console.ownership_table(explain(project, cell, path), ROOT))
-
-
-@command(
-    positional=["subject"],
-    help={
-        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
-        "arch": "the arch to judge by (default: the target's, else the matrix's)",
-        "json": "print JSON",
-        "markdown": "print the table as Markdown",
-    },
-)
-def audit(context: Context, subject: str, arch: str = "", json: bool = False, markdown: bool = False) -> None:
-    """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
-    from imagefactory import console
-    from imagefactory.audit.run import audit, audit_release, refuse_failing
-    from imagefactory.project import Project
-
-    project = Project(ROOT)
-    arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
-    judged = audit_release if subject in project.matrix.vllm else audit
-    verdicts = judged(project, subject, arch)
-    if json:
-        print_json([asdict(verdict) for verdict in verdicts])
-    elif markdown:
-        print(console.audit_markdown(verdicts))
-    else:
-        console.out.print(console.audit_table(verdicts))
-    refuse_failing(subject, verdicts)
 
 
 @command(

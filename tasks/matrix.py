@@ -32,13 +32,14 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    iterable=["target", "upgrade", "wheel"],
+    iterable=["target", "upgrade", "wheel", "toolchain"],
     help={
         "target": f"{TARGET}; default: everything that is locked already, and the default target",
         "check": "change nothing; fail when matrix.yaml and the locks disagree",
         "upgrade": "take the newest version of this package (or base, or all); may be given several times",
         "wheel": "the key of the compiled wheel to adopt where several would do; may be given several times",
         "models": "also look up and pin the revisions of models and drafters on the model hub",
+        "toolchain": "pin the compilers of this vLLM version instead, for `invoke compile`; may be given several times",
     },
 )
 def lock(
@@ -46,6 +47,7 @@ def lock(
     target: list[str],
     upgrade: list[str],
     wheel: list[str],
+    toolchain: list[str],
     check: bool = False,
     models: bool = False,
 ) -> None:
@@ -61,15 +63,24 @@ def lock(
         console.err.print(f"{len(check_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
         return
-    cells = select(project.matrix, target) if target else locked_cells(project)
-    if not cells:
-        cells = select(project.matrix, [next(iter(project.matrix.models))])
-    for result in make_locks(
-        project, cells, upgrade=upgrade, wheels=wheel, models=models, say=console.err.print
-    ):
+    if toolchain:
+        from imagefactory.compile.locking import make_toolchain_locks
+        from imagefactory.compile.toolchain import CompileProject
+
+        results = make_toolchain_locks(
+            CompileProject(ROOT), toolchain, upgrade="all" in upgrade, say=console.err.print
+        )
+    else:
+        cells = select(project.matrix, target) if target else locked_cells(project)
+        cells = cells or select(project.matrix, [next(iter(project.matrix.models))])
+        results = make_locks(
+            project, cells, upgrade=upgrade, wheels=wheel, models=models, say=console.err.print
+        )
+    for result in results:
         state = "written" if result.changed else "unchanged"
         console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
-    path, changed = update_licences(project, console.err.print)
+    # A project reads its locks once; these may be new.
+    path, changed = update_licences(Project(ROOT), console.err.print)
     console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
 
 

@@ -16,8 +16,16 @@ CHECKS = (
     "ruff check .",
     "ruff format --check .",
     "mypy",
-    "shellcheck inv .ci/run",
+    "shellcheck inv .ci/run images/compile/seeded",
     "hadolint tests/golden/dockerfiles/*.Dockerfile",
+    # Schemas and rules that come with the tools: neither asks anybody else.
+    "check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml",
+    "check-jsonschema --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml",
+    "check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml",
+    "check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml",
+    "check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml",
+    "check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml",
+    "zizmor --offline --quiet --no-progress --persona pedantic .github",
 )
 
 

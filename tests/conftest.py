@@ -24,6 +24,9 @@ pytest_plugins = (
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
+    "tests.fixtures.nights",
+    "tests.fixtures.fake_github",
+    "tests.fixtures.cuda",
     "tests.fixtures.published",
 )
 

@@ -21,7 +21,8 @@ from imagefactory.downloads import Wanted, fetch
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locks import LibraryKernels, LockedSource, LockedWheel, WheelKernels
+from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.locks import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
 from imagefactory.ranges import RangeFile
@@ -77,6 +78,32 @@ def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
             why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
             fix="Choose a vLLM version whose wheels fit, or compile it for this arch.",
         )
+
+
+def refuse_wrong_record(project: Project, target: str) -> int:
+    """Compare what locks/kernels.toml says of a target's wheels with the wheels; give how many were compared."""
+    compared = 0
+    for cell in select(project.matrix, [target]):
+        arch = project.matrix.archs[cell.arch]
+        for wheel in audited_wheels(project.wheel_lock(cell).wheels, arch):
+            recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
+            compared += 1
+            if recorded != found:
+                raise KernelRecordError(
+                    f"The record of the kernels in {wheel.file} is wrong.",
+                    where=kernel_lock_path(project.locks),
+                    why="There is none." if recorded is None else _first_difference(recorded, found),
+                    fix="Remove locks/kernels.toml and run `invoke lock`; then look at what changes.",
+                )
+    return compared
+
+
+def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
+    said, real = ({library.name: library for library in entry.libraries} for entry in (recorded, found))
+    for name in sorted({*said, *real}):
+        if said.get(name) != real.get(name):
+            return f"{name}: recorded {said.get(name) or 'nothing'}, found {real.get(name) or 'nothing'}."
+    return f"It is recorded as {recorded.file}."
 
 
 def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:

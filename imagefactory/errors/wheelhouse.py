@@ -39,3 +39,9 @@ class NoRegistryError(FactoryError):
     """Nobody said in which registry wheels are shared."""
 
     exit_code = 78
+
+
+class KernelRecordError(FactoryError):
+    """locks/kernels.toml does not say what a wheel holds."""
+
+    exit_code = 79

@@ -41,8 +41,8 @@ def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progre
 
 def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
     """List a layer's entries, each with the file of the lock that owns it."""
-    if layer.kind == "model":
-        yield from (("matrix.yaml", entry) for entry in model_entries(layer.settings))
+    if layer.kind in ("model", "toolkit"):
+        yield from _entries_of_settings(layer)
         return
     if layer.kind == "serve":
         from imagefactory.layers.serve import serve_entries  # noqa: PLC0415 - with the serving schema
@@ -85,6 +85,14 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
             if not _repeats(entry, seen):
                 seen[entry.path] = entry
                 yield item.name, entry
+
+
+def _entries_of_settings(layer: Layer) -> Iterable[tuple[str, Entry]]:
+    """List the entries of a layer that is made of its settings alone."""
+    if layer.kind == "model":
+        return [("matrix.yaml", entry) for entry in model_entries(layer.settings)]
+    links = toolkit_links(str(layer.settings["venv"]), str(layer.settings["python"]))
+    return [(FACTORY, entry) for entry in links]
 
 
 class _Deb(NamedTuple):

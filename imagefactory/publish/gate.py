@@ -122,9 +122,14 @@ def describe(plan: Plan, manifest: Manifest, record: SmokeRecord) -> Published:
         kernels=plan.kernels,
         mods=() if mods == "none" else tuple(mods.split()),
         size=manifest.size + document["config"]["size"] + sum(layer["size"] for layer in document["layers"]),
-        made_of=dict(_part(layer) for layer in plan.layers),
+        made_of=made_of(plan),
         smoke={level: result.outcome for level, result in record.levels.items()},
     )
+
+
+def made_of(plan: Plan) -> dict[str, Part]:
+    """Say what an image is made of, in the order of its layers and as far as two images are told apart by it."""
+    return dict(_part(layer) for layer in plan.layers)
 
 
 def _part(layer: Layer) -> tuple[str, Part]:

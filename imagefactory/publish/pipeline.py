@@ -78,11 +78,11 @@ def smoke_pulled(
     from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
 
     reference = f"{repository.reference.name}@{staged.image.digest}"
-    subject = subject_of_image(project, reference, auth=_docker_login(repository))
+    subject = subject_of_image(project, reference, auth=docker_login(repository))
     return smoke(project, subject, levels, say)
 
 
-def _docker_login(repository: Repository) -> Mapping[str, str] | None:
+def docker_login(repository: Repository) -> Mapping[str, str] | None:
     """Let the daemon pull with the credentials that were good for pushing."""
     found = find_credentials(repository.reference.registry, repository.reference.repository)
     if found is None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import BinaryIO, Literal, Self
@@ -21,6 +22,7 @@ import requests
 
 from imagefactory.content import Digest
 from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.registry.auth import Scope
@@ -64,7 +66,7 @@ class Upload:
             location = self._open()
             if location is None:
                 return "mounted"
-            body = _Counted(self.open_stream, self.size, self.progress, self.stopped)
+            body = _Counted(self)
             started = time.monotonic()
             problem = self._put(location, body)
             if problem is None:
@@ -232,14 +234,11 @@ class Upload:
 class _Counted:
     """A stream of known length that tells how far it is, and ends early when it has to."""
 
-    def __init__(
-        self, open_stream: OpenStream, size: int, progress: Progress, stopped: threading.Event
-    ) -> None:
-        self._stream = open_stream()
-        self._size = size
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
         self._sent = 0
-        self._progress = progress
-        self._stopped = stopped
+        with self._reading():
+            self._stream = upload.open_stream()
 
     def __enter__(self) -> Self:
         return self
@@ -248,7 +247,7 @@ class _Counted:
         self._stream.close()
 
     def __len__(self) -> int:
-        return self._size
+        return self._upload.size
 
     def __iter__(self) -> Iterator[bytes]:
         while data := self.read(BLOCK):
@@ -257,13 +256,34 @@ class _Counted:
     @property
     def is_spent(self) -> bool:
         """True when everything was handed to the network."""
-        return self._sent >= self._size
+        return self._sent >= self._upload.size
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read on."""
-        if self._stopped.is_set():
+        """Read on, never beyond the length that was announced."""
+        if self._upload.stopped.is_set():
             raise CancelledError
-        data = self._stream.read(size)
+        left = self._upload.size - self._sent
+        with self._reading():
+            data = self._stream.read(left if size < 0 else min(size, left))
+        if left and not data:
+            raise self._unreadable(f"It ends after {self._sent:,} of {self._upload.size:,} bytes.")
         self._sent += len(data)
-        self._progress(self._sent)
+        self._upload.progress(self._sent)
         return data
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep apart what the disk says from what the network says: both are OSErrors."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unreadable(f"{error.strerror or error}.") from None
+
+    def _unreadable(self, why: str) -> ImageMissingError:
+        name = getattr(getattr(self, "_stream", None), "name", None)
+        return ImageMissingError(
+            "A blob of the image cannot be read.",
+            where=str(name or self._upload.digest),
+            why=why,
+            fix="Build the image again: `invoke build --target ...`. Perhaps the cache was cleaned meanwhile.",
+        )

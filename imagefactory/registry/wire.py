@@ -222,6 +222,7 @@ class Wire:
                 if method not in ("GET", "HEAD") or not response.is_redirect:
                     yield response
                     return
+                read_answer(response, BLOCK)  # a connection whose answer was read can be used again
                 url, params = self.locate(response.headers["Location"], url), None
         raise requests.TooManyRedirects("the registry redirects without end")
 

@@ -27,6 +27,8 @@ KEYS = Path(__file__).parent / "debian-keys"
 
 Archive = Literal["main", "security"]
 
+_RELEASES = ("bullseye", "bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable")
+
 SNAPSHOT_DATE = "%Y%m%dT%H%M%SZ"
 # A snapshot is taken hours after a Release file is signed, and asking for a moment gives the snapshot before
 # it. So later moments are asked for: half a day, then a day and a half, before a file can be cleaned away.
@@ -51,15 +53,18 @@ class DebianMirrors:
     def discover(
         cls, debian: str, *, environ: Mapping[str, str] = os.environ, apt: Path = Path("/etc/apt")
     ) -> Self:
-        """Take the mirrors that the user names, else those that the host's own apt uses for this release."""
+        """Take the mirrors that the user names, else those of the host's own apt.
+
+        Those that it uses for this release come first; a mirror of another release mostly has this one as well.
+        """
         named = environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
         if named:
             security = environ.get("FACTORY_DEBIAN_SECURITY_MIRROR", "").rstrip("/") or f"{named}-security"
             return cls(main=(named,), security=(security,))
         offers = list(read_apt_sources(apt))
         return cls(
-            main=_offering(offers, debian),
-            security=_offering(offers, f"{debian}-security"),
+            main=_offering(offers, debian, "main"),
+            security=_offering(offers, f"{debian}-security", "security"),
         )
 
     def roots(self, archive: Archive, *, at: datetime | None = None) -> list[str]:
@@ -112,16 +117,20 @@ def _deb822_sources(text: str) -> Iterator[AptSource]:
             yield AptSource(root.rstrip("/"), tuple(suites), tuple(components))
 
 
-def _offering(sources: Sequence[AptSource], suite: str) -> tuple[str, ...]:
-    """Pick the roots that offer a suite's main component, each once, in order."""
-    roots = [
-        source.root
+def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tuple[str, ...]:
+    """Pick the roots of an archive's main component, each once, in order: those that are asked for this very suite."""
+    usable = [
+        source
         for source in sources
-        if suite in source.suites
-        and "main" in source.components
-        and urlsplit(source.root).scheme in {"http", "https", "file"}
+        if "main" in source.components and urlsplit(source.root).scheme in {"http", "https", "file"}
     ]
-    return tuple(dict.fromkeys(roots))
+    asked = [source.root for source in usable if suite in source.suites]
+    if not asked:
+        # A mirror of another Debian release has this one as well; what else apt knows are other people's archives.
+        suffix = "-security" if archive == "security" else ""
+        releases = {f"{name}{suffix}" for name in _RELEASES}
+        asked = [source.root for source in usable if releases.intersection(source.suites)]
+    return tuple(dict.fromkeys(asked))
 
 
 def local_path(root: str) -> Path | None:

@@ -39,6 +39,24 @@ def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSou
         return [_locked(project, release, offer, session) for offer in (wheels[0], sdists[0])]
 
 
+def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
+    """Pin the sdist of a release."""
+    offers = [
+        offer
+        for offer in indexes.files(project)
+        if offer.file.endswith(".tar.gz") and _version_of(offer.file) == Version(release) and offer.sha256
+    ]
+    if not offers:
+        raise WheelMissingError(
+            f"The index lacks the sdist of {project} {release}.",
+            where=f"{project} {release}",
+            why="It is compiled from its sources.",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    with requests.Session() as session:
+        return _locked(project, release, offers[0], session)
+
+
 def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
     """Pin the wheel of a program for one kind of machine."""
     suffix = {"amd64": "x86_64.whl", "arm64": "aarch64.whl"}[machine]

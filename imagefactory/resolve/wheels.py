@@ -46,6 +46,8 @@ from imagefactory.wheelhouse.keep import KeptWheel
 PARALLEL = 16
 _MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+_UV_KNOWS = 40
+"""The newest minor version of glibc that uv resolves for; wheels for a newer one do not exist yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
 Adopt = Callable[[str, str], KeptWheel]
@@ -176,13 +178,13 @@ def resolve(
         overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
         kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
         pins.write_text("".join(kept))
-        glibc = request.base.glibc.replace(".", "_")
+        glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if request.arch.without else []),
             "--python-version", request.base.python,
-            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_{glibc}",
+            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
         ]  # fmt: skip

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict
 
 from imagefactory.build import build
-from imagefactory.cells import Cell, buildable
+from imagefactory.cells import Cell
 from imagefactory.content import Digest, Sha256
 from imagefactory.engines.docker import daemon
 from imagefactory.engines.watch import State
@@ -24,6 +24,7 @@ from imagefactory.project import Project
 from imagefactory.smoke.containers import Containers
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import Level
+from imagefactory.smoke.sisters import sisters
 from imagefactory.smoke.subject import (
     Subject,
     bring_into_daemon,
@@ -162,14 +163,7 @@ class _Preparing:
             self._refuse_foreign(subject.platform)
             return subject
         here = f"linux/{self._machine()}"
-        cells = [
-            cell
-            for cell in buildable(project.matrix)
-            if cell.vllm == subject.vllm
-            and cell.platform == here
-            and not has_gpu(project.matrix, cell.arch)
-            and project.matrix.models[cell.model].generated
-        ]
+        cells = [cell for cell in sisters(project, subject.vllm) if cell.platform == here]
         if not cells:
             raise _CannotRunError(f"vLLM {subject.vllm} has no cell for a CPU on {here}")
         locked = [cell for cell in cells if project.is_locked(cell)]

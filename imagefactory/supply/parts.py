@@ -74,6 +74,8 @@ def parts_of(project: Project, plan: Plan) -> list[Part]:
                 found += _mod(layer)
             case "model":
                 found += _models(layer)
+            case "toolkit":
+                pass  # links of a toolchain image, to files of other layers
     return sorted(found, key=lambda part: (part.kind, part.name, part.reference))
 
 

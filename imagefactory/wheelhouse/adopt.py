@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
 from imagefactory.audit.gate import audited_wheels, verdicts_of
 from imagefactory.audit.run import look_into, refuse_failing
-from imagefactory.cells import Cell
+from imagefactory.cells import Cell, compiled_distributions
+from imagefactory.compile.tree import source_mods
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
 from imagefactory.locks import WheelLock
-from imagefactory.mods.choose import choose_source_mods
 from imagefactory.project import Project
 from imagefactory.wheelhouse.fit import same_version
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
@@ -51,21 +52,24 @@ def choose_compiled(
             inputs.arch_list,
         )
 
-    found = [wheel for wheel in all_kept(project.store) if fits(wheel.inputs)]
+    here = {str(wheel.key): wheel for wheel in all_kept(project.store) if fits(wheel.inputs)}
+    wanted = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
-    if not found and where is not None:
+    if where is not None and not any(key.startswith(wanted) for key in here):
         say(f"Asking {where} for {name} {version}")
         with opened(where) as repository:
-            remote = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
-            if remote:
-                chosen = _one_of({wheel.key: wheel.inputs for wheel in remote}, project, cell, asked, locked)
-                found = [pull(repository, wheel, project.store) for wheel in remote if wheel.key == chosen]
-    if not found:
+            offers = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
+            there = {str(wheel.key): wheel for wheel in offers if wheel.key not in here}
+            if there:
+                known = {key: wheel.inputs for key, wheel in here.items()}
+                known |= {key: wheel.inputs for key, wheel in there.items()}
+                key = _one_of(known, project, cell, asked, locked)
+                here |= {key: pull(repository, there[key], project.store)} if key in there else {}
+    if not here:
         raise _compile_needed(project, cell, name, version)
-    key = _one_of({wheel.key: wheel.inputs for wheel in found}, project, cell, asked, locked)
-    wheel = next(wheel for wheel in found if wheel.key == key)
+    wheel = here[_one_of({key: wheel.inputs for key, wheel in here.items()}, project, cell, asked, locked)]
     refuse_damaged(wheel)
-    if name == "vllm" and wheel.inputs.mods != source_mods(project, cell):
+    if name == "vllm" and wheel.inputs.mods != mods_of_sources(project, cell):
         say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
     say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
     return wheel
@@ -86,12 +90,6 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
                 why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
                 fix="`invoke wheels.list` shows them.",
             )
-
-
-def source_mods(project: Project, cell: Cell) -> tuple[str, ...]:
-    """List the digests of the mods that a cell wants in its sources before they are compiled."""
-    chosen = choose_source_mods(project.matrix, cell, project.mods)
-    return tuple(mod.digest(variant) for mod, variant in chosen.mods)
 
 
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
@@ -121,24 +119,27 @@ def _one_of(
     if not named and locked in found:
         return str(locked)
     if not named and len(found) > 1:
-        mods = source_mods(project, cell)
+        mods = mods_of_sources(project, cell)
         named = [key for key, inputs in found.items() if inputs.mods == mods]
     if len(named) == 1 or len(found) == 1:
         return next(iter(named or found))
     raise SeveralWheelsError(
         f"{len(found)} compiled wheels would do for {cell}.",
         where="the wheelhouse (`invoke wheels.list`)",
-        why="They differ in " + "; ".join(_differences(found)) + ".",
+        why=f"They differ in {_differing(found)}: {', '.join(key[:16] for key in sorted(found))}.",
         fix="Say which: `invoke lock --wheel KEY`.",
     )
 
 
-def _differences(found: dict[str, CompileInputs]) -> list[str]:
-    """Name the inputs that are not the same in all, with the keys that tell them apart."""
-    documents = {key: inputs.as_json() for key, inputs in found.items()}
-    fields = next(iter(documents.values()))
-    differing = [name for name in fields if len({str(data[name]) for data in documents.values()}) > 1]
-    return [f"{', '.join(differing)}: {', '.join(key[:16] for key in sorted(documents))}"]
+def _differing(found: dict[str, CompileInputs]) -> str:
+    """Name the inputs that are not the same in all."""
+    documents = [inputs.as_json() for inputs in found.values()]
+    return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
+
+
+def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
+    """List the digests of the mods that a compile for this cell would apply to the sources."""
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
 
 
 def _chips(project: Project, cell: Cell, name: str) -> str:
@@ -157,8 +158,16 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
         where=f"matrix.yaml, vllm.{cell.vllm}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
-        f"`invoke lock --target {cell}`. Or choose a version without `compile`, such as "
-        f"{project.matrix.defaults.vllm}.",
+        f"`invoke lock --target {cell}`.{_other_version(project, cell)}",
+    )
+
+
+def _other_version(project: Project, cell: Cell) -> str:
+    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    return (
+        ""
+        if compiled_distributions(project.matrix, usual)
+        else f" Or use vLLM {usual.vllm}, which needs none."
     )
 
 

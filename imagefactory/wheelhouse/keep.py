@@ -47,8 +47,12 @@ class CompileInputs:
 
     def as_json(self) -> dict[str, Any]:
         """Write the inputs as plain values."""
-        data = asdict(self)
-        return data | {"name": canonicalize_name(self.name), "sources": dict(sorted(self.sources.items()))}
+        return asdict(self) | {
+            "name": canonicalize_name(self.name),
+            "sources": dict(sorted(self.sources.items())),
+            "mods": list(self.mods),
+            "flags": list(self.flags),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileInputs:

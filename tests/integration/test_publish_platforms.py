@@ -35,7 +35,9 @@ def entries(house: PublishingHouse, tag: str) -> dict[str, str]:
     return {entry["platform"]["architecture"]: entry["digest"] for entry in document["manifests"]}
 
 
-def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(two_platforms: PublishingHouse) -> None:
+def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
+    two_platforms: PublishingHouse,
+) -> None:
     amd, arm = two_platforms.publish(CELL, ARM)
     assert entries(two_platforms, "tiny") == {"amd64": amd, "arm64": arm}
     tags = two_platforms.tags()

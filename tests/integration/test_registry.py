@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from imagefactory.content import Digest
+from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import (
     AccessDeniedError,
     ContentMissingError,
@@ -360,20 +360,18 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_failure_stops_the_other_uploads(repository: Repository) -> None:
+def test_the_first_failure_stops_the_other_uploads_and_nothing_is_tagged(repository: Repository) -> None:
+    def broken() -> BinaryIO:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     image = small_image(LAYERS)
-    started = threading.Event()
-
-    def broken() -> None:
-        started.set()
-        raise OSError(errno.EIO, "the disk is broken")
-
     parts = tuple(
-        Part(part.digest, part.size, part.label, broken if number == 2 else part.open)  # type: ignore[arg-type]
+        Part(part.digest, part.size, part.label, broken if number == 2 else part.open)
         for number, part in enumerate(image.parts)
     )
-    with pytest.raises(OSError, match="the disk is broken"):
+    with pytest.raises(ImageMissingError, match="cannot be read") as failure:
         push_image(repository, Pushable(image.manifest, parts), tag="latest")
+    assert failure.value.why == f"{os.strerror(errno.EIO)}."
     assert repository.manifest("latest") is None
 
 

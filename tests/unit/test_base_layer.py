@@ -253,12 +253,26 @@ def test_set_gid_and_group_are_kept_the_group_by_name(workshop: Workshop) -> Non
     assert (chage.mode, chage.uid, chage.gid) == (0o2755, 0, 42)
 
 
+def test_what_newer_releases_have_plain_is_as_the_table_says(workshop: Workshop) -> None:
+    workshop.deb("base-files", folder("./var/local", mode=0o755))
+    local = workshop.image()["var/local"]
+    assert (local.mode, local.uid, local.gid) == (0o2775, 0, 50)
+
+
+def test_links_of_the_merge_that_a_package_ships_are_those_that_are_there(workshop: Workshop) -> None:
+    workshop.deb("base-files", link("./bin", "usr/bin"), member("./usr/bin/tool", b"x", mode=0o755))
+    image = workshop.image()
+    assert (image["bin"].kind, image["bin"].target) == (Kind.SYMLINK, "usr/bin")
+    assert image["usr/bin/tool"].kind is Kind.FILE
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
         (member("./etc/x", uname="postgres"), "the user postgres"),
         (folder("./var/lib/secret", mode=0o700), "mode 700"),
-        (folder("./var/local", mode=0o755), "mode 755"),
+        (folder("./var/mail", mode=0o755), "mode 755"),
+        (folder("./var/local", mode=0o700), "mode 700"),
     ],
 )
 def test_undeclared_owners_and_folder_modes_are_errors(

@@ -7,7 +7,9 @@ import pytest
 from imagefactory.cells import (
     Cell,
     all_combinations,
+    arch_of,
     buildable,
+    compiled_distributions,
     drafter_exclusions,
     exclusions,
     intended_kernels,
@@ -15,7 +17,7 @@ from imagefactory.cells import (
     usable_drafters,
 )
 from imagefactory.matrix import Drafter, Matrix, load_matrix
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +89,22 @@ def test_kernels_are_compiled_for_git_references_and_where_the_matrix_says_so(ma
 def test_a_cell_has_a_name_for_people_and_one_for_files() -> None:
     assert str(cell("tiny", arch="cpu")) == "tiny@0.32.0/cpu"
     assert cell("tiny", arch="cpu").slug == "tiny-v0.32.0-cpu-arm64"
+
+
+def test_single_packages_can_be_compiled_where_there_is_a_gpu(factory_checkout: Checkout) -> None:
+    factory_checkout.edit_matrix(
+        '"0.32.0": {release: "0.32.0"}', '"0.32.0": {release: "0.32.0", compile: [FlashInfer_jit_cache]}'
+    )
+    matrix = load_matrix(factory_checkout.matrix)
+    assert compiled_distributions(matrix, cell("gemma4-31b", "0.32.0")) == ("flashinfer-jit-cache",)
+    assert intended_kernels(matrix, cell("gemma4-31b", "0.32.0")) == "upstream"
+    assert compiled_distributions(matrix, Cell("tiny", "0.32.0", "cpu", "linux/amd64")) == ()
+
+
+def test_a_version_brings_its_needs_to_archs_with_a_gpu_only(matrix: Matrix) -> None:
+    spark = arch_of(matrix, cell("gemma4-31b", "0.19.1"))
+    assert "torch==2.10.0+cu130" in spark.also
+    assert spark.also[:-1] == matrix.archs["gb10"].also
+    assert spark.local_versions == ["cu130"]
+    processor = arch_of(matrix, Cell("tiny", "0.19.1", "cpu", "linux/amd64"))
+    assert processor == matrix.archs["cpu"]

@@ -112,3 +112,29 @@ def test_marking_what_is_not_there_is_no_failure(store: Store) -> None:
     from imagefactory.oci.blob import Blob  # noqa: PLC0415
 
     mark_layer_used(Sha256("a" * 64), Blob(Digest("sha256:b"), Digest("sha256:c"), 1, 1), store)
+
+
+def test_a_tree_that_was_compiled_goes_as_a_whole_or_not_at_all(store: Store) -> None:
+    folders = [store.root / "compile" / name for name in ("old", "new")]
+    for folder, days in zip(folders, (40, 1), strict=True):
+        (folder / "src").mkdir(parents=True)
+        (folder / "src" / "kernel.cu").write_bytes(bytes(500))
+        then = time.time() - days * DAY
+        # Sources keep the dates of their archive, however often they are compiled.
+        os.utime(folder / "src" / "kernel.cu", (1, 1))
+        for path in (folder / "src", folder):
+            os.utime(path, (then, then))
+    cleaned = clean(store, older_than=30)
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert (folders[1] / "src" / "kernel.cu").exists()
+    assert (cleaned.freed, cleaned.kept) == (500, 500)
+
+
+def test_a_link_in_a_tree_is_not_followed(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    folder = store.root / "sources" / "o+r" / "v1"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "precious")
+    clean(store)
+    assert not folder.exists()
+    assert (tmp_path / "precious").exists()

@@ -70,9 +70,15 @@ def test_the_hosts_own_apt_sources_are_the_mirrors(apt: Path) -> None:
     assert found.security == ("http://first.example/debian-security",)
 
 
-def test_sources_for_another_release_are_not_mirrors(apt: Path) -> None:
+def test_mirrors_of_another_release_serve_as_well_but_other_archives_do_not(apt: Path) -> None:
     found = DebianMirrors.discover("trixie", environ={}, apt=apt)
-    assert (found.main, found.security) == ((), ())
+    assert found == DebianMirrors.discover("bookworm", environ={}, apt=apt)
+    assert "http://other.example/apt" not in found.main
+
+
+def test_a_mirror_that_is_asked_for_the_release_is_preferred_to_one_of_another(apt: Path) -> None:
+    (apt / "sources.list").write_text("deb http://new.example/debian trixie main\n")
+    assert DebianMirrors.discover("trixie", environ={}, apt=apt).main == ("http://new.example/debian",)
 
 
 def test_a_named_mirror_wins_over_the_host_and_brings_its_security_sibling(apt: Path) -> None:

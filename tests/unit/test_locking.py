@@ -78,7 +78,7 @@ def test_a_missing_lock_is_made_and_making_it_again_changes_nothing(
     factory_checkout: Checkout, index: SimpleIndex
 ) -> None:
     forget_wheels(factory_checkout)
-    assert changed(lock(factory_checkout)) == ["gb10-linux-arm64.toml"]
+    assert changed(lock(factory_checkout)) == ["gb10-linux-arm64.toml", "kernels.toml"]
     made = wheel_lock(factory_checkout).read_bytes()
     assert changed(lock(factory_checkout)) == []
     assert changed(lock(factory_checkout, upgrade=("small",))) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Digest
+from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import (
     AccessDeniedError,
     BlobTooLargeError,
@@ -179,6 +180,25 @@ def test_a_file_that_is_not_what_its_digest_says_is_named() -> None:
             opened(server).upload(DIGEST, len(DATA), lambda: io.BytesIO(b"x" * len(DATA)))
         assert "cache is damaged" in failure.value.fix
         assert uploads.puts == 1
+
+
+def test_a_file_that_is_shorter_than_it_should_be_is_noticed_while_it_is_sent() -> None:
+    with scripted(Uploads()) as server, pytest.raises(ImageMissingError) as failure:
+        opened(server).upload(DIGEST, len(DATA), lambda: io.BytesIO(DATA[:5]))
+    assert failure.value.why == f"It ends after 5 of {len(DATA)} bytes."
+
+
+def test_a_file_that_grows_is_not_sent_beyond_its_length() -> None:
+    with scripted(Uploads()) as server:
+        opened(server).upload(DIGEST, len(DATA), lambda: io.BytesIO(DATA + b"more"))
+        assert server.log[-1].body == DATA
+
+
+def test_a_file_that_is_gone_is_not_taken_for_a_broken_network(tmp_path: Path) -> None:
+    with scripted(Uploads()) as server:
+        with pytest.raises(ImageMissingError, match="cannot be read"):
+            opened(server).upload(DIGEST, len(DATA), lambda: (tmp_path / "gone").open("rb"))
+        assert [asked.method for asked in server.log] == ["HEAD", "POST"]
 
 
 def test_a_layer_that_ghcr_does_not_take_is_refused_before_anything_is_sent() -> None:

@@ -93,6 +93,9 @@ FOLDERS: Mapping[str, Folder] = {
     "var/tmp": Folder(0o1777),
 }
 
+PLAIN_SINCE_TRIXIE = frozenset({"var/local"})
+"""Folders that newer releases have without special attributes; the table holds for all, so that layers agree."""
+
 
 def folder(path: str) -> Folder:
     """Give the mode and owner of a directory of the image."""

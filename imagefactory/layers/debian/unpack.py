@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from imagefactory.errors.layers import UndeclaredMetadataError, UnsafePathError
 from imagefactory.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.layers.debian.deb import Deb, reading
-from imagefactory.layers.debian.policy import folder, is_left_out, merged
+from imagefactory.layers.debian.policy import MERGED, PLAIN_SINCE_TRIXIE, Folder, folder, is_left_out, merged
 from imagefactory.oci.entry import Entry, ImagePath, Kind, RawSlice
 
 LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}
@@ -44,6 +44,8 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
             path = merged(packaged, architecture)
             if not path or (member.isdir() and path in LINKED_FOLDERS):
                 continue
+            if member.issym() and packaged in MERGED[architecture]:
+                continue  # since trixie base-files has the links of the merge, which every base gets anyway
             entry = _entry(member, path, deb, shipped, architecture)
             shipped[path] = entry
             if entry.kind is Kind.SYMLINK and _is_itself(entry, architecture):
@@ -95,14 +97,15 @@ def _entry(
         return Entry(path, Kind.SYMLINK, 0o777, target=member.linkname)
     if member.isdir():
         expected = folder(path)
-        if (member.mode & 0o7777, uid, gid) != expected:
+        found = Folder(member.mode & 0o7777, uid, gid)
+        if found != expected and not (found == Folder() and path in PLAIN_SINCE_TRIXIE):
             raise UndeclaredMetadataError(
                 f"{deb.name} wants /{path} to be a directory with mode {member.mode:o}, owner {uid}:{gid}.",
                 where=deb.locked.file,
                 why=f"The table of folders says {expected.mode:o}, owner {expected.uid}:{expected.gid}.",
                 fix="Declare it in FOLDERS in imagefactory/layers/debian/policy.py.",
             )
-        return Entry(path, Kind.DIRECTORY, expected.mode, uid=uid, gid=gid)
+        return Entry(path, Kind.DIRECTORY, expected.mode, uid=expected.uid, gid=expected.gid)
     if member.islnk():
         target = merged(_safe_path(member.linkname, deb), architecture)
         if target not in shipped or shipped[target].kind is not Kind.FILE:

@@ -19,7 +19,7 @@ ARG SOURCE_DATE_EPOCH=315619200
 ARG MAX_JOBS=4
 
 # --- toolchain: gcc, cmake, ninja, ccache and CUDA 13 from wheels, assembled by the embedded engine and loaded
-FROM imagefactory/toolchain:bookworm-arm64 AS toolchain
+FROM imagefactory/toolchain:bookworm AS toolchain
 ENV TORCH_CUDA_ARCH_LIST="12.1a" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     CCACHE_DIR="/ccache" \
@@ -132,6 +132,8 @@ ENV ATTENTION_BACKEND="triton_attn" \
     VLLM_DISABLE_COMPILE_CACHE="1" \
     WARMUP="1"
 LABEL imagefactory.arch="gb10" \
+      imagefactory.audit="not-audited" \
+      imagefactory.audit.summary="no wheels are locked" \
       imagefactory.drafter="none" \
       imagefactory.kernels="compiled" \
       imagefactory.locked="no" \

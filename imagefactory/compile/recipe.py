@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from imagefactory.cells import Cell
+from imagefactory.compile.settings import load_settings
+from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
 from imagefactory.context import SETTLE, TOOLS, UV, Copy, Piece, Program, Written, copied_layers
 from imagefactory.launch import describe
 from imagefactory.matrix import VllmVersion
@@ -17,21 +19,7 @@ from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan import ImageConfig, Layer, base_layer, image_config, model_layer, serve_layer
 from imagefactory.project import Project
 
-TOOLCHAIN: Final = "imagefactory/toolchain"
 JOB_MEMORY: Final = "3 to 8 GB of memory"
-DEPENDENCIES: Final = {
-    "VLLM_CUTLASS_SRC_DIR": ("cutlass", ">=0"),
-    "FLASH_MLA_SRC_DIR": ("flashmla", ">=0"),
-    "VLLM_FLASH_ATTN_SRC_DIR": ("flash-attention", ">=0"),
-    "QUTLASS_SRC_DIR": ("qutlass", ">=0"),
-    "TRITON_KERNELS_SRC_DIR": ("triton_kernels", ">=0"),
-    "DEEPGEMM_SRC_DIR": ("deepgemm", ">=0.20.0"),
-    "FMHA_SM100_SRC_DIR": ("fmha_sm100", ">=0.24.0"),
-    "TML_FA4_SRC_DIR": ("tml_fa4", ">=0.26.0"),
-    "FLASH_KDA_SRC_DIR": ("flash_kda", ">=0.27.0"),
-    "DEEPSELECT_SRC_DIR": ("deepselect", ">=0.30.0"),
-}
-"""What vLLM's CMake would fetch with git, by the variable that names a folder instead, and since when it reads it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,10 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
     above = copied_layers([serve_layer(project.root), model_layer(cell, served)], project.root)
     (serve, _), (model, _) = above
     copies = (serve, *_mod_copies(installed), model)
-    dependencies = {name: folder for name, (folder, since) in DEPENDENCIES.items() if version.within(since)}
+    dependencies = {
+        source.variable: name
+        for name, source in load_settings(project.root).sources_of(cell.vllm, version).items()
+    }
     uv = Program(f"{TOOLS}/uv", UV, project.tool_lock.find("uv", cell.machine))
     settle = Written(f"{TOOLS}/settle.py", SETTLE, (project.root / SETTLE).read_bytes())
     pieces: list[Piece] = [uv, settle, *(piece for _, piece in above)]
@@ -71,7 +62,7 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
         "vllm": cell.vllm,
         "arch": cell.arch,
         "version": str(version.version),
-        "toolchain": f"{TOOLCHAIN}:{arch.base}-{cell.machine}",
+        "toolchain": _toolchain(project, cell, version),
         "torch_archs": arch.torch_cuda_arch_list or "",
         "flashinfer_archs": arch.flashinfer_cuda_arch_list or "",
         "epoch": MTIME,
@@ -91,6 +82,18 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
     }
     config = image_config(project, cell, "compiled", installed, served, locked=False)
     return CompileRecipe(base, config, values, described)
+
+
+def _toolchain(project: Project, cell: Cell, version: VllmVersion) -> str:
+    """Name the toolchain's image: by what it is made of once that is locked, else by its system."""
+    compiling = CompileProject(project.root, project.store)
+    name = compiling.settings.toolchain_for("vllm", version)
+    toolchain = compiling.cell(name, cell.vllm, cell.platform)
+    return (
+        image_name(toolchain_plan(compiling, toolchain))
+        if compiling.is_locked(toolchain)
+        else f"{IMAGE}:{name}"
+    )
 
 
 def _not_locked(project: Project, cell: Cell, version: VllmVersion) -> list[str]:

@@ -1,0 +1,1 @@
+"""Compiling vLLM and FlashInfer for an arch, in a container of pinned compilers."""

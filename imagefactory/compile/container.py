@@ -1,0 +1,134 @@
+"""Running a compile in a container: what it says is kept and read, and it never outlives us."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from imagefactory.errors.layers import EngineError
+
+LABEL = "imagefactory.compile"
+_TOLD = 14
+"""Lines of a failed compile that are shown; the rest is in the log."""
+_TELLING = ("error", "Error", "FAILED", "fatal", "Killed", "FACTORY-UNKNOWN", "No space left")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder of this machine, and its fixed place in the container."""
+
+    folder: Path
+    place: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a container ended, and what it said that tells why."""
+
+    status: int
+    telling: tuple[str, ...]
+
+
+def run(
+    image: str,
+    command: Sequence[str],
+    *,
+    key: str,
+    mounts: Sequence[Mount],
+    environment: Mapping[str, str],
+    log: Path,
+    hear: Callable[[str], None],
+) -> Ended:
+    """Run a command in a container without network, as the user; its lines go to the log and to `hear`."""
+    with _talking(), _client() as client:
+        remove_left_over(client, key)
+        container = client.containers.create(
+            image,
+            list(command),
+            environment=dict(environment),
+            labels={LABEL: key},
+            network_mode="none",
+            user=f"{os.getuid()}:{os.getgid()}",
+            volumes={
+                str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"}
+                for mount in mounts
+            },
+            working_dir="/factory",
+        )
+        try:
+            container.start()
+            telling = _listen(lines(container.logs(stream=True, follow=True)), log, hear)
+            status = int(container.wait()["StatusCode"])
+        finally:
+            with suppress(DockerException, requests.RequestException):
+                container.remove(force=True)
+    return Ended(status, telling)
+
+
+def remove_left_over(client: docker.DockerClient, key: str) -> None:
+    """Remove the container of a run that was killed: it would go on writing where this one is to write."""
+    for container in client.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
+        container.remove(force=True)
+
+
+def root_folder() -> Path | None:
+    """Say where the daemon keeps images, when that is a folder of this machine."""
+    with _talking(), _client() as client:
+        folder = Path(str(client.info().get("DockerRootDir", "")))
+    return folder if folder.is_absolute() and folder.exists() else None
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Cut a stream of chunks into lines, as they come."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", "replace").rstrip("\r") for line in whole)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _listen(said: Iterable[str], log: Path, hear: Callable[[str], None]) -> tuple[str, ...]:
+    last: deque[str] = deque(maxlen=_TOLD)
+    telling: deque[str] = deque(maxlen=_TOLD)
+    with log.open("a", encoding="utf-8") as file:
+        for line in said:
+            file.write(f"{line}\n")
+            file.flush()
+            last.append(line)
+            if any(word in line for word in _TELLING):
+                telling.append(line)
+            hear(line)
+    return tuple(telling) or tuple(last)
+
+
+@contextmanager
+def _client() -> Iterator[docker.DockerClient]:
+    # A single object can take many minutes without a word.
+    client = docker.from_env(timeout=None)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def _talking() -> Iterator[None]:
+    try:
+        yield
+    except (DockerException, APIError, requests.RequestException) as error:
+        raise EngineError(
+            "The Docker daemon does not run the compile.",
+            where="docker run",
+            why=str(error),
+            fix="Start Docker, check DOCKER_HOST, and run it again: what is compiled is kept.",
+        ) from None

@@ -1,0 +1,175 @@
+"""A compile, worked out before anything is done: its sources, mods, toolchain, and the key of what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from imagefactory.cells import Cell
+from imagefactory.compile.locking import locked_flashinfer
+from imagefactory.compile.settings import FILE, What
+from imagefactory.compile.sources import (
+    MARKERS,
+    Source,
+    check_folder,
+    choose_sources,
+    known_names,
+    read_replacements,
+    resolve,
+    tree_digest,
+)
+from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
+from imagefactory.compile.tree import source_mods
+from imagefactory.content import sha256_of
+from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
+from imagefactory.errors.locks import LockMissingError
+from imagefactory.locks import LockedSource
+from imagefactory.matrix import Arch, VllmVersion
+from imagefactory.mods.manifest import Mod, Variant
+from imagefactory.plan import Plan
+from imagefactory.store import Store
+from imagefactory.targets import host_machine
+from imagefactory.wheelhouse.keep import CompileInputs
+
+SCRIPTS: Final = "images/compile"
+_FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user wants to have compiled."""
+
+    what: What
+    vllm: str
+    arch: str
+    targets: tuple[str, ...] = ()
+    """Only these, to look at; without them the whole wheel is made and kept."""
+    sources: tuple[str, ...] = ()
+    """NAME=DIR."""
+    without_mods: tuple[str, ...] = ()
+    jobs: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A compile that has been worked out: everything is known and checked, nothing is done yet."""
+
+    request: Request
+    version: VllmVersion
+    arch: Arch
+    cell: Cell
+    """The toolchain."""
+    plan: Plan
+    sdist: LockedSource | None
+    source: Source | None
+    """A folder or repository instead of the sdist."""
+    dependencies: tuple[Source, ...]
+    left_out: tuple[str, ...]
+    mods: tuple[tuple[Mod, Variant], ...]
+    inputs: CompileInputs
+    modules: tuple[str, ...] = ()
+
+    def folder(self, store: Store) -> Path:
+        """Say where its tree is kept, so that a second run goes on."""
+        return store.root / "compile" / self.inputs.key
+
+
+def work_out(project: CompileProject, request: Request) -> Job:
+    """Find out what a compile is made of, and refuse what cannot come out right."""
+    settings, matrix = project.settings, project.matrix
+    version, arch = matrix.vllm[request.vllm], matrix.archs[request.arch]
+    platform = f"linux/{host_machine()}"
+    archs = arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list
+    if not archs:
+        raise CompileDataError(
+            f"{request.arch} has nothing to compile for.",
+            where=f"matrix.yaml, archs.{request.arch}",
+            why="It has no arch list: there is no GPU.",
+            fix="Name an arch with a GPU.",
+        )
+    toolchain = settings.toolchain_for(request.what, version)
+    if not request.targets and not settings.toolchains[toolchain].runs_on(matrix.bases[arch.base]):
+        need = settings.need(request.what, version)
+        raise ToolchainMisfitError(
+            f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
+            where=f"{FILE}, toolchains.{toolchain}",
+            why=f"It needs GCC {need.gcc if need else ''} ({need.reason if need else ''}), which comes with glibc "
+            f"{settings.toolchains[toolchain].glibc}; the base {arch.base} has {matrix.bases[arch.base].glibc}.",
+            fix=f"Give {request.arch} a base of {settings.toolchains[toolchain].debian} in matrix.yaml, choose an "
+            "older vLLM, or compile some targets only, to look at (`--targets`).",
+        )
+    cell = project.cell(toolchain, request.vllm, platform)
+    if not project.is_locked(cell):
+        raise LockMissingError(
+            f"The compilers of vLLM {request.vllm} are not pinned.",
+            where=project.wheel_lock_path(cell),
+            why="What compiles is as much a part of the result as what is compiled.",
+            fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
+        )
+    plan = toolchain_plan(project, cell)
+    replaced = read_replacements(request.sources, known_names(settings, request.what, request.vllm, version))
+    dependencies: list[Source] = []
+    left_out: list[str] = []
+    mods: list[tuple[Mod, Variant]] = []
+    if request.what == "vllm":
+        dependencies, left_out = choose_sources(settings, request.vllm, version, replaced, request.targets)
+        mods = source_mods(project, request.vllm, request.arch, request.without_mods)
+    sdist, source = _main_source(project, request, version, replaced.get(request.what))
+    modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
+    origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
+    inputs = CompileInputs(
+        name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
+        version=_version(project, request, version, source),
+        sources={request.what: origin, **{item.name: item.digest for item in dependencies}},
+        mods=tuple(mod.digest(variant) for mod, variant in mods),
+        toolchain=identity(plan),
+        arch_list=archs,
+        platform=platform,
+        flags=(
+            *_FLAGS,
+            *(f"script:{digest}" for digest in _script_digests(project.root)),
+            *(f"target:{name}" for name in request.targets or modules),
+            *(f"left-out:{name}" for name in left_out),
+        ),
+    )
+    return Job(
+        request, version, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
+        inputs, modules,
+    )  # fmt: skip
+
+
+def _main_source(
+    project: CompileProject, request: Request, version: VllmVersion, folder: Path | None
+) -> tuple[LockedSource | None, Source | None]:
+    """Find the project that is compiled: in a folder, in its locked sdist, or in its repository."""
+    if folder is not None:
+        check_folder(request.what, folder, MARKERS[request.what])
+        return None, Source(request.what, tree_digest(folder), folder)
+    if request.what == "flashinfer":
+        return locked_flashinfer(project, request.vllm), None
+    if version.release is not None:
+        sdist = project.source_lock.find(version.release, ".tar.gz")
+        if sdist is None:
+            raise CompileDataError(
+                f"The sources of vLLM {version.release} are not locked.",
+                where="locks/sources.toml",
+                why="What is compiled has to be pinned.",
+                fix="Run `invoke lock`, or pass --source vllm=DIR.",
+            )
+        return sdist, None
+    return None, resolve(Source("vllm", f"{version.git}@{version.ref}", None))
+
+
+def _version(project: CompileProject, request: Request, version: VllmVersion, source: Source | None) -> str:
+    if request.what == "flashinfer":
+        return locked_flashinfer(project, request.vllm).version
+    if version.release is not None:
+        return version.release
+    commit = source.digest.rpartition("@")[2].rpartition(":")[2][:9] if source else ""
+    return f"{version.version}+g{commit}"
+
+
+def _script_digests(root: Path) -> list[str]:
+    files = sorted(path for path in (root / SCRIPTS).iterdir() if path.is_file())
+    return [f"{path.name}:{sha256_of(path.read_bytes())}" for path in files]

@@ -1,0 +1,66 @@
+"""How far a compile is: ninja says `[12/345]` before each thing that it has made."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_STEP = re.compile(r"^\[(\d+)/(\d+)\] ?(.*)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of a compile."""
+
+    done: int
+    total: int
+    elapsed: float
+    """Seconds since this run of ninja began."""
+    here: int
+    """Objects made by this run; those of an earlier one took none of its time."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left if the rest goes as what was done; None before anything is done."""
+        if not self.here or not self.elapsed:
+            return None
+        return self.elapsed / self.here * (self.total - self.done)
+
+
+@dataclass
+class Reader:
+    """Reads ninja's lines; several runs of ninja follow each other (CMake's own tests are such, too)."""
+
+    clock: Callable[[], float] = time.monotonic
+    _silent: float | None = None
+    """When the last line was heard that is not ninja's: what follows it began then."""
+    _began: float | None = None
+    _base: int = 0
+    _last: tuple[int, int] = (0, 0)
+    objects: int = field(default=0, init=False)
+    """How many steps this compile has made, over all runs of ninja."""
+
+    def read(self, line: str) -> Progress | None:
+        """Take a line; give the state when it is one of ninja's."""
+        match = _STEP.match(line)
+        if match is None:
+            self._silent = self.clock()
+            return None
+        done, total = int(match[1]), int(match[2])
+        before, size = self._last
+        if self._began is None or total != size or done < before:
+            self._began = self.clock() if self._silent is None else self._silent
+            self._base = done - 1
+        self._last = (done, total)
+        self.objects += 1
+        return Progress(done, total, self.clock() - self._began, done - self._base)
+
+
+def duration(seconds: float) -> str:
+    """Write a time the way people say it: 45 s, 12 min, 3 h 20 min."""
+    minutes = round(seconds / 60)
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - an hour

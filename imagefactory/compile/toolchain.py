@@ -1,0 +1,173 @@
+"""The toolchain: a Debian with compilers and the CUDA compiler from wheels, as an image that the factory assembles.
+
+To the rest of the factory a toolchain is a base and an arch that no model is served on, so it is locked, planned and
+built by the same code as images are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from imagefactory.cells import Cell
+from imagefactory.compile.settings import CompileSettings, load_settings
+from imagefactory.content import Sha256, checksum
+from imagefactory.engines.docker import daemon
+from imagefactory.engines.embedded import build_layers
+from imagefactory.engines.watch import Watcher
+from imagefactory.layers.cuda import CUDA_HOME
+from imagefactory.layers.records import mark_layer_used, read_blob_record
+from imagefactory.matrix import Arch, Base, Matrix, Platform
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.format import CREATED, VENV
+from imagefactory.oci.image import make_image
+from imagefactory.oci.layout import write_layout
+from imagefactory.plan import ImageConfig, Layer, Plan, base_layer, toolkit_layer, wheel_layers
+from imagefactory.project import Project
+from imagefactory.sources import Sources
+
+IMAGE = "imagefactory/toolchain"
+MODEL = "toolchain"
+_BOTH: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
+
+
+@dataclass(frozen=True)
+class CompileProject(Project):
+    """A checkout seen with its toolchains: each is one more base, and one more arch, of the matrix."""
+
+    @cached_property
+    def settings(self) -> CompileSettings:
+        """The checked compile.yaml."""
+        return load_settings(self.root)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """The matrix, with the toolchains."""
+        plain = Project(self.root, self.store).matrix
+        bases, archs = dict(plain.bases), dict(plain.archs)
+        for name, toolchain in self.settings.toolchains.items():
+            packages = sorted({*self.settings.packages, *toolchain.packages})
+            bases[arch_name(name)] = Base(
+                debian=toolchain.debian, python=toolchain.python, glibc=toolchain.glibc, packages=packages
+            )
+            archs[arch_name(name)] = Arch(
+                platforms=list(_BOTH),
+                base=arch_name(name),
+                also=self.settings.requirements,
+                without=self.settings.wheels.without,
+            )
+        return plain.model_copy(update={"bases": bases, "archs": archs})
+
+    def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
+        """Name a toolchain for a vLLM version the way images are named."""
+        return Cell(MODEL, vllm, arch_name(toolchain), platform)
+
+
+def arch_name(toolchain: str) -> str:
+    """Say what a toolchain is called among bases and archs, and so in the folder of locks."""
+    return f"toolchain-{toolchain}"
+
+
+def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
+    """List the toolchains that a vLLM version is compiled with, for both kinds of machine."""
+    version = project.matrix.vllm[vllm]
+    names = dict.fromkeys(project.settings.toolchain_for(what, version) for what in project.settings.costs)
+    return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
+
+
+def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
+    """Work out the image of a toolchain."""
+    wheels, base = project.wheel_lock(cell), project.base_lock(cell)
+    layers = (
+        base_layer(project.matrix, cell, base),
+        *wheel_layers(project.matrix, wheels),
+        toolkit_layer(wheels.python),
+    )
+    config = ImageConfig(
+        env={
+            "CUDA_HOME": f"/{CUDA_HOME}",
+            "PATH": f"/{VENV}/bin:/{CUDA_HOME}/bin:/usr/local/bin:/usr/bin:/bin",
+            "VIRTUAL_ENV": f"/{VENV}",
+        },
+        entrypoint=(),
+        command=("/bin/bash",),
+        labels={},
+        user="root",
+        working_dir="/",
+        exposed_ports=(),
+        stop_signal="SIGTERM",
+        created=CREATED,
+    )
+    decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
+    return Plan(
+        target=str(cell),
+        model=cell.model,
+        vllm=cell.vllm,
+        arch=cell.arch,
+        platform=cell.platform,
+        kernels=wheels.kernels,
+        key=checksum(decides),
+        layers=layers,
+        config=config,
+    )
+
+
+def image_name(plan: Plan) -> str:
+    """Name the image of a toolchain by what it is made of."""
+    return f"{IMAGE}:{plan.arch.removeprefix('toolchain-')}-{plan.key[:16]}"
+
+
+def identity(plan: Plan) -> str:
+    """Name a toolchain by the files that it consists of; how they are packed into layers does not matter."""
+    inputs = [[item.name, item.sha256] for layer in plan.layers for item in layer.inputs]
+    return f"sha256:{checksum({'inputs': sorted(inputs), 'env': plan.config.env})}"
+
+
+def unpacked_size(plan: Plan) -> int:
+    """Say how many bytes of disk the Docker daemon needs for a toolchain, roughly."""
+    return sum(layer.unpacked for layer in plan.layers)
+
+
+def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
+    """Make sure that the Docker daemon has the image of a toolchain; give its name.
+
+    The name says what the image is made of, so one that is there needs none of its layers here.
+    """
+    name = image_name(plan)
+    if daemon.image_id(name) is None:
+        watch.layers(plan.layers)
+        blobs = _blobs(project, plan, watch)
+        image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
+        folder = project.root / "build" / "toolchains" / plan.key[:16]
+        try:
+            daemon.load(write_layout(image, plan.arch, project.store, folder), name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return name
+
+
+def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, Blob]:
+    blobs: dict[Sha256, Blob] = {}
+    missing: list[Layer] = []
+    for layer in plan.layers:
+        blob = read_blob_record(layer.key, project.store)
+        if blob is None:
+            missing.append(layer)
+            continue
+        blobs[layer.key] = blob
+        mark_layer_used(layer.key, blob, project.store)
+        watch.state(layer.key, "cached", blob.size, blob.size)
+    if missing:
+        blobs |= build_layers(missing, Sources(project, [plan.cell]).wanted, project.store, watch)
+    return blobs
+
+
+def locked_toolchains(project: CompileProject) -> Iterator[Cell]:
+    """List the toolchains whose wheels have been locked."""
+    for vllm, version in project.matrix.vllm.items():
+        if version.release is not None:
+            yield from (
+                cell for cell in toolchain_cells(project, vllm) if project.wheel_lock_path(cell).exists()
+            )

@@ -1,0 +1,96 @@
+"""Compiles vLLM inside the toolchain container: its whole wheel, or some targets of its CMake.
+
+Run by `invoke compile` with a JSON job as the only argument. Everything stands at fixed paths, so that two machines
+compile the same text; the build tree stays between runs, so that ninja goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from driver_stub import make_stub
+
+SOURCE = Path("/factory/src/vllm")
+BUILD = Path("/factory/build")
+OUT = Path("/factory/out")
+UNKNOWN_TARGET = 3
+LINKER = "-Wl,--build-id=none,-s"
+LAUNCHER = Path(__file__).with_name("seeded")
+
+
+def main() -> None:
+    """Do the job."""
+    job = json.loads(sys.argv[1])
+    stubs = make_stub(BUILD / "stubs")
+    os.environ.update(
+        {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_LIBRARY_PATH": str(stubs),
+            "FETCHCONTENT_BASE_DIR": str(BUILD / "deps"),
+            "LIBRARY_PATH": str(stubs),
+            "MAX_JOBS": str(job["jobs"]),
+            "NVCC_THREADS": "1",
+            "VLLM_TARGET_DEVICE": "cuda",
+            "VLLM_VERSION_OVERRIDE": job["version"],
+        }
+    )
+    if job["targets"]:
+        build_targets(job["targets"], job["jobs"])
+    else:
+        build_wheel()
+
+
+def build_wheel() -> None:
+    """Make the wheel the way vLLM's own release does."""
+    os.environ["CMAKE_ARGS"] = " ".join(settings())
+    command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", str(OUT), "--py-limited-api", "cp38"]
+    subprocess.run(command, cwd=SOURCE, check=True)  # noqa: S603 - our own words
+
+
+def build_targets(targets: list[str], jobs: int) -> None:
+    """Configure as setup.py would, and build only some targets."""
+    tree = BUILD / "cmake"
+    configure = [
+        "cmake", "-S", str(SOURCE), "-B", str(tree), "-G", "Ninja",
+        "-DCMAKE_BUILD_TYPE=Release", "-DVLLM_TARGET_DEVICE=cuda", "-DNVCC_THREADS=1",
+        f"-DVLLM_PYTHON_EXECUTABLE={sys.executable}", f"-DVLLM_PYTHON_PATH={':'.join(sys.path)}",
+        f"-DFETCHCONTENT_BASE_DIR={BUILD / 'deps'}", "-DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc",
+        *settings(),
+    ]  # fmt: skip
+    subprocess.run(configure, check=True)  # noqa: S603 - our own words
+    known = phony_targets(tree)
+    unknown = [name for name in targets if name not in known]
+    if unknown:
+        print(f"FACTORY-UNKNOWN {json.dumps({'unknown': unknown, 'known': known})}", flush=True)
+        raise SystemExit(UNKNOWN_TARGET)
+    build = ["cmake", "--build", str(tree), "-j", str(jobs), *(f"--target={name}" for name in targets)]
+    subprocess.run(build, check=True)  # noqa: S603 - our own words
+    for name in targets:
+        for library in sorted(tree.rglob(f"{name}*.so")):
+            shutil.copy2(library, OUT / library.name)
+
+
+def settings() -> list[str]:
+    """Say what CMake is told beyond what setup.py says: how to call compilers, and how to link.
+
+    No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files.
+    """
+    launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER={LAUNCHER}" for language in ("C", "CXX", "CUDA")]
+    return [*launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
+
+
+def phony_targets(tree: Path) -> list[str]:
+    """List what CMake calls targets, without ninja's own files."""
+    command = ["ninja", "-C", str(tree), "-t", "targets", "all"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+    names = (line.partition(": phony")[0] for line in listed.splitlines() if line.endswith(": phony"))
+    return sorted(name for name in names if "/" not in name and "." not in name)
+
+
+if __name__ == "__main__":
+    main()

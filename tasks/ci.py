@@ -1,0 +1,427 @@
+"""What the workflows in .github do: each of their steps is one of these commands, and runs by hand as well.
+
+In a workflow the results also go where GitHub reads them: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
+"""
+
+from __future__ import annotations
+
+import json as json_
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+
+from tasks.command import ROOT, command, print_json
+
+TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
+DRY_RUN = "only say what would be done"
+
+
+@command(
+    iterable=["target"],
+    help={
+        "target": f"{TARGETS} (default: what is locked, and every model on the version `nightly`)",
+        "json": "print everything as JSON",
+        "retry": "also test images again that failed their tests",
+        "gpu": "there is a machine with a GPU to test on",
+        "first": "the registry has no such repository yet, and may not even say so: everything is missing",
+    },
+)
+def plan(
+    context: Context,
+    target: list[str],
+    json: bool = False,
+    retry: bool = False,
+    gpu: bool = False,
+    first: bool = False,
+) -> None:
+    """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
+    from dataclasses import replace
+
+    from imagefactory.ci.compiles import find_compiles
+    from imagefactory.ci.jobs import fitted
+    from imagefactory.ci.plan import nightly_cells, plan_night
+    from imagefactory.ci.summary import night_summary
+
+    project = _project()
+    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
+    with _repository(project) as repository:
+        night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
+        compiles = find_compiles(project, None if first else repository, cells)
+    adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
+    night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
+    summary = night_summary(night)
+    _outputs(night.outputs())
+    _summary(summary)
+    if json:
+        print_json(night.as_json())
+    else:
+        print(summary)
+
+
+@command(iterable=["target"], help={"target": TARGETS})
+def push(context: Context, target: list[str]) -> None:
+    """Assemble and upload images, each by itself: one that fails does not stop the others."""
+    from imagefactory import console
+    from imagefactory.ci.stages import push_each
+    from imagefactory.display import watching
+
+    project = _project()
+    with _repository(project) as repository, watching(console.err) as watch:
+        done = push_each(project, repository, _cells(project, target), watch, _say)
+    for cell, digest in done.finished.items():
+        print(f"{cell}/{cell.machine} {digest}")
+    done.refuse_failures("pushed")
+
+
+@command(
+    iterable=["target", "level"],
+    help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
+)
+def smoke(context: Context, target: list[str], level: list[str]) -> None:
+    """Pull what was pushed, test it, and leave the records in build/smoke; one that fails does not stop the others."""
+    from imagefactory.ci.stages import smoke_each
+    from imagefactory.smoke.levels import levels_named
+
+    project = _project()
+    cells = _cells(project, target)
+    levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
+    with _repository(project) as repository:
+        done = smoke_each(project, repository, cells, _say, levels=levels)
+    for cell, outcome in done.finished.items():
+        print(f"{cell}/{cell.machine} {outcome}")
+    done.refuse_failures("tested, or failed")
+
+
+@command(
+    iterable=["target", "records"],
+    help={
+        "target": TARGETS,
+        "records": "a folder of smoke records; may be given several times (default: build/smoke)",
+        "subjects": "write the digests of what was promoted to this file, as checksums (for actions/attest)",
+        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+    },
+)
+def promote(
+    context: Context, target: list[str], records: list[str], subjects: str = "", key: str = ""
+) -> None:
+    """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
+    from imagefactory import console
+    from imagefactory.ci import stages
+    from imagefactory.ci.summary import promotion_summary
+    from imagefactory.supply.signing import find_signer
+
+    project = _project()
+    signer = find_signer(project, key)
+    with _repository(project) as repository:
+        folders = [Path(folder) for folder in records or [str(ROOT / "build" / "smoke")]]
+        outcome = stages.promote_all(
+            project, repository, _cells(project, target), _say, records=folders, signer=signer
+        )
+        checksums = stages.subjects(outcome, repository.reference.name)
+    summary = promotion_summary(outcome)
+    _summary(summary)
+    _outputs({"promoted": str(len(outcome.promoted))})
+    if subjects:
+        Path(subjects).write_text(checksums, "utf-8")
+    print(summary)
+    for error in outcome.refused:
+        console.err.print(console.error_message(error), soft_wrap=True)
+    if outcome.refused:
+        raise Exit(code=outcome.refused[0].exit_code)
+
+
+@command(help={"dry_run": DRY_RUN})
+def record(context: Context, dry_run: bool = False) -> None:
+    """Write the history page and the catalog to the branch `records`."""
+    from imagefactory.ci.commits import RECORDS, commit
+    from imagefactory.ci.github import GitHub
+    from imagefactory.ci.summary import history_page
+    from imagefactory.publish.claim import read_catalog
+
+    project = _project()
+    with _repository(project) as repository:
+        catalog = read_catalog(repository).catalog
+        page = history_page(catalog, repository.reference.name)
+    _summary(page)
+    if dry_run:
+        print(page)
+        return
+    files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
+    made = commit(GitHub.from_environment(), RECORDS, files, "Record what was published\n")
+    print(made or "nothing new")
+
+
+@command(
+    help={
+        "plan": "show this plan (a file that `ci.plan --json` wrote)",
+        "records": "show the smoke records below this folder, such as build/smoke",
+    }
+)
+def summary(context: Context, plan: str = "", records: str = "") -> None:
+    """Show a plan or smoke records as Markdown, on the page of the run and here."""
+    from imagefactory.ci.summary import plan_document, smoke_summary
+    from imagefactory.smoke.record import SmokeRecord
+
+    texts = [plan_document(Path(plan))] if plan else []
+    if records:
+        found = sorted(Path(records).rglob("record.json"))
+        texts.append(smoke_summary([SmokeRecord.read(path) for path in found]))
+    for text in texts:
+        _summary(text)
+        print(text)
+
+
+@command(
+    help={
+        "needs": "what GitHub says of the other jobs: toJSON(needs)",
+        "broken": "how many cells the plan found broken",
+    }
+)
+def status(context: Context, needs: str, broken: str = "") -> None:
+    """Fail when a job of the run failed or was cancelled: the one result that others look at."""
+    from imagefactory.ci.summary import read_results, refuse_failed_jobs, status_summary
+
+    results = read_results(needs)
+    _summary(status_summary(results))
+    print(status_summary(results))
+    refuse_failed_jobs(results, int(broken or 0))
+
+
+@command(
+    help={
+        "base": "the commit to compare with",
+        "json": "print everything as JSON",
+    }
+)
+def changes(context: Context, base: str, json: bool = False) -> None:
+    """Say which mods and which images a change concerns, with the inputs that changed."""
+    from imagefactory.ci.changes import find_changes
+
+    project = _project()
+    found = find_changes(project, base)
+    _outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
+    _summary(found.markdown())
+    if json:
+        print_json(found.as_json(project))
+    else:
+        print(found.markdown())
+    if found.faults:
+        raise Exit(code=1)
+
+
+@command(
+    help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
+)
+def check_mods(context: Context, base: str = "", names: str = "") -> None:
+    """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
+    from imagefactory.ci.changes import changed_mods
+    from imagefactory.mods import table
+    from imagefactory.mods.check import check_mods, refuse_broken
+
+    project = _project()
+    wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
+    if not wanted:
+        print("no mod is changed")
+        return
+    results = check_mods(project, list(wanted))
+    text = f"## Mods\n\n{table.markdown(results)}\n"
+    _summary(text)
+    print(text)
+    refuse_broken(results)
+
+
+@command(
+    iterable=["name"],
+    help={
+        "name": "a mod; may be given several times (default: all)",
+        "source": "a checkout of vLLM's main branch",
+        "vllm": "the version of the matrix that it stands for",
+        "dry_run": DRY_RUN,
+    },
+)
+def report_mods(
+    context: Context, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
+) -> None:
+    """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
+    from imagefactory.ci.changes import commit_of
+    from imagefactory.ci.github import GitHub
+    from imagefactory.ci.report_mods import findings, report
+    from imagefactory.mods import table
+    from imagefactory.mods.check import check_mods
+    from imagefactory.mods.sources import FolderSource
+
+    project = _project()
+    results = check_mods(project, name, [vllm], folder=FolderSource(Path(source)))
+    commit = commit_of(Path(source))
+    text = f"## Mods on {vllm}\n\n{table.markdown(results)}\n"
+    _summary(text)
+    print(text)
+    if dry_run:
+        for finding in findings(results):
+            print(f"{finding.title}\n\n{finding.body(commit)}")
+        return
+    for done in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+        print(f"{done.mod}: issue {done.number} {done.outcome}")
+
+
+@command(help={"commit": "the commit of the branch `records` (default: its head)"})
+def take_locks(context: Context, commit: str = "") -> None:
+    """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
+    from imagefactory.ci.commits import take_locks
+    from imagefactory.ci.github import GitHub
+
+    sha, written = take_locks(GitHub.from_environment(), ROOT, commit)
+    _outputs({"locks": sha})
+    for path in written:
+        print(path)
+
+
+@command(iterable=["target"], help={"target": TARGETS, "dry_run": DRY_RUN})
+def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
+    """Lock what was compiled, keep the locks on the branch `records`, and start the next run."""
+    from imagefactory.ci.commits import RECORDS, commit
+    from imagefactory.ci.compiles import adopt, find_compiles
+    from imagefactory.ci.github import GitHub
+    from imagefactory.ci.plan import nightly_cells
+
+    project = _project()
+    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
+    with _repository(project) as repository:
+        compiles = find_compiles(project, repository, cells)
+    changed = adopt(project, compiles.adopt, _say)
+    for path in changed:
+        print(path)
+    if not changed or dry_run:
+        return
+    github = GitHub.from_environment()
+    files = {path: (ROOT / path).read_text("utf-8") for path in changed}
+    commit(github, RECORDS, files, "Lock what was compiled\n")
+    start_again(github)
+
+
+@command(
+    iterable=["upgrade"],
+    help={
+        "upgrade": "packages to take the newest version of, or base, or all (default: all)",
+        "body": "write the text of a pull request to this file",
+    },
+)
+def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
+    """Take newer packages into the locks, and a new vLLM release into the matrix."""
+    from imagefactory.ci.refresh import refresh
+    from imagefactory.mods.check import check_mods
+    from imagefactory.resolve.index import IndexConfig, Indexes
+
+    indexes = Indexes(IndexConfig.from_environment())
+    refreshed = refresh(_project(), indexes, upgrade or ["all"], _say)
+    text = refreshed.body(check_mods(_project()))
+    _summary(text)
+    print(text)
+    if body:
+        Path(body).write_text(text, "utf-8")
+
+
+@command(
+    help={
+        "branch": "the branch to propose from; it is set anew",
+        "title": "the title of the pull request",
+        "body": "a file with its text",
+        "dry_run": DRY_RUN,
+    }
+)
+def propose(context: Context, branch: str, title: str, body: str, dry_run: bool = False) -> None:
+    """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
+    from imagefactory.ci.commits import changed_files, propose
+    from imagefactory.ci.github import GitHub
+
+    files = changed_files(ROOT)
+    for path in files:
+        print(path)
+    if not files or dry_run:
+        return
+    done = propose(GitHub.from_environment(), branch, files, title=title, body=Path(body).read_text("utf-8"))
+    print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
+
+
+@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
+def release(context: Context, tag: str, dry_run: bool = False) -> None:
+    """Publish a release of the factory with what the changelog says about it."""
+    from imagefactory.ci.github import GitHub
+    from imagefactory.ci.releases import publish_release, release_notes
+
+    notes = release_notes(ROOT, tag)
+    _summary(notes.text)
+    print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
+
+
+@command(
+    iterable=["target"],
+    help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
+)
+def room(context: Context, target: list[str], pulled: bool = False) -> None:
+    """Fail early when this machine has less free disk than the job is going to need."""
+    from imagefactory.ci.stages import refuse_full, room_needed
+
+    project = _project()
+    needed = room_needed(project, _cells(project, target), pulled=pulled)
+    free = refuse_full(project.store.root, needed)
+    print(f"{free:.1f} GB free, {needed:.1f} GB needed")
+
+
+def start_again(github: Any) -> None:
+    """Start the nightly workflow, which finds the new locks."""
+    branch = github.get("")["default_branch"]
+    github.post("actions/workflows/nightly.yml/dispatches", {"ref": branch})
+
+
+def _project() -> Any:
+    from imagefactory.project import Project
+
+    return Project(ROOT)
+
+
+def _cells(project: Any, target: list[str]) -> list[Any]:
+    from imagefactory.errors.matrix import UnknownNameError
+    from imagefactory.targets import select
+
+    words = [word for text in target for word in text.split()]
+    if not words:
+        raise UnknownNameError(
+            "No target was named.",
+            where="the --target option",
+            why="This command acts on what it is told, and on nothing else.",
+            fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
+        )
+    return select(project.matrix, words)
+
+
+def _repository(project: Any) -> Any:
+    from imagefactory.registry.client import Repository
+
+    return Repository.open(project.matrix.effective_registry)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _outputs(values: dict[str, str]) -> None:
+    """Hand values on to later steps and jobs of a workflow."""
+    from imagefactory.ci.summary import append
+
+    path = os.environ.get("GITHUB_OUTPUT")
+    if path:
+        append(path, "".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _summary(text: str) -> None:
+    """Show a text on the page of a workflow's run."""
+    from imagefactory.ci.summary import append
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        append(path, text)

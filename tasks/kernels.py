@@ -1,0 +1,105 @@
+"""Kernels: compiled for a chip, and looked into."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from invoke.context import Context
+
+from tasks.command import ROOT, command, print_json
+
+
+@command(
+    name="compile",
+    iterable=["source", "without_mod"],
+    help={
+        "vllm": "the vLLM version (default: the matrix's)",
+        "arch": "the arch whose chip to compile for (default: the matrix's)",
+        "what": "vllm, flashinfer, or both with a comma (default)",
+        "targets": "only these, with commas: targets of vLLM's CMake such as _qutlass_C, or modules of FlashInfer "
+        "such as norm; the libraries go to build/kernels/, never to the wheelhouse",
+        "source": "NAME=DIR: compile this folder instead of what would be fetched; may be given several times",
+        "without_mod": "leave out this mod, which would change the sources; may be given several times",
+        "jobs": "compilers that run at the same time (default: what cores and memory carry)",
+    },
+)
+def compile_(
+    context: Context,
+    source: list[str],
+    without_mod: list[str],
+    vllm: str = "",
+    arch: str = "",
+    what: str = "vllm,flashinfer",
+    targets: str = "",
+    jobs: int = 0,
+) -> None:
+    """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers; resumes where it was stopped.
+
+    The compilers are pinned with `invoke lock --toolchain VERSION`. A finished wheel is kept under a key of everything
+    that it was made from, so nothing compiles twice. See docs/compiling.md.
+    """
+    from imagefactory import console
+    from imagefactory.compile.display import watching_compile
+    from imagefactory.compile.request import requests_of
+    from imagefactory.compile.run import compile_kernels
+    from imagefactory.compile.toolchain import CompileProject
+
+    project = CompileProject(ROOT)
+    wanted = requests_of(
+        project,
+        what=what,
+        vllm=vllm,
+        arch=arch,
+        targets=targets,
+        sources=source,
+        without_mods=without_mod,
+        jobs=jobs,
+    )
+    for request in wanted:
+        with watching_compile(console.err) as watch:
+            made = compile_kernels(project, request, watch, console.err.print)
+        if made.log is None:
+            console.err.print(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
+        else:
+            console.err.print(f"{made.steps} steps; the log is {made.log}")
+        for path in (made.wheel.path,) if made.wheel else made.libraries:
+            print(path)
+
+
+@command(
+    positional=["subject"],
+    help={
+        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+        "arch": "the arch to judge by (default: the target's, else the matrix's)",
+        "check": "only compare what locks/kernels.toml says of a target's wheels with the wheels",
+        "json": "print JSON",
+        "markdown": "print the table as Markdown",
+    },
+)
+def audit(
+    context: Context,
+    subject: str,
+    arch: str = "",
+    check: bool = False,
+    json: bool = False,
+    markdown: bool = False,
+) -> None:
+    """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
+    from imagefactory import console
+    from imagefactory.audit.run import audit, audit_release, refuse_failing, refuse_wrong_record
+    from imagefactory.project import Project
+
+    project = Project(ROOT)
+    if check:
+        console.err.print(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
+        return
+    arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
+    judged = audit_release if subject in project.matrix.vllm else audit
+    verdicts = judged(project, subject, arch)
+    if json:
+        print_json([asdict(verdict) for verdict in verdicts])
+    elif markdown:
+        print(console.audit_markdown(verdicts))
+    else:
+        console.out.print(console.audit_table(verdicts))
+    refuse_failing(subject, verdicts)

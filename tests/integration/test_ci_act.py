@@ -1,0 +1,114 @@
+"""The real workflow, run by act on this machine: the plan job, and the matrix that comes out of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from imagefactory.publish.tags import staging_tag
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.fake_github import FakeGitHub
+from tests.fixtures.nights import Nights
+
+ACT = Path(sysconfig.get_path("scripts")) / "act"
+RUNNERS = ("ubuntu-24.04", "ubuntu-24.04-arm")
+SHIM = '#!/bin/sh\nexec {python} -m invoke --search-root "$(dirname -- "$0")" "$@"\n'
+NO_ACTION = """\
+name: stands in
+description: act cannot fetch an action without a network; what it would set up is here already
+runs: {using: composite, steps: [{run: "true", shell: bash}]}
+"""
+
+
+def remote_actions() -> set[str]:
+    """List the actions of others that the workflow uses, as act names them."""
+    texts = [
+        (REPOSITORY / ".github" / name).read_text("utf-8")
+        for name in ("workflows/nightly.yml", "actions/set-up/action.yml")
+    ]
+    return {found for text in texts for found in re.findall(r"uses: (actions/[\w/-]+@[0-9a-f]{40})", text)}
+
+
+def prepared(nights: Nights) -> Path:
+    """Make the checkout a repository with the real workflows; only the set-up of .venv is left out."""
+    root = nights.factory.root
+    shutil.copytree(REPOSITORY / ".github", root / ".github")
+    nightly = root / ".github" / "workflows" / "nightly.yml"
+    # act's schema is older than this key of `promote`, which no job here needs.
+    nightly.write_text(nightly.read_text("utf-8").replace("      queue: max\n", ""), "utf-8")
+    (root / "inv").write_text(SHIM.format(python=sys.executable))
+    (root / "inv").chmod(0o755)
+    identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
+    for command in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-q", "-m", "all")):
+        subprocess.run(["git", "-C", str(root), *command], check=True)
+    return root
+
+
+def act(nights: Nights, github: FakeGitHub, job: str) -> str:
+    """Run a job of the nightly, with all that it needs; give what act says."""
+    root, folder = prepared(nights), nights.factory.folder
+    stand_in = folder / "stand-in"
+    stand_in.mkdir()
+    (stand_in / "action.yml").write_text(NO_ACTION)
+    repositories = {action.partition("@") for action in remote_actions()}
+    given = {
+        **nights.factory.environment(),
+        "DOCKER_CONFIG": os.environ["DOCKER_CONFIG"],
+        "FACTORY_GITHUB_API": github.url,
+    }
+    command = [
+        *(str(ACT), "workflow_dispatch", "-W", ".github/workflows/nightly.yml", "-j", job),
+        *(word for runner in RUNNERS for word in ("-P", f"{runner}=-self-hosted")),
+        *(
+            word
+            for name, _, ref in repositories
+            for word in ("--local-repository", f"{name}@{ref}={stand_in}")
+        ),
+        *(word for item in given.items() if item[0] != "PATH" for word in ("--env", "=".join(item))),
+        *("--var", f"FACTORY_REGISTRY={os.environ['FACTORY_REGISTRY']}", "-s", "GITHUB_TOKEN=a-token"),
+        *("--action-offline-mode", "--no-cache-server"),
+    ]
+    environment = {**nights.factory.environment(), "XDG_CACHE_HOME": str(folder / "act")}
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def _act_is_there(request: pytest.FixtureRequest) -> None:
+    if not ACT.exists():
+        if request.config.getoption("--require-engine"):
+            pytest.fail(f"there is no act at {ACT}")
+        pytest.skip(f"there is no act at {ACT}")
+
+
+def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
+    nights: Nights, fake_github: FakeGitHub
+) -> None:
+    said = act(nights, fake_github, "image")
+    assert "Job succeeded" in said
+    [job] = nights.plan().matrix("smoke")
+    # One lock, one job: both models were assembled and pushed by it, and wait for their tests.
+    assert job["targets"] == "other@1.0/cpu/amd64 tiny@1.0/cpu/amd64"
+    assert "image 2 models on 1.0 for cpu (amd64)" in said
+    for work in nights.plan().works:
+        assert work.needs == ("smoke", "promote")
+        assert nights.repository.resolve(staging_tag(work.key)) is not None  # type: ignore[arg-type]
+    assert nights.tags() == {}
+
+
+def test_act_ends_after_the_plan_when_nothing_changed(nights: Nights, fake_github: FakeGitHub) -> None:
+    nights.night("one", "everything is published")
+    said = act(nights, fake_github, "image")
+    assert "nightly/plan" in said
+    assert "nothing changed; 2 images are up to date" in said
+    assert "ci.push" not in said

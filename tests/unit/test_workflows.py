@@ -1,0 +1,231 @@
+"""Workflows: what the checkers find, and rules of ours that no checker knows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks import namespace
+from tasks.repository import CHECKS
+from tests.fixtures.checkouts import REPOSITORY
+
+FOLDER = REPOSITORY / ".github" / "workflows"
+NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+WIRING = [line for line in CHECKS if line.startswith(("check-jsonschema", "zizmor"))]
+
+BAD = """\
+name: bad
+on:
+  pull_request_target:
+permissions: write-all
+jobs:
+  build:
+    runs-on: ubuntu-24.04
+    steps:
+      - uses: actions/checkout@v4
+        with:
+          ref: ${{ github.event.pull_request.head.sha }}
+      - run: echo "${{ github.event.pull_request.title }}"
+"""
+
+
+def read(name: str) -> dict[str, Any]:
+    # YAML takes the key `on` for a truth value.
+    text = re.sub(r"^on:", "'on':", (FOLDER / name).read_text("utf-8"), flags=re.MULTILINE)
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data
+
+
+def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name in NAMES:
+        for job, data in read(name)["jobs"].items():
+            yield name, job, data
+
+
+def steps(data: dict[str, Any]) -> str:
+    return "\n".join(str(step.get("run", "")) for step in data["steps"])
+
+
+def check(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run one of the checks of `./inv test` in a folder."""
+    program, rest = line.split(maxsplit=1)
+    return subprocess.run(
+        ["bash", "-c", f"{shlex.quote(str(SCRIPTS / program))} {rest}"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("line", WIRING)
+def test_what_is_here_passes(line: str) -> None:
+    done = check(line, REPOSITORY)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    shutil.copytree(REPOSITORY / ".github", tmp_path / ".github")
+    return tmp_path / ".github" / "workflows"
+
+
+def test_a_bad_workflow_is_found(spoiled: Path) -> None:
+    (spoiled / "bad.yml").write_text(BAD)
+    [zizmor] = [line for line in WIRING if line.startswith("zizmor")]
+    done = check(zizmor, spoiled.parents[1])
+    assert done.returncode != 0
+    for rule in ("unpinned-uses", "template-injection", "excessive-permissions", "dangerous-triggers"):
+        assert rule in done.stdout, done.stdout
+    timeout = next(line for line in WIRING if "require-timeout" in line)
+    assert check(timeout, spoiled.parents[1]).returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
+        ("          persist-credentials: false\n", "          fetch-depth: 1\n", "artipacked"),
+        ("permissions: {}\n", "permissions: write-all\n", "excessive-permissions"),
+        ('--target "$TARGETS" --records', '--target "${{ inputs.targets }}" --records', "template-injection"),
+    ],
+)
+def test_a_spoiled_nightly_is_found(spoiled: Path, old: str, new: str, rule: str) -> None:
+    file = spoiled / "nightly.yml"
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), "utf-8")
+    [zizmor] = [line for line in WIRING if line.startswith("zizmor")]
+    done = check(zizmor, spoiled.parents[1])
+    assert done.returncode != 0
+    assert rule in done.stdout, done.stdout
+
+
+def test_a_key_that_github_does_not_know_is_found(spoiled: Path) -> None:
+    file = spoiled / "nightly.yml"
+    file.write_text(file.read_text("utf-8").replace("    timeout-minutes: 20\n", "    time-out: 20\n", 1))
+    assert check(WIRING[0], spoiled.parents[1]).returncode != 0
+
+
+def test_the_workflows_are_those_that_were_promised() -> None:
+    assert {"nightly", "pull-request", "main", "release", "rollback", "lock-refresh"} <= {
+        name.removesuffix(".yml") for name in NAMES
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_action_is_pinned_by_commit_and_says_its_version(name: str) -> None:
+    used = re.findall(r"uses: (\S+)(.*)", (FOLDER / name).read_text("utf-8"))
+    for action, comment in used:
+        if not action.startswith("./"):
+            assert re.fullmatch(r"actions/[\w/-]+@[0-9a-f]{40}", action), action
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
+
+
+def test_an_action_has_one_pin_everywhere() -> None:
+    texts = [path.read_text("utf-8") for path in (REPOSITORY / ".github").rglob("*.yml")]
+    pins = {pin for text in texts for pin in re.findall(r"uses: (actions/[\w-]+)[\w/]*@([0-9a-f]{40})", text)}
+    assert len(pins) == len({action for action, _ in pins})
+
+
+def test_every_step_is_a_command_that_there_is() -> None:
+    known = set(namespace.task_names) | {alias for task in namespace.task_names.values() for alias in task}
+    for name, job, data in jobs():
+        for line in filter(None, (line.strip() for line in steps(data).splitlines())):
+            if line.startswith("sudo --preserve-env .ci/run"):
+                continue
+            found = re.match(r"\./inv (\S+)", line)
+            assert found, f"{name}, {job}: {line!r} is no command of the factory"
+            assert found[1] in known, f"{name}, {job}: there is no command {found[1]}"
+
+
+def test_what_runs_contributed_content_may_write_nothing() -> None:
+    runs = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test)\b|\.ci/run")
+    for name, job, data in jobs():
+        if runs.search(steps(data)):
+            assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
+
+
+def test_whoever_may_write_packages_only_moves_bytes() -> None:
+    allowed = {"wheels.push", "ci.push", "ci.promote", "ci.room", "ci.take-locks", "rollback", "history"}
+    found = 0
+    for name, job, data in jobs():
+        if data["permissions"].get("packages") == "write":
+            found += 1
+            assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
+    assert found == 4
+
+
+def test_pull_requests_read_and_nothing_else() -> None:
+    workflow = read("pull-request.yml")
+    assert set(workflow["on"]) == {"pull_request"}
+    text = (FOLDER / "pull-request.yml").read_text("utf-8")
+    assert "secrets." not in text
+    assert "github.token" not in text
+    assert "actions/cache" not in text
+    for data in workflow["jobs"].values():
+        assert data["permissions"] == {"contents": "read"}
+        assert "self-hosted" not in str(data["runs-on"])
+
+
+def test_nothing_runs_for_a_stranger_with_rights() -> None:
+    for name in NAMES:
+        assert not {"pull_request_target", "issue_comment", "workflow_run"} & set(read(name)["on"]), name
+
+
+def test_a_machine_of_ones_own_is_reached_through_a_protected_environment_only() -> None:
+    own = [(name, data) for name, _, data in jobs() if "self-hosted" in str(data["runs-on"])]
+    [(name, gpu)] = own
+    assert name == "nightly.yml"
+    assert gpu["environment"] == "gpu"
+    assert set(read(name)["on"]) == {"schedule", "workflow_dispatch"}
+
+
+def test_nothing_that_publishes_is_ever_cancelled() -> None:
+    for name in NAMES:
+        workflow = read(name)
+        publishes = [job for job in workflow["jobs"].values() if "write" in job["permissions"].values()]
+        groups = [workflow["concurrency"], *(job["concurrency"] for job in publishes if "concurrency" in job)]
+        for group in groups if publishes else ():
+            assert group["cancel-in-progress"] is False, name
+    nightly, rollback = (
+        read("nightly.yml")["jobs"]["promote"]["concurrency"],
+        read("rollback.yml")["concurrency"],
+    )
+    assert nightly == rollback == {"group": "publish", "cancel-in-progress": False, "queue": "max"}
+
+
+def test_a_broken_cell_stops_no_other() -> None:
+    for name, job, data in jobs():
+        if "strategy" in data:
+            assert data["strategy"]["fail-fast"] is False, f"{name}, {job}"
+
+
+def test_the_last_job_hears_of_all_others() -> None:
+    for name in ("nightly.yml", "pull-request.yml"):
+        found = read(name)["jobs"]
+        assert set(found["status"]["needs"]) == set(found) - {"status"}, name
+
+
+def test_a_nightly_that_has_nothing_to_do_starts_no_job_after_the_plan() -> None:
+    for job, data in read("nightly.yml")["jobs"].items():
+        assert job == "plan" or "needs.plan.outputs" in data["if"] or "promote.result" in data["if"], job
+
+
+def test_schedules_are_off_the_full_hour() -> None:
+    crons = [entry["cron"] for name in NAMES for entry in read(name)["on"].get("schedule") or ()]
+    assert len(crons) == 3
+    assert all(5 < int(cron.split()[0]) < 55 for cron in crons)
+
+
+def test_a_compile_ends_long_before_github_ends_it() -> None:
+    compile_ = read("nightly.yml")["jobs"]["compile"]
+    [step] = [step for step in compile_["steps"] if step.get("name") == "compile"]
+    assert step["timeout-minutes"] + 30 <= compile_["timeout-minutes"] < 360
