@@ -47,9 +47,9 @@ def candidate(project: Project, repository: Repository, plan: Plan) -> Candidate
         raise NotPromotableError(
             f"{plan.target} may not be published yet.",
             where=f"{repository.reference.name}@{manifest.digest}",
-            why="; ".join(missing) + ".",
-            fix=f"`invoke publish --target {plan.target}/{plan.cell.machine}` does everything that is needed; "
-            "`invoke smoke` runs single levels.",
+            why="; ".join(missing).rstrip(".") + ".",
+            fix="What failed has to be mended; the records attached to the image (and build/smoke) tell the whole "
+            f"story. What was not run, `invoke publish --target {plan.target}/{plan.cell.machine}` runs.",
         )
     return Candidate(plan, manifest, describe(plan, manifest, record))
 

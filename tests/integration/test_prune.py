@@ -121,7 +121,7 @@ def test_publishing_meanwhile_stops_a_pruning(
     three_published(house)
     before = everything(house)
 
-    def survey_then_publish(_: object) -> object:
+    def survey_then_publish(*_: object) -> object:
         found = survey(house.repository)
         house.change(9000)
         house.publish()
