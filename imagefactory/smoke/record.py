@@ -45,6 +45,19 @@ class TestResult(_Value):
     """Figures that were taken on the way, such as the seconds that an import needs."""
 
 
+class Machine(_Value):
+    """The machine that the tests ran on."""
+
+    platform: str
+    kernel: str = ""
+    cpus: int = 0
+    memory: int = 0
+    """Bytes."""
+    engine: str = ""
+    """The container engine and its version; empty where there was none."""
+    gpus: tuple[str, ...] = ()
+
+
 class LevelResult(_Value):
     """One level: passed only when every test that the image raises was run and passed."""
 
@@ -53,6 +66,10 @@ class LevelResult(_Value):
     """Why it did not pass: the tests that failed, or what kept the level from running."""
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
+    started: datetime | None = None
+    """When it ran, where that was another run than the record's own."""
+    machine: Machine | None = None
+    """Where it ran then."""
     ran_on: str = ""
     """The digest of the image that ran, where that is another one: a GPU image is served by its sister for CPUs."""
 
@@ -87,19 +104,6 @@ class LevelResult(_Value):
         return self
 
 
-class Machine(_Value):
-    """The machine that the tests ran on."""
-
-    platform: str
-    kernel: str = ""
-    cpus: int = 0
-    memory: int = 0
-    """Bytes."""
-    engine: str = ""
-    """The container engine and its version; empty where there was none."""
-    gpus: tuple[str, ...] = ()
-
-
 class SmokeRecord(_Value):
     """Everything that was found out about one image, by level."""
 
@@ -132,12 +136,20 @@ class SmokeRecord(_Value):
         """Keep the levels of an earlier record of the same image that were not asked for this time."""
         if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
             raise ValueError("a record speaks for one image only")
-        merged = {
-            level: self.levels.get(level) or earlier.levels[level]
-            for level in LEVELS
-            if level in self.levels or level in earlier.levels
+        kept = {
+            level: result.model_copy(
+                update={
+                    "started": result.started or earlier.started,
+                    "machine": result.machine or earlier.machine,
+                }
+            )
+            for level, result in earlier.levels.items()
+            if level not in self.levels
         }
-        return self.model_copy(update={"levels": merged})
+        merged = kept | self.levels
+        return self.model_copy(
+            update={"levels": {level: merged[level] for level in LEVELS if level in merged}}
+        )
 
     def to_json(self) -> str:
         """Write the record as JSON."""

@@ -14,8 +14,9 @@ from imagefactory.oci.layout import Layout
 from imagefactory.plan import Plan
 from imagefactory.project import Project
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers
+from imagefactory.smoke.containers import Containers, docker
 from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
+from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import TestOutcome
 from imagefactory.smoke.subject import Subject, plan_of
 
@@ -165,27 +166,22 @@ def containers(assignment: Assignment) -> Containers:
 @pytest.fixture(scope="session")
 def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
     """A container that idles, without network and past the entrypoint; testinfra looks into it."""
-    options = (
-        *("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image)),
-        *(
-            "--volume",
-            f"{INSIDE}:{IN_CONTAINER}/inside:ro",
-            "--volume",
-            f"{STUB}:{IN_CONTAINER}/with_driver_stub.sh:ro",
-        ),
-    )
+    options = ("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image))
     container = containers.start(assignment.image, "infinity", options=options)
+    for source, target in ((INSIDE, IN_CONTAINER), (STUB, f"{IN_CONTAINER}/with_driver_stub.sh")):
+        copied = docker("cp", str(source), f"{container.name}:{target}")
+        assert copied.returncode == 0, f"docker cp: {copied.stderr}"
     yield testinfra.get_host(f"docker://{container.name}")
     container.remove()
 
 
 @pytest.fixture(scope="session")
-def in_python(inside: Any, plan: Plan) -> Callable[[str], Any]:
+def in_python(inside: Any, project: Project, subject: Subject) -> Callable[[str], Any]:
     """Run a program of tests/smoke/inside with the image's Python, against a stub of the driver where CUDA is."""
 
     def run(program: str) -> Any:
-        path = f"{IN_CONTAINER}/inside/{program}"
-        if plan.kernels and plan.arch != "cpu":
+        path = f"{IN_CONTAINER}/{program}"
+        if has_gpu(project.matrix, subject.arch):
             done = inside.run("sh %s/with_driver_stub.sh %s", IN_CONTAINER, path)
         else:
             done = inside.run("python3 %s", path)

@@ -150,12 +150,12 @@ def test_the_compiler_makes_kernels_for_the_arch(
     target = f"arch=compute_{number},code=sm_{number}"
     compiled = inside.run(
         "cd /tmp && nvcc -gencode %s -std=c++17 -O2 --shared -Xcompiler -fPIC -o kernel.so %s -L%s/lib64 -lcudart",
-        target, f"{IN_CONTAINER}/inside/kernel.cu", f"/{CUDA_HOME}",
+        target, f"{IN_CONTAINER}/kernel.cu", f"/{CUDA_HOME}",
     )  # fmt: skip
     assert compiled.rc == 0, f"nvcc {target}: {complaint(compiled)}"
     cubin = inside.run(
         "nvcc -gencode %s -std=c++17 --cubin -o /tmp/kernel.cubin %s",
-        target, f"{IN_CONTAINER}/inside/kernel.cu",
+        target, f"{IN_CONTAINER}/kernel.cu",
     )  # fmt: skip
     assert cubin.rc == 0, f"nvcc --cubin {target}: {complaint(cubin)}"
     assert inside.file("/tmp/kernel.cubin").content.startswith(b"\x7fELF")  # noqa: S108

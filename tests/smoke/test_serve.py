@@ -15,6 +15,7 @@ from imagefactory.serving.run import STOP_SECONDS
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
 
+Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
 START_LIMIT = 600
 WARM_UP_LIMIT = 120
@@ -76,9 +77,10 @@ def test_it_becomes_healthy(ready: tuple[Server, float], record_property: Measur
     )
 
 
-def test_mods_were_applied_at_start(served: Server, assignment: Assignment) -> None:
+def test_mods_were_applied_at_start(served: Server, assignment: Assignment, applies: Applies) -> None:
     """The mods of the image do not hold in a running server, or vLLM does not start with them."""
     assert assignment.serving is not None
+    applies(bool(assignment.serving.mods), "the image that serves has the same mods built in")
     log = served.container.log
     missing = [name for name in assignment.serving.mods if f"mods: {name}: applied" not in log]
     assert not missing, f"not applied: {', '.join(missing)}"

@@ -97,12 +97,26 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     assert SmokeRecord.read(tmp_path / "smoke.json") == found
 
 
-def test_levels_of_an_earlier_run_are_kept_for_the_same_image_only() -> None:
+def test_levels_of_an_earlier_run_are_kept_with_its_time_and_place() -> None:
     earlier = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
-    later = record({"container": PASSED})
-    assert later.with_earlier(earlier).levels == {"static": PASSED, "container": PASSED}
+    later = record({"container": PASSED}).model_copy(update={"machine": Machine(platform="linux/arm64")})
+    found = later.with_earlier(earlier)
+    assert list(found.levels) == ["static", "container"]
+    assert (found.levels["static"].started, found.levels["static"].machine) == (
+        earlier.started,
+        earlier.machine,
+    )
+    assert found.levels["container"] == PASSED
+    # Another run later, it is still that time and that place.
+    again = record({"serve": PASSED}).with_earlier(found)
+    assert again.levels["static"] == found.levels["static"]
+    assert again.levels["container"].machine == later.machine
+
+
+def test_a_record_takes_nothing_over_from_another_image() -> None:
+    other = record({"static": PASSED}, digest=f"sha256:{'c' * 64}")
     with pytest.raises(ValueError, match="one image"):
-        later.with_earlier(record({"static": PASSED}, digest=f"sha256:{'c' * 64}"))
+        record({"container": PASSED}).with_earlier(other)
 
 
 def test_a_tampered_record_is_refused(tmp_path: Path) -> None:
