@@ -115,24 +115,24 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- nvidia-nvvm: 1 wheel, 68.5 MB
-# layer key 0000000000000000000000000000000000000000000000000000000000000000
-RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/14-nvidia-nvvm,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
-    python3 -IB /mnt/settle.py finish
-
 # --- nvidia-curand: 1 wheel, 62.0 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/15-nvidia-curand,target=/srv \
+    --mount=type=bind,source=wheels/14-nvidia-curand,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-nvshmem-cu13: 1 wheel, 60.2 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/16-nvidia-nvshmem-cu13,target=/srv \
+    --mount=type=bind,source=wheels/15-nvidia-nvshmem-cu13,target=/srv \
+    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
+    python3 -IB /mnt/settle.py finish
+
+# --- nvidia-nvvm: 1 wheel, 59.2 MB
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=wheels/16-nvidia-nvvm,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
@@ -164,31 +164,31 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- nvidia-cuda-nvcc: 1 wheel, 41.8 MB
-# layer key 0000000000000000000000000000000000000000000000000000000000000000
-RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/21-nvidia-cuda-nvcc,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
-    python3 -IB /mnt/settle.py finish
-
 # --- opencv-python-headless: 1 wheel, 39.6 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/22-opencv-python-headless,target=/srv \
+    --mount=type=bind,source=wheels/21-opencv-python-headless,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- pynvvideocodec: 1 wheel, 35.8 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/23-pynvvideocodec,target=/srv \
+    --mount=type=bind,source=wheels/22-pynvvideocodec,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- flashinfer-python: 1 wheel, 33.7 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/24-flashinfer-python,target=/srv \
+    --mount=type=bind,source=wheels/23-flashinfer-python,target=/srv \
+    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
+    python3 -IB /mnt/settle.py finish
+
+# --- nvidia-cuda-nvcc: 1 wheel, 32.5 MB
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=wheels/24-nvidia-cuda-nvcc,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
@@ -222,7 +222,7 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- platform-bundle: 65 wheels, 157.3 MB
+# --- platform-bundle: 65 wheels, 156.2 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
     --mount=type=bind,source=wheels/29-platform-bundle,target=/srv \
