@@ -25,7 +25,7 @@ from imagefactory.project import Project
 from imagefactory.targets import select
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import Answer, SimpleIndex, serving
-from tests.fixtures.wheels import WheelFactory
+from tests.fixtures.wheels import COMPILER, WheelFactory
 
 TARGET = "gemma4-31b@0.32.0/gb10"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -40,8 +40,7 @@ def index(
         wheel_factory("vllm", "0.32.0", requires=["torch==2.0", "small>=1"]),
         wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
         wheel_factory("small", "1.0"),
-        wheel_factory("nvidia-cuda-nvcc", "13.0"),
-        wheel_factory("nvidia-cuda-cccl", "13.0"),
+        *(wheel_factory(name, "13.0") for name in COMPILER),
     )
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     return simple_index
@@ -92,8 +91,7 @@ def test_a_lock_says_who_needs_what(factory_checkout: Checkout, index: SimpleInd
     lock(factory_checkout)
     wheels = WheelLock.read(wheel_lock(factory_checkout)).wheels
     assert [(wheel.name, wheel.needed_by) for wheel in wheels] == [
-        ("nvidia-cuda-cccl", ("matrix.yaml",)),
-        ("nvidia-cuda-nvcc", ("matrix.yaml",)),
+        *((name, ("matrix.yaml",)) for name in COMPILER),
         ("small", ("vllm",)),
         ("torch", ("vllm",)),
         ("vllm", ("matrix.yaml",)),

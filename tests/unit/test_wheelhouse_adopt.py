@@ -31,7 +31,7 @@ from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.wheelhouse.locate import compiled_locations
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import SimpleIndex
-from tests.fixtures.wheels import WheelFactory, make_wheel
+from tests.fixtures.wheels import COMPILER, WheelFactory, make_wheel
 
 TARGET = "gemma4-31b@0.19.1/gb10"
 LOCK = "0.19.1/gb10-linux-arm64.toml"
@@ -101,8 +101,7 @@ def wheelhouse(
         wheel_factory("flashinfer-python", "0.7.0"),
         wheel_factory("torch", "2.10.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
         wheel_factory("torch", "2.10.0+cu130", tag="cp311-cp311-manylinux_2_28_aarch64"),
-        wheel_factory("nvidia-cuda-nvcc", "13.0"),
-        wheel_factory("nvidia-cuda-cccl", "13.0"),
+        *(wheel_factory(name, "13.0") for name in COMPILER),
     )
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     monkeypatch.setattr(resolving, "reachable", lambda _: False)
@@ -121,7 +120,7 @@ def test_a_lock_names_the_compiled_wheel_and_takes_its_requirements(wheelhouse: 
     lock = WheelLock.read(wheelhouse.checkout.locks / LOCK)
     assert lock.kernels == "compiled"
     # The published wheel of that version asks for more; it was not looked at.
-    assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch", "nvidia-cuda-nvcc", "nvidia-cuda-cccl"}
+    assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch", *COMPILER}
     assert f'compiled = "{kept.key}"' in (wheelhouse.checkout.locks / LOCK).read_text()
     check_locks(wheelhouse.project)
 
