@@ -28,6 +28,7 @@ pytest_plugins = (
     "tests.fixtures.fake_github",
     "tests.fixtures.cuda",
     "tests.fixtures.published",
+    "tests.fixtures.tiny_image",
 )
 
 UNIT = Path(__file__).parent / "unit"

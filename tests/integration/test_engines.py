@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from imagefactory.build import Built
 from imagefactory.engines.docker import load
 from imagefactory.errors.layers import EngineError
 from imagefactory.oci.layout import archive, write_archive
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SmallFactory
 
 START_LIMIT = 300
@@ -132,45 +130,19 @@ def test_a_daemon_that_is_not_there_is_an_error_with_a_remedy(
     gc.collect()
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of the real matrix and locks that a build may write to."""
-    root = tmp_path_factory.mktemp("real") / "checkout"
-    root.mkdir()
-    shutil.copy(REPOSITORY / "matrix.yaml", root)
-    for name in ("tasks", "locks"):
-        shutil.copytree(REPOSITORY / name, root / name)
-    for name in ("imagefactory", "images", "mods", "schemas"):
-        (root / name).symlink_to(REPOSITORY / name)
-    return root
-
-
-@pytest.fixture(scope="module")
-def tiny(checkout: Path) -> str:
-    """Build the tiny image from the real locks and load it; give its name."""
-    if os.uname().machine != "x86_64":
-        pytest.skip("tiny/cpu is locked for amd64 only")
-    command = [sys.executable, "-m", "invoke", "--search-root", str(checkout)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    run(*command, "build", "--target", "tiny/cpu/amd64", env=environment)
-    name = "spark-vllm:tiny-v0.32.0-cpu-amd64"
-    assert run(*command, "load", "--target", "tiny/cpu/amd64", env=environment).startswith("sha256:")
-    return name
-
-
 def in_container(image: str, *command: str) -> str:
     return run("docker", "run", "--rm", "--network", "host", "--entrypoint", command[0], image, *command[1:])
 
 
 @pytest.mark.engine
 @pytest.mark.network
-def test_the_base_is_a_debian_that_works(tiny: str) -> None:
+def test_the_base_is_a_debian_that_works(tiny_image: str) -> None:
     script = (
         "set -e; cc --version | head -1; ldconfig -p | grep -c libc.so.6; dpkg -l gcc | tail -1; locale charmap;"
         "dpkg --audit; apt-get --version | head -1; python3 -c 'import ssl; "
         "print(len(ssl.create_default_context().get_ca_certs()) > 100)'; id nobody"
     )
-    lines = in_container(tiny, "sh", "-c", script).splitlines()
+    lines = in_container(tiny_image, "sh", "-c", script).splitlines()
     assert lines[0].startswith(("cc ", "gcc "))
     assert "ii  gcc" in "\n".join(lines)
     assert "UTF-8" in lines
@@ -179,14 +151,14 @@ def test_the_base_is_a_debian_that_works(tiny: str) -> None:
 
 @pytest.mark.engine
 @pytest.mark.network
-def test_what_is_installed_is_whole_and_importable(tiny: str) -> None:
+def test_what_is_installed_is_whole_and_importable(tiny_image: str) -> None:
     check = (
         "import importlib.metadata as m, pathlib, torch, vllm\n"
         "missing = [f for d in m.distributions() for f in d.files or () if not f.locate().exists()]\n"
         "print(vllm.__version__, len(missing), *missing[:3])"
     )
-    assert in_container(tiny, "python3", "-c", check).split()[:2] == ["0.32.0", "0"]
-    assert "usage: vllm serve" in in_container(tiny, "vllm", "serve", "--help")
+    assert in_container(tiny_image, "python3", "-c", check).split()[:2] == ["0.32.0", "0"]
+    assert "usage: vllm serve" in in_container(tiny_image, "vllm", "serve", "--help")
 
 
 @dataclass(frozen=True)
@@ -213,14 +185,14 @@ class Server:
 
 
 @pytest.fixture
-def server(tiny: str) -> Iterator[Server]:
+def server(tiny_image: str) -> Iterator[Server]:
     """Start the image as a user would, on a port of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     name = f"imagefactory-test-{uuid4().hex[:12]}"
     # vLLM's processes share memory, more than Docker's 64 MB.
     options = ("--network", "host", "--ipc", "host", "--env", f"PORT={port}")
-    run("docker", "run", "--detach", "--name", name, *options, tiny)
+    run("docker", "run", "--detach", "--name", name, *options, tiny_image)
     try:
         yield Server(name, f"http://127.0.0.1:{port}")
     finally:

@@ -6,8 +6,6 @@ The program of this checkout is mounted over the image's own, so a change is tes
 from __future__ import annotations
 
 import json
-import os
-import platform
 import socket
 import subprocess
 import time
@@ -32,9 +30,7 @@ from imagefactory.serving.description import describe_image, image_environment, 
 from imagefactory.targets import select
 from tests.fixtures.serving import REPOSITORY, model_document
 
-pytestmark = pytest.mark.engine
-MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "amd64")
-IMAGE = os.environ.get("FACTORY_TEST_IMAGE", f"spark-vllm:tiny-v0.32.0-cpu-{MACHINE}")
+pytestmark = [pytest.mark.engine, pytest.mark.network]
 START_LIMIT = 300
 KEY = "a-key-for-this-test"
 
@@ -45,9 +41,10 @@ class Engine:
 
     folder: Path
     volume: str
+    image: str
 
     def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        return docker("run", "--rm", *self.options(), *options, IMAGE, *ENTRYPOINT[1:], *arguments)
+        return docker("run", "--rm", *self.options(), *options, self.image, *ENTRYPOINT[1:], *arguments)
 
     def options(self) -> list[str]:
         return [
@@ -61,9 +58,9 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix) -> Iterator[Engine]:
-    if docker("image", "inspect", IMAGE).returncode:
-        pytest.skip(f"{IMAGE} is not loaded (invoke load --target tiny)")
+def engine(
+    tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix, tiny_image: str
+) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("serve")
     cell = select(real_matrix, ["tiny"])[0]
     description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
@@ -72,7 +69,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix) -> Ite
     (folder / "env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
     (folder / "key").write_text(KEY)
     volume = f"imagefactory-test-{uuid4().hex[:12]}"
-    yield Engine(folder, volume)
+    yield Engine(folder, volume, tiny_image)
     docker("volume", "rm", "--force", volume)
 
 
@@ -125,7 +122,7 @@ def serve_once(engine: Engine) -> float:
         *("run", "--detach", "--name", name, *engine.options()),
         *("--volume", f"{engine.folder / 'key'}:/run/secrets/key:ro"),
         *("--env", "VLLM_API_KEY_FILE=/run/secrets/key", "--env", f"PORT={port}"),
-        *(IMAGE, *ENTRYPOINT[1:]),
+        *(engine.image, *ENTRYPOINT[1:]),
     )
     assert ran.returncode == 0, ran.stderr
     try:

@@ -14,7 +14,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from imagefactory.engines.docker.daemon import remove_name
-from imagefactory.errors import FactoryError
 from imagefactory.errors.smoke import SmokeFailedError
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
@@ -126,12 +125,8 @@ def test_the_smoke_tests_are_not_part_of_the_projects_own(request: pytest.Fixtur
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Subject:
-    """The image of this checkout; building it takes a gigabyte of downloads, so it is not done here."""
-    try:
-        return subject_of_target(Project(REPOSITORY), "tiny")
-    except FactoryError as error:
-        pytest.skip(f"tiny is not built here (invoke build --target tiny): {error.what}")
+def tiny(tiny_checkout: Path) -> Subject:
+    return subject_of_target(Project(tiny_checkout), "tiny")
 
 
 @pytest.fixture
@@ -185,6 +180,7 @@ def test_an_image_that_only_the_daemon_has_is_seen_like_its_layout(factory: Smal
 
 
 @pytest.mark.engine
+@pytest.mark.network
 def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:
     """One pull, one container, one server for everything: three minutes on two idle cores."""
     assert tiny.layout is not None
@@ -225,6 +221,7 @@ def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_c
 
 
 @pytest.mark.engine
+@pytest.mark.network
 @pytest.mark.parametrize(
     ("change", "words"),
     [
