@@ -82,6 +82,7 @@ def schemas(context: Context, check: bool = False) -> None:
 def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
     """Run linters, type checks and tests."""
     options = [
+        *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),
         *(["--require-engine"] if require_engine else []),
         *(["-k", match] if match else []),

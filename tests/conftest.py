@@ -54,7 +54,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _group(items)
     if config.getoption("--require-engine"):
         return
     for marker, missing in (("engine", _engine_missing), ("network", _network_missing)):
@@ -62,6 +64,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = missing() if marked else None
         for item in marked if reason else ():
             item.add_marker(pytest.mark.skip(reason=f"{reason}"))
+
+
+def _group(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, and all that share the tiny image in one, too; those start early."""
+    heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("tiny" if item.path in heavy else str(item.path)))
+    items.sort(key=lambda item: 0 if UNIT in item.path.parents else 1 if item.path in heavy else 2)
 
 
 @cache
