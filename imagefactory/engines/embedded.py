@@ -215,7 +215,12 @@ def _stop_at_once(builders: Executor) -> None:
             worker.kill()
         for worker in workers:
             worker.join(timeout=_PATIENCE)
+    # The pool's own thread finds its workers dead and ends; left to the end of the program, it and Python's exit
+    # handler race for a pipe, and the loser prints a traceback.
+    thread: threading.Thread | None = getattr(builders, "_executor_manager_thread", None)
     builders.shutdown(wait=False, cancel_futures=True)
+    if thread is not None:
+        thread.join(timeout=_PATIENCE)
 
 
 def _worker_lost(workers: int) -> WorkerLostError:
