@@ -159,8 +159,9 @@ def test_the_compiler_makes_kernels_for_the_arch(
     )  # fmt: skip
     assert cubin.rc == 0, f"nvcc --cubin {target}: {complaint(cubin)}"
     assert inside.file("/tmp/kernel.cubin").content.startswith(b"\x7fELF")  # noqa: S108
-    resolves = inside.run("ldd /tmp/kernel.so")
-    assert "not found" not in resolves.stdout.replace("libcuda.so.1 => not found", ""), resolves.stdout
+    # As vLLM loads it: into a process in which torch has brought the CUDA runtime already.
+    loads = inside.run("python3 -c %s", "import torch, ctypes; ctypes.CDLL('/tmp/kernel.so')")
+    assert loads.rc == 0, f"it does not load: {complaint(loads)}"
     record_property("arch", int(number.rstrip("af")))
 
 
