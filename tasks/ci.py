@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json as json_
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, command, print_json
+from tasks.command import ROOT, command, print_json, say
 
 TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
 DRY_RUN = "only say what would be done"
@@ -71,7 +70,7 @@ def push(context: Context, target: list[str]) -> None:
 
     project = _project()
     with _repository(project) as repository, watching(console.err) as watch:
-        done = push_each(project, repository, _cells(project, target), watch, _say)
+        done = push_each(project, repository, _cells(project, target), watch, say)
     for cell, digest in done.finished.items():
         print(f"{cell}/{cell.machine} {digest}")
     done.refuse_failures("pushed")
@@ -90,7 +89,7 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
     cells = _cells(project, target)
     levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
     with _repository(project) as repository:
-        done = smoke_each(project, repository, cells, _say, levels=levels)
+        done = smoke_each(project, repository, cells, say, levels=levels)
     for cell, outcome in done.finished.items():
         print(f"{cell}/{cell.machine} {outcome}")
     done.refuse_failures("tested, or failed")
@@ -119,7 +118,7 @@ def promote(
     with _repository(project) as repository:
         folders = [Path(folder) for folder in records or [str(ROOT / "build" / "smoke")]]
         outcome = stages.promote_all(
-            project, repository, _cells(project, target), _say, records=folders, signer=signer
+            project, repository, _cells(project, target), say, records=folders, signer=signer
         )
         checksums = stages.subjects(outcome, repository.reference.name)
     summary = promotion_summary(outcome)
@@ -129,7 +128,7 @@ def promote(
         Path(subjects).write_text(checksums, "utf-8")
     print(summary)
     for error in outcome.refused:
-        console.err.print(console.error_message(error), soft_wrap=True)
+        say(console.error_message(error))
     if outcome.refused:
         raise Exit(code=outcome.refused[0].exit_code)
 
@@ -292,7 +291,7 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
     with _repository(project) as repository:
         compiles = find_compiles(project, repository, cells)
-    changed = adopt(project, compiles.adopt, _say)
+    changed = adopt(project, compiles.adopt, say)
     for path in changed:
         print(path)
     if not changed or dry_run:
@@ -317,7 +316,7 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
     from imagefactory.resolve.index import IndexConfig, Indexes
 
     indexes = Indexes(IndexConfig.from_environment())
-    refreshed = refresh(_project(), indexes, upgrade or ["all"], _say)
+    refreshed = refresh(_project(), indexes, upgrade or ["all"], say)
     text = refreshed.body(check_mods(_project()))
     _summary(text)
     print(text)
@@ -403,10 +402,6 @@ def _repository(project: Any) -> Any:
     from imagefactory.registry.client import Repository
 
     return Repository.open(project.matrix.effective_registry)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _outputs(values: dict[str, str]) -> None:

@@ -8,13 +8,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from imagefactory.errors import FactoryError
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
@@ -31,10 +34,9 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
                 function(context, *args, **kwargs)
                 sys.stdout.flush()
             except FactoryError as error:
-                from imagefactory.console import err, error_message
+                from imagefactory.console import error_message
 
-                # Long paths stay whole, so that they can be copied.
-                err.print(error_message(error), soft_wrap=True)
+                say(error_message(error))
                 raise Exit(code=error.exit_code) from None
             except BrokenPipeError:
                 # The reader (head, less) went away; that is its right.
@@ -47,6 +49,13 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
         return task(**options)(run)
 
     return decorate
+
+
+def say(text: str | Text) -> None:
+    """Tell the user something, on standard error; long paths and commands stay whole, so that they can be copied."""
+    from imagefactory.console import err
+
+    err.print(text, soft_wrap=True)
 
 
 def print_json(value: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, TARGET, command
+from tasks.command import ROOT, TARGET, command, say
 
 
 @command(
@@ -54,10 +54,8 @@ def build(
         caches = {"cache_from": cache_from, "cache_to": cache_to}
         for cell in cells:
             with watching(console.err) as watch:
-                made = build_with_docker(
-                    project, cell, watch, console.err.print, builder=builder or None, **caches
-                )
-            console.err.print(f"built {cell} as {made.name}")
+                made = build_with_docker(project, cell, watch, say, builder=builder or None, **caches)
+            say(f"built {cell} as {made.name}")
             print(made.id)
         return
     with watching(console.err) as watch:
@@ -65,24 +63,23 @@ def build(
             project,
             cells,
             watch,
-            console.err.print,
+            say,
             locked_only=locked,
             output=Path(output).absolute() if output else None,
             workers=workers or None,
         )
     for image in images:
-        console.err.print(console.built_message(image))
+        say(console.built_message(image))
         print(image.image.digest)
 
 
 @command(iterable=["target"], help={"target": TARGET})
 def load(context: Context, target: list[str]) -> None:
     """Stream built images into the Docker daemon."""
-    from imagefactory import console
     from imagefactory.engines.docker import load
 
     for cell, layout, name in built(target):
-        console.err.print(f"loading {cell} as {name}")
+        say(f"loading {cell} as {name}")
         print(load(layout, name))
 
 
@@ -188,14 +185,14 @@ def verify(
         for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
             if rebuild:
                 with watching(console.err) as watch:
-                    verify(project, cell, watch, console.err.print, digest=found)
-                console.err.print(f"{cell}: a rebuild gives the same bits")
+                    verify(project, cell, watch, say, digest=found)
+                say(f"{cell}: a rebuild gives the same bits")
             print(found)
         return
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
         with watching(console.err) as watch:
-            verified = verify(project, cell, watch, console.err.print, digest=digest or None)
-        console.err.print(f"{cell}: verified")
+            verified = verify(project, cell, watch, say, digest=digest or None)
+        say(f"{cell}: verified")
         print(verified)
 
 
@@ -203,7 +200,6 @@ def _check_published(
     project: Any, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
     """Check a published image and show what was found; give the cells to rebuild, with their digests."""
-    from imagefactory import console
     from imagefactory.registry.client import Repository
     from imagefactory.supply.check import check_image, require_plan
     from imagefactory.supply.display import checked_lines
@@ -212,9 +208,9 @@ def _check_published(
 
     with Repository.open(image) as repository:
         trust = find_trust(project, keys)
-        checked = check_image(project, repository, trust, console.err.print, every_byte=layers)
+        checked = check_image(project, repository, trust, say, every_byte=layers)
     for one in checked:
-        console.err.print(checked_lines(one), soft_wrap=True)
+        say(checked_lines(one))
     for one in checked:
         refuse_failing(one.reference, one.findings)
     return [(require_plan(one).cell if rebuild else None, one.digest) for one in checked]
@@ -237,7 +233,7 @@ def diff(context: Context, left: str, right: str, all: bool = False) -> None:
     differences, declared = compare_named(Project(ROOT), left, right)
     console.out.print(console.differences_table([*differences, *declared] if all else differences))
     if declared:
-        console.err.print(f"{len(declared)} declared differences between the engines (--all shows them)")
+        say(f"{len(declared)} declared differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
@@ -283,9 +279,7 @@ def clean(
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
-    console.err.print(
-        f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept"
-    )
+    say(f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept")
 
 
 def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:

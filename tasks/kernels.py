@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from invoke.context import Context
 
-from tasks.command import ROOT, command, print_json
+from tasks.command import ROOT, command, print_json, say
 
 
 @command(
@@ -57,11 +57,11 @@ def compile_(
     )
     for request in wanted:
         with watching_compile(console.err) as watch:
-            made = compile_kernels(project, request, watch, console.err.print)
+            made = compile_kernels(project, request, watch, say)
         if made.log is None:
-            console.err.print(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
+            say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
         else:
-            console.err.print(f"{made.steps} steps; the log is {made.log}")
+            say(f"{made.steps} steps; the log is {made.log}")
         for path in (made.wheel.path,) if made.wheel else made.libraries:
             print(path)
 
@@ -91,7 +91,7 @@ def audit(
 
     project = Project(ROOT)
     if check:
-        console.err.print(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
+        say(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
         return
     arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
     judged = audit_release if subject in project.matrix.vllm else audit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks.command import ROOT, TARGET, command, print_json
+from tasks.command import ROOT, TARGET, command, print_json, say
 
 
 @command(
@@ -28,7 +28,7 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
         return
     console.out.print(console.targets_table(project, cells))
     count = len(exclusions(project.matrix))
-    console.err.print(f"{len(cells)} targets; {count} combinations are excluded (--excluded says why)")
+    say(f"{len(cells)} targets; {count} combinations are excluded (--excluded says why)")
 
 
 @command(
@@ -52,7 +52,6 @@ def lock(
     models: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
-    from imagefactory import console
     from imagefactory.locking import check_locks, locked_cells, make_locks
     from imagefactory.project import Project
     from imagefactory.supply.licence_record import check_licences, update_licences
@@ -60,28 +59,24 @@ def lock(
 
     project = Project(ROOT)
     if check:
-        console.err.print(f"{len(check_locks(project))} locks agree with matrix.yaml")
+        say(f"{len(check_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
         return
     if toolchain:
         from imagefactory.compile.locking import make_toolchain_locks
         from imagefactory.compile.toolchain import CompileProject
 
-        results = make_toolchain_locks(
-            CompileProject(ROOT), toolchain, upgrade="all" in upgrade, say=console.err.print
-        )
+        results = make_toolchain_locks(CompileProject(ROOT), toolchain, upgrade="all" in upgrade, say=say)
     else:
         cells = select(project.matrix, target) if target else locked_cells(project)
         cells = cells or select(project.matrix, [next(iter(project.matrix.models))])
-        results = make_locks(
-            project, cells, upgrade=upgrade, wheels=wheel, models=models, say=console.err.print
-        )
+        results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         state = "written" if result.changed else "unchanged"
-        console.err.print(f"{result.path.relative_to(ROOT)}: {state}")
+        say(f"{result.path.relative_to(ROOT)}: {state}")
     # A project reads its locks once; these may be new.
-    path, changed = update_licences(Project(ROOT), console.err.print)
-    console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+    path, changed = update_licences(Project(ROOT), say)
+    say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
 
 
 @command(

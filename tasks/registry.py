@@ -7,7 +7,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, TARGET, command, print_json
+from tasks.command import ROOT, TARGET, command, print_json, say
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
 NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
@@ -30,11 +30,11 @@ def push(context: Context, target: list[str], workers: int = 0) -> None:
     project, cells = _selected(target)
     with _repository(project) as repository:
         with watching(console.err) as watch:
-            pushed = push(project, repository, cells, watch, _say, pushing=watch, workers=workers or None)
+            pushed = push(project, repository, cells, watch, say, pushing=watch, workers=workers or None)
         for staged in pushed:
             sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
             amount = console.size(staged.pushed.uploaded)
-            _say(
+            say(
                 f"pushed {staged.plan.target} for {staged.plan.platform}: {sent} blobs sent ({amount}), {there} there"
             )
             print(f"{repository.reference.name}@{staged.image.digest}")
@@ -77,7 +77,7 @@ def publish(
                 repository,
                 cells,
                 watch,
-                _say,
+                say,
                 signer=signer,
                 pushing=watch,
                 nightly=nightly,
@@ -100,9 +100,9 @@ def rollback(context: Context, target: str = "", to: str = "") -> None:
     with _repository(project) as repository:
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
-        _say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
+        say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
         for tag in done.kept:
-            _say(f"{tag} stays: that image was never published under it")
+            say(f"{tag} stays: that image was never published under it")
         print(f"{repository.reference.name}@{done.image.digest}")
 
 
@@ -121,7 +121,7 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
     else:
         console.out.print(history_table(found.lines))
     for tag in found.astray:
-        _say(
+        say(
             f"{tag} is not where the catalog has it: a promotion was interrupted; `invoke promote` finishes it"
         )
 
@@ -183,9 +183,9 @@ def prune(
     if found.doomed:
         console.out.print(pruning_table(found))
     for tag in found.undated:
-        _say(f"{tag} stays: nothing was attached to it that says how old it is")
+        say(f"{tag} stays: nothing was attached to it that says how old it is")
     verb = "deleted" if delete and not dry_run else "would be deleted (--delete does it)"
-    _say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
+    say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
 
 def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
@@ -205,12 +205,6 @@ def _repository(project: Any) -> Any:
     return Repository.open(project.matrix.effective_registry)
 
 
-def _say(text: str) -> None:
-    from imagefactory import console
-
-    console.err.print(text, soft_wrap=True)
-
-
 def _show(outcome: Any) -> None:
     """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
     from imagefactory import console
@@ -219,6 +213,6 @@ def _show(outcome: Any) -> None:
     if outcome.promoted:
         console.out.print(promoted_table(outcome.promoted))
     for error in outcome.refused:
-        console.err.print(console.error_message(error), soft_wrap=True)
+        say(console.error_message(error))
     if outcome.refused:
         raise Exit(code=outcome.refused[0].exit_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks.command import ROOT, command
+from tasks.command import ROOT, command, say
 
 
 @command(
@@ -30,8 +30,8 @@ def smoke(context: Context, level: list[str], target: str = "", image: str = "",
     else:
         subject = subject_of_target(project, target or next(iter(project.matrix.models)))
     levels = levels_named(level, project.matrix, subject.arch)
-    console.err.print(f"testing {subject.cell} for {subject.platform}: {subject.digest}", soft_wrap=True)
-    record = smoke(project, subject, levels, lambda text: console.err.print(text, soft_wrap=True))
+    say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
+    record = smoke(project, subject, levels, say)
     folder = results_folder(project, subject.digest)
     if json:
         print(record.to_json(), end="")

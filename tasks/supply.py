@@ -6,7 +6,7 @@ from pathlib import Path
 
 from invoke.context import Context
 
-from tasks.command import ROOT, TARGET, command, print_json
+from tasks.command import ROOT, TARGET, command, print_json, say
 
 
 @command(
@@ -32,8 +32,8 @@ def licences(
 
     project = Project(ROOT)
     if update:
-        path, changed = update_licences(project, console.err.print)
-        console.err.print(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+        path, changed = update_licences(project, say)
+        say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
         return
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
@@ -69,7 +69,6 @@ def sbom(context: Context, target: str = "") -> None:
 )
 def attest(context: Context, image: str, target: str = "", key: str = "") -> None:
     """Attach SBOM, provenance and signature to an image that is in a registry."""
-    from imagefactory import console
     from imagefactory.project import Project
     from imagefactory.supply.attest import attest
     from imagefactory.supply.signing import find_signer
@@ -78,9 +77,7 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
     project = Project(ROOT)
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     signer = find_signer(project, key)
-    console.err.print(
-        f"signed with {signer.name}" if signer else "not signed: there is no key and no identity"
-    )
+    say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
     for digest in attest(project, cell, image, signer):
         print(digest)
 

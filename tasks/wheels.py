@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks.command import ROOT, command, print_json
+from tasks.command import ROOT, command, print_json, say
 
 NAME = "only wheels of this package"
 KEY = "only the wheel whose key begins like this"
@@ -35,22 +35,20 @@ def list_(context: Context, name: str = "", key: str = "", remote: bool = False,
 @command(help={"name": NAME, "key": KEY})
 def push(context: Context, name: str = "", key: str = "") -> None:
     """Bring compiled wheels into the registry, each as an OCI artifact; what is there is not sent again."""
-    from imagefactory import console
     from imagefactory.project import Project
     from imagefactory.wheelhouse.share import push_all
 
     for moved in push_all(Project(ROOT), name=name, key=key):
-        console.err.print(f"{moved.filename}: {moved.outcome}")
+        say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
 
 
 @command(help={"name": NAME, "key": KEY})
 def pull(context: Context, name: str = "", key: str = "") -> None:
     """Bring compiled wheels from the registry: those that the locks name, or those that are asked for."""
-    from imagefactory import console
     from imagefactory.project import Project
     from imagefactory.wheelhouse.share import pull_all
 
     for moved in pull_all(Project(ROOT), name=name, key=key):
-        console.err.print(f"{moved.filename}: {moved.outcome}")
+        say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)

@@ -29,6 +29,7 @@ pytest_plugins = (
     "tests.fixtures.cuda",
     "tests.fixtures.published",
     "tests.fixtures.tiny_image",
+    "tests.fixtures.buildx",
 )
 
 UNIT = Path(__file__).parent / "unit"

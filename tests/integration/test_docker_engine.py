@@ -18,6 +18,7 @@ from imagefactory.engines.differences import compare_named
 from imagefactory.engines.docker.build import DockerBuilt, build_with_docker
 from imagefactory.engines.docker.daemon import image_id
 from imagefactory.errors import FactoryError
+from imagefactory.errors.docker import BuilderMissingError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.mods.authoring import scaffold
 from imagefactory.project import Project
@@ -26,6 +27,7 @@ from tests.fixtures.small_factory import Silence
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
 TINY = Cell("tiny", "0.32.0", "cpu", f"linux/{MACHINE}")
 
 
@@ -94,6 +96,39 @@ def test_a_second_build_finds_every_step_done(project: Project, by_docker: Docke
     assert len(steps) == log.count("uv pip install")
     assert log.count(" CACHED") >= len(steps)
     assert image_id(again.name) == again.id == by_docker.id
+
+
+def test_buildx_makes_the_same_image(project: Project, by_docker: DockerBuilt, buildx: str) -> None:
+    said: list[str] = []
+    again = build_with_docker(project, TINY, Silence(), said.append)
+    assert any(" buildx build " in line for line in said), f"{buildx} was passed over: {said}"
+    unexpected, _ = compare_named(project, again.id, by_docker.id)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+
+
+def test_a_builder_that_buildx_does_not_know_is_named_with_those_that_it_knows(
+    project: Project, buildx: str
+) -> None:
+    with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
+        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+    assert "Known builders: default" in caught.value.fix, buildx
+
+
+@pytest.mark.skipif(
+    BUILDER is None, reason="FACTORY_TEST_BUILDER names no builder of buildx outside of the daemon"
+)
+def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_the_registry(
+    project: Project, by_docker: DockerBuilt, registry: str
+) -> None:
+    cache = f"{registry}/{by_docker.name.partition(':')[0]}/steps"
+    first = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_to=[cache])
+    unexpected, _ = compare_named(project, first.id, by_docker.id)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    docker("buildx", "prune", "--all", "--force", "--builder", str(BUILDER))
+    second = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_from=[cache])
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    assert log.count(" CACHED") >= log.count("uv pip install")
+    assert second.id == first.id
 
 
 def test_nothing_of_the_context_is_left(project: Project, by_docker: DockerBuilt) -> None:

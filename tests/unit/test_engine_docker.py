@@ -231,10 +231,11 @@ def test_a_foreign_platform_is_refused_before_anything_is_fetched(
     assert not list((tmp_path / "store").rglob("*"))
 
 
-def test_a_failed_build_shows_its_last_lines_and_keeps_all_of_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["[ 2/13]", "[stage-0  2/13]"])  # an old BuildKit, and a newer one
+def test_a_failed_build_shows_its_last_lines_and_keeps_all_of_them(step: str, tmp_path: Path) -> None:
     said: list[str] = []
     script = (
-        "echo '#5 [ 2/13] RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
+        f"echo '#5 {step} RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
     )
     with pytest.raises(ImageBuildError) as caught:
         _run(["sh", "-c", script], OLD, tmp_path / "log", said.append)

@@ -34,7 +34,8 @@ LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
 _TOLD = 12
 """Lines of a failed build that are shown; the rest is in the log."""
-_STEP = re.compile(r"#\d+ \[\s*(\d+/\d+)\] (.*)")
+_STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
+"""Newer BuildKits name the stage, too: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
 
 Say = Callable[[str], None]
