@@ -51,11 +51,23 @@ def build(
     workers: int | None = None,
     record: bool = True,
 ) -> list[Built]:
-    """Build the images of cells; layers that several of them share are built once."""
+    """Build the images of cells; layers that several of them share are built once.
+
+    With `record`, layers must come out as the record says, and new ones are added to it. Without, they are made and
+    looked into as if nothing were known of them.
+    """
     known = KnownLayers(project.known_layers)
     with project.store.in_use():
         project.store.sweep()
-        plans, blobs = make_layers(project, cells, watch, say, locked_only=locked_only, workers=workers)
+        plans, blobs = make_layers(
+            project,
+            cells,
+            watch,
+            say,
+            locked_only=locked_only,
+            workers=workers,
+            known=known if record else None,
+        )
         if record:
             confirm(known, plans, blobs, project.store)
         built = [
@@ -108,6 +120,7 @@ def make_layers(
     *,
     locked_only: bool,
     workers: int | None = None,
+    known: KnownLayers | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> tuple[list[Plan], dict[Sha256, Blob]]:
     """Plan, and build the layers that are missing. What downloads or builds is imported only when needed."""
@@ -131,7 +144,8 @@ def make_layers(
     if missing:
         from imagefactory.engines.embedded import build_layers  # noqa: PLC0415
 
-        blobs |= build_layers(missing, wanted, project.store, watch, workers=workers)
+        expected = known.among(missing) if known is not None else {}
+        blobs |= build_layers(missing, wanted, project.store, watch, workers=workers, expected=expected)
     return plans, blobs
 
 

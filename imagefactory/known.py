@@ -68,6 +68,11 @@ class KnownLayers:
             return None
         return Blob(diff_id=entry.diff_id, digest=entry.digest, size=entry.size, unpacked=entry.unpacked)
 
+    def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
+        """Recall what some layers come out as, as far as they are known."""
+        found = ((layer.key, self.blob(layer.key)) for layer in layers)
+        return {key: blob for key, blob in found if blob is not None}
+
     def wheel_record(self, sha256: Sha256) -> Sha256 | None:
         """Recall the sha256 of a wheel's RECORD."""
         entry = self._wheels.get(sha256)

@@ -13,7 +13,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -76,11 +76,16 @@ def build_layers(
     watch: Watcher,
     *,
     workers: int | None = None,
+    expected: Mapping[Sha256, Blob] | None = None,
 ) -> dict[Sha256, Blob]:
-    """Build layers that the store does not have; say what each came out as."""
+    """Build layers that the store does not have; say what each came out as.
+
+    Those that are known, by their keys (`expected`), are only compared with that; the others are looked into.
+    """
     # The largest first: the last one to start must not be the longest.
     ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
-    return _Construction(ordered, wanted, store, watch, workers or available_cores()).run()
+    count = workers or available_cores()
+    return _Construction(ordered, wanted, store, watch, workers=count, expected=expected or {}).run()
 
 
 def available_cores() -> int:
@@ -97,11 +102,14 @@ class _Construction:
         wanted: Callable[[Layer], Sequence[Wanted]],
         store: Store,
         watch: Watcher,
+        *,
         workers: int,
+        expected: Mapping[Sha256, Blob],
     ) -> None:
         self.store = store
         self.watch = watch
         self.workers = workers
+        self.expected = expected
         self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
         self.files: dict[Sha256, Wanted] = {}
         self.waiting: dict[Sha256, list[_Job]] = {}
@@ -169,7 +177,7 @@ class _Construction:
 
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
-        return builders.submit(_build, job.layer, self.store.root)
+        return builders.submit(_build, job.layer, self.store.root, self.expected.get(job.layer.key))
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -251,7 +259,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(layer: Layer, root: Path) -> Blob:
+def _build(layer: Layer, root: Path, expected: Blob | None) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     store = Store(root)
     record = store.layer(layer.key)
@@ -263,5 +271,7 @@ def _build(layer: Layer, root: Path) -> Blob:
             if blob is None:
                 files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
                 store.mark_used(*files.values())
-                blob = build_layer(layer, files, store, lambda done: _reports.put((layer.key, done)))
+                blob = build_layer(
+                    layer, files, store, lambda done: _reports.put((layer.key, done)), expected=expected
+                )
     return blob

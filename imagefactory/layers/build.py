@@ -16,7 +16,7 @@ from imagefactory.layers.records import write_record
 from imagefactory.layers.wheels import Environment, metadata_entries, wheel_entries
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry
-from imagefactory.oci.gzip import LayerBlob
+from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan import Input, Layer
 from imagefactory.store import Store, translating_disk_full
@@ -26,14 +26,28 @@ REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
 
 
-def build_layer(layer: Layer, files: Mapping[Sha256, Path], store: Store, progress: Progress) -> Blob:
-    """Make the blob of a layer, put it into the store and remember what it came out as."""
+def build_layer(
+    layer: Layer,
+    files: Mapping[Sha256, Path],
+    store: Store,
+    progress: Progress,
+    *,
+    expected: Blob | None = None,
+) -> Blob:
+    """Make the blob of a layer, put it into the store and remember what it came out as.
+
+    Where it is known what it must come out as, what is copied is not looked into. A blob that is another one in the end
+    is made again with all checks: they say which file is wrong, or that none is.
+    """
     with translating_disk_full(store.root), store.scratch() as scratch:
         owned = list(layer_entries(layer, files, scratch))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
-        blob = _write(entries, store, scratch, progress)
+        try:
+            blob = _write(entries, store, scratch, progress, expected)
+        except NotAsExpectedError:
+            blob = _write(entries, store, scratch, progress, None)
     owners = {str(entry.path): owner for owner, entry in owned}
     write_record(layer.key, blob, owners, store)
     return blob
@@ -126,10 +140,12 @@ def _fingerprint(entry: Entry) -> object:
     return entry.content.sha256 if entry.content is not None else None
 
 
-def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress) -> Blob:
+def _write(
+    entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress, expected: Blob | None
+) -> Blob:
     temporary = scratch / "blob"
     with translating_disk_full(temporary), temporary.open("wb", buffering=0) as file:
-        writer = LayerBlob(file)
+        writer = LayerBlob(file, expected)
         try:
             reported = 0
             for entry in entries:

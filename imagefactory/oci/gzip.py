@@ -3,6 +3,9 @@
 RFC 1952 allows a gzip file to be a series of members, and a member is a header, a raw deflate stream, a CRC-32 and a
 size. A zip member has the last three already. What is copied is still inflated once: for the digest of the
 uncompressed layer, and to check it against what its wheel promises.
+
+Unless it is known what the blob must come out as. Then its own digest says it all: bytes that give it are those of the
+build that looked into everything, and nothing is inflated only to be looked at.
 """
 
 from __future__ import annotations
@@ -29,11 +32,19 @@ _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
 
 
-class LayerBlob:
-    """Writes one layer blob; knows its digests when it is finished."""
+class NotAsExpectedError(Exception):
+    """A blob is not the expected one; why that is, only a build that expects nothing can say."""
 
-    def __init__(self, file: BinaryIO) -> None:
+
+class LayerBlob:
+    """Writes one layer blob; knows its digests when it is finished.
+
+    With an expected blob nothing is looked into; a blob with another digest is refused in the end.
+    """
+
+    def __init__(self, file: BinaryIO, expected: Blob | None = None) -> None:
         self._file = file
+        self._expected = expected
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._raw = hashlib.sha256()
@@ -59,7 +70,7 @@ class LayerBlob:
                 self._splice(content, name)
             else:
                 stream = self._read(content.file, content.offset, content.deflated)
-                self.write(_inflate_small(content, stream, name))
+                self.write(_inflate_small(content, stream, name, check=self._expected is None))
         else:
             self.write(content.data)
 
@@ -67,9 +78,14 @@ class LayerBlob:
         """Write what is pending and give the digests."""
         self._compress_pending()
         self.close()
+        digest = Digest(f"sha256:{self._compressed.hexdigest()}")
+        if self._expected is not None:
+            if (digest, self.size, self.unpacked) != self._expected.told_by_the_bytes:
+                raise NotAsExpectedError
+            return self._expected
         return Blob(
             diff_id=Digest(f"sha256:{self._raw.hexdigest()}"),
-            digest=Digest(f"sha256:{self._compressed.hexdigest()}"),
+            digest=digest,
             size=self.size,
             unpacked=self.unpacked,
         )
@@ -92,14 +108,15 @@ class LayerBlob:
         cut = len(data) - keep
         self._pending = [bytes(data[cut:])]
         self._pending_size = keep
-        self._raw.update(data[:cut])
+        if self._expected is None:
+            self._raw.update(data[:cut])
         for start in range(0, cut, MEMBER_LIMIT):
             member = data[start : min(start + MEMBER_LIMIT, cut)]
             stream = deflate.deflate_compress(member, COMPRESSION_LEVEL)
             self._emit(b"".join((_HEADER, stream, struct.pack("<II", deflate.crc32(member), len(member)))))
 
     def _copy(self, content: RawSlice, name: str) -> None:
-        promised = hashlib.sha256() if content.sha256 is not None else None
+        promised = hashlib.sha256() if content.sha256 is not None and self._expected is None else None
         done = 0
         while done < content.size:
             data = self._read(content.file, content.offset + done, min(_OUTPUT, content.size - done))
@@ -115,6 +132,23 @@ class LayerBlob:
     def _splice(self, content: DeflatedSlice, name: str) -> None:
         self._compress_pending()
         self._emit(_HEADER)
+        if self._expected is None:
+            self._copy_checked_stream(content, name)
+        else:
+            self._copy_stream(content)
+        self.unpacked += content.size
+        self._emit(struct.pack("<II", content.crc32, content.size & 0xFFFFFFFF))
+
+    def _copy_stream(self, content: DeflatedSlice) -> None:
+        done = 0
+        while done < content.deflated:
+            data = self._read(content.file, content.offset + done, min(_OUTPUT, content.deflated - done))
+            if not data:
+                raise NotAsExpectedError
+            self._emit(data)
+            done += len(data)
+
+    def _copy_checked_stream(self, content: DeflatedSlice, name: str) -> None:
         # Not isal_zlib.decompressobj: it swallows up to seven bytes that follow the end of a stream.
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         promised = hashlib.sha256()
@@ -137,8 +171,6 @@ class LayerBlob:
             raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
         if content.sha256 is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)
-        self.unpacked += size
-        self._emit(struct.pack("<II", crc, size & 0xFFFFFFFF))
 
     def _read(self, file: Path, offset: int, size: int) -> bytes:
         if file not in self._sources:
@@ -153,15 +185,15 @@ def _inflate(inflater: igzip_lib.IgzipDecompressor, data: bytes, file: Path, nam
         raise _damaged(file, name, str(error)) from None
 
 
-def _inflate_small(content: DeflatedSlice, stream: bytes, name: str) -> bytes:
-    """Inflate a file that fits in memory, and check it."""
+def _inflate_small(content: DeflatedSlice, stream: bytes, name: str, *, check: bool) -> bytes:
+    """Inflate a file that fits in memory; check it against the zip directory, and against RECORD if asked to."""
     try:
         data = bytes(deflate.deflate_decompress(stream, content.size)) if content.size else b""
     except deflate.DeflateError as error:
         raise _damaged(content.file, name, str(error)) from None
     if len(data) != content.size or deflate.crc32(data) != content.crc32:
         raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
-    if content.sha256 is not None and hashlib.sha256(data).hexdigest() != content.sha256:
+    if check and content.sha256 is not None and hashlib.sha256(data).hexdigest() != content.sha256:
         raise _record_lies(content.file, name)
     return data
 

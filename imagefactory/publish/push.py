@@ -58,6 +58,7 @@ def push(
             say,
             locked_only=True,
             workers=workers,
+            known=known,
             elsewhere=partial(in_registry, repository, known),
         )
         confirm(known, plans, blobs, project.store)

@@ -16,6 +16,7 @@ from imagefactory.engines import embedded
 from imagefactory.engines.embedded import available_cores, build_layers
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.layers.records import read_blob_record
+from imagefactory.oci.blob import Blob
 from imagefactory.plan import Layer, make_plan
 from imagefactory.sources import Sources
 from imagefactory.store import Store
@@ -88,7 +89,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
     assert [path.name for path in (store.root / "scratch").glob("[!.]*")] == []
 
 
-def _die(_: Layer, root: Path) -> None:
+def _die(_: Layer, root: Path, __: Blob | None) -> None:
     (root / "scratch" / "left").mkdir(parents=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -112,7 +113,7 @@ def sleep_in_workers(factory: SmallFactory) -> None:
     factory.build()
 
 
-def _sleep(_: Layer, root: Path) -> None:
+def _sleep(_: Layer, root: Path, __: Blob | None) -> None:
     with Store(root).scratch() as folder:
         (folder / "work").write_text(str(os.getpid()))
         time.sleep(60)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -43,9 +46,9 @@ def layer_of(wheels: Iterable[Path], **settings: object) -> Layer:
     )
 
 
-def build(store: Store, *wheels: Path, **settings: object) -> Blob:
+def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: object) -> Blob:
     files = {Sha256(sha256_of(wheel.read_bytes())): wheel for wheel in wheels}
-    return build_layer(layer_of(wheels, **settings), files, store, lambda _: None)
+    return build_layer(layer_of(wheels, **settings), files, store, lambda _: None, expected=expected)
 
 
 def listing(store: Store, blob: Blob) -> dict[str, Listed]:
@@ -154,12 +157,56 @@ def test_whatever_is_wrong_no_blob_appears(
     store: Store,
     wheel_factory: WheelFactory,
     options: dict[str, object],
-    settings: dict[str, object],
+    settings: dict[str, Any],
     error: type[FactoryError],
 ) -> None:
     with pytest.raises(error):
         build(store, wheel_factory("wrong", "1.0", **options), **settings)
     assert nothing_is_left(store)
+
+
+@pytest.fixture
+def mixed_wheel(wheel_factory: WheelFactory) -> Path:
+    """Make a wheel of which one file is copied and others are not."""
+    return wheel_factory(
+        "mixed", files={"small.py": "x = 1\n", "large.bin": LARGE, "zeros.bin": bytes(90_000)}
+    )
+
+
+def test_a_known_layer_is_copied_and_not_looked_into(
+    store: Store, mixed_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_into = build(store, mixed_wheel)
+    monkeypatch.setattr("imagefactory.oci.gzip.igzip_lib", None)  # what inflates
+    other = Store(tmp_path / "other")
+    assert build(other, mixed_wheel, expected=looked_into) == looked_into
+    assert other.blob(looked_into.digest).read_bytes() == store.blob(looked_into.digest).read_bytes()
+    assert read_blob_record(Sha256("ab" * 32), other) == looked_into
+
+
+@pytest.mark.parametrize("wrong", [{"digest": f"sha256:{'0' * 64}"}, {"size": 7}, {"unpacked": 7}])
+def test_a_layer_that_is_not_the_expected_one_is_looked_into_after_all(
+    store: Store, mixed_wheel: Path, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    true = build(store, mixed_wheel)
+    other = Store(tmp_path / "other")
+    assert build(other, mixed_wheel, expected=replace(true, **wrong)) == true
+    assert [path.name for path in other.blob(true.digest).parent.iterdir()] == [true.digest.partition(":")[2]]
+
+
+def test_a_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path, tmp_path: Path) -> None:
+    expected = build(store, mixed_wheel)
+    files = {Sha256(sha256_of(mixed_wheel.read_bytes())): mixed_wheel}
+    layer = layer_of([mixed_wheel])
+    with ZipFile(mixed_wheel) as archive:
+        offset = archive.getinfo("large.bin").header_offset + 1000
+    data = bytearray(mixed_wheel.read_bytes())
+    data[offset] ^= 0xFF
+    mixed_wheel.write_bytes(data)
+    other = Store(tmp_path / "other")
+    with pytest.raises(DamagedFileError, match=r"large\.bin"):
+        build_layer(layer, files, other, lambda _: None, expected=expected)
+    assert nothing_is_left(other)
 
 
 def test_progress_is_told_in_bytes(store: Store, wheel_factory: WheelFactory) -> None:

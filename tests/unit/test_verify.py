@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagefactory.build import Built
 from imagefactory.content import Digest
+from imagefactory.engines import embedded
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
 from imagefactory.errors.store import DownloadError
+from imagefactory.layers.build import build_layer
+from imagefactory.oci.blob import Blob
 from imagefactory.oci.layout import Layout
 from imagefactory.store import Store
 from imagefactory.verify import verify
@@ -43,6 +47,25 @@ def replace_in_layer(path: Path, old: bytes, new: bytes) -> None:
 def test_an_untouched_image_verifies(small_factory: SmallFactory, built: Built) -> None:
     assert run(small_factory) == built.image.digest
     assert run(small_factory, built.image.digest) == built.image.digest
+
+
+def test_a_build_is_content_with_the_recorded_digest_and_verifying_is_not(
+    small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[Blob | None] = []
+
+    def spy(*arguments: Any, **options: Any) -> Blob:
+        expected.append(options["expected"])
+        return build_layer(*arguments, **options)
+
+    monkeypatch.setattr(embedded, "build_layer", spy)
+    run(small_factory)
+    assert set(expected) == {None}
+    expected.clear()
+    for layer in built.plan.layers:
+        Store(small_factory.cache).layer(layer.key).unlink()
+    small_factory.build()
+    assert {blob.digest for blob in expected if blob} == {blob.digest for blob in built.image.layers}
 
 
 def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Built) -> None:

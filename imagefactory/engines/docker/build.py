@@ -114,9 +114,11 @@ def _base_layout(project: Project, plan: Plan, sources: Sources, watch: Watcher)
     """Lay out the base alone as an image, from the very layer that the embedded engine makes."""
     layer = plan.layers[0]
     blob = read_blob_record(layer.key, project.store)
+    known = KnownLayers(project.known_layers)
     if blob is None:
-        blob = build_layers([layer], sources.wanted, project.store, watch)[layer.key]
-    KnownLayers(project.known_layers).confirm(layer, blob)
+        expected = known.among([layer])
+        blob = build_layers([layer], sources.wanted, project.store, watch, expected=expected)[layer.key]
+    known.confirm(layer, blob)
     watch.state(layer.key, "done", blob.size, blob.size)
     return _lay_out_base(project, plan, blob)
 
