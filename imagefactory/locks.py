@@ -124,9 +124,7 @@ class _Lock(_Frozen):
         try:
             lock = cls.model_validate(raw)
         except ValidationError as error:
-            first = error.errors()[0]
-            at = ".".join(str(part) for part in first["loc"])
-            raise _unreadable(path, f"{at}: {first['msg']}") from None
+            raise _unreadable(path, first_problem(error)) from None
         if lock.integrity != lock.content_checksum():
             raise LockEditedError(
                 f"The lock {path.name} was changed by hand.",
@@ -336,6 +334,12 @@ def write_text_atomically(path: Path, text: str) -> None:
         except BaseException:
             temporary.unlink()
             raise
+
+
+def first_problem(error: ValidationError) -> str:
+    """Say where a document is first wrong, and what is wrong there."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
 def _unreadable(path: Path, why: str) -> LockFormatError:

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from imagefactory.cells import Cell
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors.publishing import CatalogError
-from imagefactory.locks import Kernels
+from imagefactory.locks import Kernels, first_problem
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
@@ -183,12 +183,10 @@ class Catalog(_Value):
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the document"
             raise CatalogError(
                 "The catalog cannot be read.",
                 where=where,
-                why=f"{place}: {first['msg']}.",
+                why=f"{first_problem(error)}.",
                 fix="If a newer factory wrote it, update this checkout; otherwise restore the tag `catalog` to the "
                 "manifest that its annotation `imagefactory.previous` names.",
             ) from None

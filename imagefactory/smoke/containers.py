@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import requests
 
-from imagefactory.serving.container import CACHES
+from imagefactory.serving.container import CACHES, KEY_FILE
 
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120
@@ -62,6 +66,23 @@ class Containers:
             raise ContainerError(f"the container does not start: {done.stderr.strip()}")
         return Container(name)
 
+    @contextmanager
+    def serve(self, image: str, folder: Path, *, options: Sequence[str] = ()) -> Iterator[Server]:
+        """Run a server as the documentation says: with a key from a file (made in `folder`), on the host's network."""
+        key, port = secrets.token_hex(16), _free_port()
+        key_file = folder / "key"
+        key_file.write_text(key)
+        own = (
+            *("--network", "host", "--ipc", "host", *self.caches(image)),
+            *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
+            *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
+        )
+        container = self.start(image, options=(*own, *options))
+        try:
+            yield Server(container, f"http://127.0.0.1:{port}", key)
+        finally:
+            container.remove()
+
     def caches(self, image: str) -> tuple[str, str]:
         """Give the options that let containers of an image share what Python and others compile, as users should."""
         volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
@@ -80,6 +101,11 @@ class Containers:
 
     def _name(self) -> str:
         return f"imagefactory-smoke-{uuid4().hex[:12]}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 class ContainerError(Exception):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.locks import write_text_atomically
+from imagefactory.locks import first_problem, write_text_atomically
 
 Level = Literal["static", "container", "serve", "gpu"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
@@ -161,12 +161,10 @@ class SmokeRecord(_Value):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the document"
             raise SmokeRecordError(
                 "The smoke record cannot be read.",
                 where=where,
-                why=f"{place}: {first['msg']}.",
+                why=f"{first_problem(error)}.",
                 fix="Remove it and run `invoke smoke` again.",
             ) from None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.plan import Plan
-from imagefactory.serving.container import KEY_FILE, MODEL_CACHE
+from imagefactory.serving.container import MODEL_CACHE
 from imagefactory.serving.run import HUB_CACHE, STACK, STOP_SECONDS
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
@@ -33,22 +31,13 @@ PATIENCE = 120
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    key, port = secrets.token_hex(16), free_port()
-    key_file = tmp_path_factory.mktemp("key") / "key"
-    key_file.write_text(key)
     models = Path(os.environ.get("HF_HOME") or HUB_CACHE).expanduser()
     options = (
-        *("--gpus", "all", "--network", "host", "--ipc", "host", *containers.caches(assignment.image)),
-        *("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}"),
+        *("--gpus", "all", "--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}"),
         *("--volume", f"{models}:{MODEL_CACHE}"),
-        *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
-        *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
     )
-    container = containers.start(assignment.image, options=options)
-    try:
-        yield Server(container, f"http://127.0.0.1:{port}", key)
-    finally:
-        container.remove()
+    with containers.serve(assignment.image, tmp_path_factory.mktemp("key"), options=options) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -142,8 +131,3 @@ def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
     assert served.container.exit_code == 0, (
         f"it ended with code {served.container.exit_code}: {served.last_words()}"
     )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from imagefactory.serving.container import ENTRYPOINT, KEY_FILE
+from imagefactory.serving.container import ENTRYPOINT
 from imagefactory.serving.run import STOP_SECONDS
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
@@ -33,28 +31,12 @@ CHAT = "/v1/chat/completions"
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """Start the server as the documentation says: with a key from a file, on the host's network."""
     assert assignment.serving is not None
-    key, port = secrets.token_hex(16), free_port()
-    key_file = tmp_path_factory.mktemp("key") / "key"
-    key_file.write_text(key)
-    options = [
-        *("--network", "host", "--ipc", "host", *containers.caches(assignment.serving.image)),
-        *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
-        *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
-    ]
-    if assignment.serving.mods:
-        options += [
-            "--volume",
-            f"{assignment.root / 'mods'}:/mods:ro",
-            "--env",
-            f"MODS={','.join(assignment.serving.mods)}",
-        ]
-    container = containers.start(assignment.serving.image, options=options)
-    try:
-        yield Server(container, f"http://127.0.0.1:{port}", key)
-    finally:
-        container.remove()
+    image, mods = assignment.serving.image, assignment.serving.mods
+    mounted = ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={','.join(mods)}")
+    folder = tmp_path_factory.mktemp("key")
+    with containers.serve(image, folder, options=mounted if mods else ()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -165,8 +147,3 @@ def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
         f"it ended with code {served.container.exit_code}: {served.last_words()}"
     )
     assert seconds < STOP_SECONDS, "it had to be killed"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -52,6 +52,12 @@ class Daemon:
         self.pulled.append(reference)
         return self.images[reference]
 
+    def published(self, built: Built) -> None:
+        self.in_registry = {
+            "digest": built.image.digest,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        }
+
     def has(self, built: Built, name: str, *digests: str) -> None:
         config = json.loads(built.image.config)
         self.images[name] = {
@@ -113,10 +119,7 @@ def test_a_pulled_image_is_the_one_of_that_digest(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"registry.example/small@{built.image.digest}"
-    docker.in_registry = {
-        "digest": built.image.digest,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-    }
+    docker.published(built)
     docker.has(built, reference, reference)
     found = subject_of_image(small_factory.project, reference)
     assert (found.digest, found.config, found.name) == (
@@ -131,10 +134,7 @@ def test_a_tag_is_settled_to_a_digest_before_it_is_pulled(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"localhost:5000/small@{built.image.digest}"
-    docker.in_registry = {
-        "digest": built.image.digest,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-    }
+    docker.published(built)
     docker.has(built, reference, reference)
     assert subject_of_image(small_factory.project, "localhost:5000/small:latest").name == reference
 
@@ -143,10 +143,7 @@ def test_a_daemon_that_pulled_something_else_is_not_believed(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"registry.example/small@{built.image.digest}"
-    docker.in_registry = {
-        "digest": built.image.digest,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-    }
+    docker.published(built)
     docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
     with pytest.raises(EngineError, match="another image"):
         subject_of_image(small_factory.project, reference)
@@ -156,10 +153,7 @@ def test_a_foreign_image_that_lies_here_is_not_pulled_for_nothing(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     docker.machine = "arm64"
-    docker.in_registry = {
-        "digest": built.image.digest,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-    }
+    docker.published(built)
     found = subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
     assert (found.digest, docker.pulled) == (built.image.digest, [])
 
