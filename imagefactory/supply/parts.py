@@ -79,13 +79,21 @@ def parts_of(project: Project, plan: Plan) -> list[Part]:
     return sorted(found, key=lambda part: (part.kind, part.name, part.reference))
 
 
+def wheel_purl(wheel: LockedWheel) -> str:
+    """Name a wheel for scanners. One that was compiled here is not what its publisher has on the index."""
+    name, file = f"{wheel.name}@{_quoted(wheel.version)}", f"file_name={_quoted(wheel.file)}"
+    if wheel.compiled is None:
+        return f"pkg:pypi/{name}?{file}"
+    return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
+
+
 def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Part:
     licensed = licences.of(wheel)
     return Part(
         kind="wheel",
         name=wheel.name,
         version=wheel.version,
-        purl=f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}?file_name={_quoted(wheel.file)}",
+        purl=wheel_purl(wheel),
         sha256=wheel.sha256,
         licence=licensed.licence,
         says=licensed.says,

@@ -17,13 +17,14 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imagefactory.cells import Cell
+from imagefactory.content import Sha256
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locking import locked_cells
 from imagefactory.locks import licence_lock_path
 from imagefactory.mods.manifest import Mod
 from imagefactory.plan import Plan, make_plan
 from imagefactory.project import Project
-from imagefactory.supply.parts import parts_of
+from imagefactory.supply.parts import parts_of, wheel_purl
 from imagefactory.supply.sbom import LARGEST, make_sbom
 from imagefactory.supply.sbom_difference import first_difference
 from tests.fixtures.checkouts import REPOSITORY
@@ -82,6 +83,16 @@ def test_package_urls_are_as_their_specification_wants_them() -> None:
             parsed = PackageURL.from_string(part.purl)
             assert parsed.to_string() == part.purl
             assert parsed.version == (part.version or None)
+
+
+def test_a_wheel_that_was_compiled_is_not_taken_for_its_publishers() -> None:
+    published = next(iter(PROJECT.wheel_lock(next(iter(cells().values()))).wheels))
+    compiled = published.model_copy(update={"compiled": Sha256("ab" * 32)})
+    assert wheel_purl(published).startswith(f"pkg:pypi/{published.name}@")
+    assert wheel_purl(compiled).startswith(f"pkg:generic/{published.name}@")
+    parsed = PackageURL.from_string(wheel_purl(compiled))
+    assert parsed.to_string() == wheel_purl(compiled)
+    assert parsed.qualifiers == {"checksum": f"sha256:{published.sha256}", "file_name": published.file}
 
 
 def test_every_part_of_the_graph_is_a_part_and_hangs_together() -> None:
