@@ -145,8 +145,7 @@ def copied_checkout(folder: Path, *, forget: bool) -> None:
     """Copy what a build reads and writes; without the record of what layers come out as, all are looked into."""
     for name in ("imagefactory", "images", "locks", "mods", "tasks"):
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("compile.yaml", "matrix.yaml"):
-        shutil.copy(ROOT / name, folder)
+    shutil.copy(ROOT / "matrix.yaml", folder)
     if forget:
         (folder / "locks" / "layers.toml").unlink()
 

@@ -68,8 +68,6 @@ def build(
             workers=workers,
             known=known if record else None,
         )
-        if record:
-            confirm(known, plans, blobs, project.store)
         built = [
             _lay_out(plan, blobs, project, _folder(project, plan, output, several=len(plans) > 1))
             for plan in plans
@@ -123,7 +121,10 @@ def make_layers(
     known: KnownLayers | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> tuple[list[Plan], dict[Sha256, Blob]]:
-    """Plan, and build the layers that are missing. What downloads or builds is imported only when needed."""
+    """Plan, and build the layers that are missing; with a record (`known`), all must be what it says.
+
+    What downloads or builds is imported only when needed.
+    """
     plans = [make_plan(project, cell) for cell in cells]
     watch.layers(_layers(plans))
     blobs, missing = _recall(plans, project.store, elsewhere)
@@ -146,6 +147,8 @@ def make_layers(
 
         expected = known.among(missing) if known is not None else {}
         blobs |= build_layers(missing, wanted, project.store, watch, workers=workers, expected=expected)
+    if known is not None:
+        confirm(known, plans, blobs, project.store)
     return plans, blobs
 
 

@@ -1,7 +1,8 @@
 """Known layers: what each key came out as, recorded once by the build that made it and committed.
 
 With it the digest of an image is known before anything is built, and a build that gets something else for the same
-key stops.
+key stops. What a recorded layer unpacks to (`diff_id`) is believed by builds, which do not unpack it; `invoke verify`
+and the smoke tests compute it again.
 """
 
 from __future__ import annotations

@@ -17,8 +17,3 @@ class Blob:
     """The blob as a registry stores it: the contract within a LAYER_FORMAT."""
     size: int
     unpacked: int
-
-    @property
-    def told_by_the_bytes(self) -> tuple[Digest, int, int]:
-        """Give what is known of it without inflating anything."""
-        return self.digest, self.size, self.unpacked

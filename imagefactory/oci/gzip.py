@@ -78,17 +78,16 @@ class LayerBlob:
         """Write what is pending and give the digests."""
         self._compress_pending()
         self.close()
-        digest = Digest(f"sha256:{self._compressed.hexdigest()}")
-        if self._expected is not None:
-            if (digest, self.size, self.unpacked) != self._expected.told_by_the_bytes:
-                raise NotAsExpectedError
-            return self._expected
-        return Blob(
-            diff_id=Digest(f"sha256:{self._raw.hexdigest()}"),
-            digest=digest,
+        expected = self._expected
+        blob = Blob(
+            diff_id=expected.diff_id if expected else Digest(f"sha256:{self._raw.hexdigest()}"),
+            digest=Digest(f"sha256:{self._compressed.hexdigest()}"),
             size=self.size,
             unpacked=self.unpacked,
         )
+        if expected is not None and blob != expected:
+            raise NotAsExpectedError
+        return blob
 
     def close(self) -> None:
         """Let go of the files that content was read from."""

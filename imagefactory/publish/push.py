@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from imagefactory.build import Say, confirm, make_layers, remember
+from imagefactory.build import Say, make_layers, remember
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
@@ -61,7 +61,6 @@ def push(
             known=known,
             elsewhere=partial(in_registry, repository, known),
         )
-        confirm(known, plans, blobs, project.store)
         staged: list[Staged] = []
         for plan in plans:
             image = make_image(plan, [blobs[layer.key] for layer in plan.layers])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -24,9 +23,9 @@ from imagefactory.mods.authoring import scaffold
 from imagefactory.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import Silence
+from tests.fixtures.tiny_image import MACHINE
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
 TINY = Cell("tiny", "0.32.0", "cpu", f"linux/{MACHINE}")
 

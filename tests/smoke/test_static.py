@@ -16,6 +16,7 @@ from posixpath import dirname, join, normpath
 from typing import Any
 
 import pytest
+from isal import igzip
 
 from imagefactory.audit.libraries import Library, is_library
 from imagefactory.audit.run import judge_libraries
@@ -102,6 +103,17 @@ def test_every_blob_is_what_its_name_says(subject: Subject, applies: Applies) ->
             assert f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest, (
                 f"{digest} has other bytes"
             )
+
+
+def test_layers_unpack_to_what_the_configuration_promises(subject: Subject, applies: Applies) -> None:
+    """An engine unpacks the layers, finds other bytes than the configuration names, and refuses the image."""
+    applies(subject.layout is not None, "the daemon checked the layers when it unpacked them")
+    assert subject.layout is not None
+    layout = Layout(subject.layout)
+    for digest, promised in zip(layout.layer_digests(), layout.config()["rootfs"]["diff_ids"], strict=True):
+        with igzip.open(layout.blob(digest), "rb") as layer:  # type: ignore[no-untyped-call]
+            found = f"sha256:{hashlib.file_digest(layer, 'sha256').hexdigest()}"
+        assert found == promised, f"the layer {digest} unpacks to {found}, not to {promised}"
 
 
 def test_it_was_made_from_this_checkouts_plan(plan: Plan, subject: Subject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.store import Store
 from imagefactory.verify import verify
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.smoke import test_static
 
 
 @pytest.fixture
@@ -66,6 +68,21 @@ def test_a_build_is_content_with_the_recorded_digest_and_verifying_is_not(
         Store(small_factory.cache).layer(layer.key).unlink()
     small_factory.build()
     assert {blob.digest for blob in expected if blob} == {blob.digest for blob in built.image.layers}
+
+
+def test_a_record_that_is_wrong_about_the_unpacked_layer_is_found_by_verifying_and_by_the_smoke_tests(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    record, layer = small_factory.project.known_layers, built.plan.layers[0]
+    wrong = f"sha256:{'0' * 64}"
+    record.write_text(record.read_text().replace(built.image.layers[0].diff_id, wrong))
+    Store(small_factory.cache).layer(layer.key).unlink()
+    [taken_over] = small_factory.build()
+    image = SimpleNamespace(layout=taken_over.layout.folder)
+    with pytest.raises(AssertionError, match=f"not to {wrong}"):
+        test_static.test_layers_unpack_to_what_the_configuration_promises(image, lambda *_: None)  # type: ignore[arg-type]
+    with pytest.raises(VerificationError):
+        run(small_factory)
 
 
 def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Built) -> None:
