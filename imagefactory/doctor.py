@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors import FactoryError
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, Indexes, redact
+from imagefactory.resolve.index import Indexes
 from imagefactory.resolve.mirrors import DebianMirrors, fetch
 from imagefactory.store import Store
 

@@ -19,9 +19,9 @@ import requests
 from filelock import FileLock, Timeout
 
 from imagefactory.content import Sha256
+from imagefactory.environment.indexes import redact
 from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
-from imagefactory.resolve.index import redact
 from imagefactory.store import Store, is_disk_full, translating_disk_full
 
 PARALLEL = 6

@@ -16,6 +16,7 @@ from imagefactory.cells import (
     intended_kernels,
 )
 from imagefactory.content import checksum
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.locks import LockDriftError
 from imagefactory.errors.matrix import UnknownNameError
@@ -40,7 +41,7 @@ from imagefactory.locks import (
 from imagefactory.matrix import Matrix, VllmVersion
 from imagefactory.project import Project
 from imagefactory.resolve.debs import lock_base
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.models import lock_revision
 from imagefactory.resolve.sources import lock_sources, lock_tool

@@ -11,6 +11,7 @@ from imagefactory.cells import Cell, arch_of
 from imagefactory.content import Sha256
 from imagefactory.downloads import Downloader, Wanted, fetch
 from imagefactory.engines.watch import Watcher
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.store import DownloadError
 from imagefactory.excerpts import take_excerpts
 from imagefactory.known import KnownLayers
@@ -21,7 +22,7 @@ from imagefactory.plan import Input, Layer, Plan
 from imagefactory.project import Project
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.debs import deb_locations, successor
-from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation, reachable
+from imagefactory.resolve.index import Indexes, WheelLocation, reachable
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.wheelhouse.locate import compiled_locations
 

@@ -13,7 +13,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, command, print_json, say
+from tasks.command import ROOT, command, need, print_json, say
 
 TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
 DRY_RUN = "only say what would be done"
@@ -77,6 +77,7 @@ def push(context: Context, target: list[str]) -> None:
 
 
 @command(
+    needs="smoke",
     iterable=["target", "level"],
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
@@ -111,8 +112,10 @@ def promote(
     from imagefactory import console
     from imagefactory.ci import stages
     from imagefactory.ci.summary import promotion_summary
-    from imagefactory.supply.signing import find_signer
+    from imagefactory.supply.signing import find_signer, signs_as_job
 
+    if signs_as_job(key):
+        need("sign")
     project = _project()
     signer = find_signer(project, key)
     with _repository(project) as repository:
@@ -312,8 +315,9 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
 def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
     """Take newer packages into the locks, and a new vLLM release into the matrix."""
     from imagefactory.ci.refresh import refresh
+    from imagefactory.environment.indexes import IndexConfig
     from imagefactory.mods.check import check_mods
-    from imagefactory.resolve.index import IndexConfig, Indexes
+    from imagefactory.resolve.index import Indexes
 
     indexes = Indexes(IndexConfig.from_environment())
     refreshed = refresh(_project(), indexes, upgrade or ["all"], say)

@@ -14,6 +14,8 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
+from imagefactory.environment.sets import RUN
+from imagefactory.environment.setup import ensure
 from imagefactory.errors import FactoryError
 
 if TYPE_CHECKING:
@@ -24,13 +26,17 @@ INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
-def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
-    """Make a task whose failures are shown as messages with their own exit code, not as tracebacks."""
+def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
+    """Make a task whose failures are shown as messages with their own exit code, not as tracebacks.
+
+    `needs` names the locked set of packages (locks/environment/) that the task runs with.
+    """
 
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
             try:
+                need(needs)
                 function(context, *args, **kwargs)
                 sys.stdout.flush()
             except FactoryError as error:
@@ -49,6 +55,13 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
         return task(**options)(run)
 
     return decorate
+
+
+def need(packages: str) -> None:
+    """Install a locked set of packages where it is missing, then start this command again with it."""
+    if ensure(ROOT, packages, lambda text: say(f"inv: {text}")):
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
 
 
 def say(text: str | Text) -> None:

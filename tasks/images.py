@@ -10,7 +10,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, TARGET, command, say
+from tasks.command import ROOT, TARGET, command, need, say
 
 
 @command(
@@ -182,6 +182,8 @@ def verify(
 
     project = Project(ROOT)
     if image:
+        if not key:
+            need("sign")  # it may be signed by a workflow
         for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
             if rebuild:
                 with watching(console.err) as watch:

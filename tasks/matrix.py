@@ -39,6 +39,7 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
         "upgrade": "take the newest version of this package (or base, or all); may be given several times",
         "wheel": "the key of the compiled wheel to adopt where several would do; may be given several times",
         "models": "also look up and pin the revisions of models and drafters on the model hub",
+        "environment": "pin the factory's own packages instead (locks/environment/), from pyproject.toml",
         "toolchain": "pin the compilers of this vLLM version instead, for `invoke compile`; may be given several times",
     },
 )
@@ -50,10 +51,12 @@ def lock(
     toolchain: list[str],
     check: bool = False,
     models: bool = False,
+    environment: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
     from imagefactory.locking import check_locks, locked_cells, make_locks
     from imagefactory.project import Project
+    from imagefactory.resolve.environment import check_environment, lock_environment
     from imagefactory.supply.licence_record import check_licences, update_licences
     from imagefactory.targets import select
 
@@ -61,6 +64,11 @@ def lock(
     if check:
         say(f"{len(check_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
+        say(f"{check_environment(ROOT)} locks of the factory's own environment agree with pyproject.toml")
+        return
+    if environment:
+        for path, changed in lock_environment(ROOT, say, upgrade="all" in upgrade):
+            say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
         return
     if toolchain:
         from imagefactory.compile.locking import make_toolchain_locks

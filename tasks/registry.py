@@ -7,7 +7,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, TARGET, command, print_json, say
+from tasks.command import ROOT, TARGET, command, need, print_json, say
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
 NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
@@ -51,6 +51,7 @@ def promote(context: Context, target: list[str], nightly: bool = False, again: b
 
 
 @command(
+    needs="smoke",
     iterable=["target"],
     help={
         "target": TARGET,
@@ -66,8 +67,10 @@ def publish(
     from imagefactory import console
     from imagefactory.display import watching
     from imagefactory.publish.pipeline import publish
-    from imagefactory.supply.signing import find_signer
+    from imagefactory.supply.signing import find_signer, signs_as_job
 
+    if signs_as_job(key):
+        need("sign")
     project, cells = _selected(target)
     signer = find_signer(project, key)
     with _repository(project) as repository:

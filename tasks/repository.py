@@ -73,11 +73,12 @@ def schemas(context: Context, check: bool = False) -> None:
 
 
 @command(
+    needs="test",
     help={
         "require_engine": "fail instead of skipping when Docker or a registry is missing",
         "fast": "unit tests only",
         "match": "run only tests whose name matches (pytest -k)",
-    }
+    },
 )
 def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
     """Run linters, type checks and tests."""

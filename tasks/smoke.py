@@ -8,6 +8,7 @@ from tasks.command import ROOT, command, say
 
 
 @command(
+    needs="smoke",
     iterable=["level"],
     help={
         "target": "the image that was built for this target (default: the matrix's first)",

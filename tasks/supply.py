@@ -6,7 +6,7 @@ from pathlib import Path
 
 from invoke.context import Context
 
-from tasks.command import ROOT, TARGET, command, print_json, say
+from tasks.command import ROOT, TARGET, command, need, print_json, say
 
 
 @command(
@@ -71,9 +71,11 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
     """Attach SBOM, provenance and signature to an image that is in a registry."""
     from imagefactory.project import Project
     from imagefactory.supply.attest import attest
-    from imagefactory.supply.signing import find_signer
+    from imagefactory.supply.signing import find_signer, signs_as_job
     from imagefactory.targets import select_one
 
+    if signs_as_job(key):
+        need("sign")
     project = Project(ROOT)
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     signer = find_signer(project, key)

@@ -18,6 +18,7 @@ from imagefactory.audit.policy import Verdict, judge
 from imagefactory.cells import Cell
 from imagefactory.content import sha256_of
 from imagefactory.downloads import Wanted, fetch
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
@@ -26,7 +27,7 @@ from imagefactory.locks import LibraryKernels, LockedSource, LockedWheel, WheelK
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
 from imagefactory.ranges import RangeFile
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.targets import host_machine, select
 from imagefactory.wheelhouse.keep import find
 

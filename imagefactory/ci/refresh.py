@@ -12,6 +12,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.cells import Cell, reason_excluded
+from imagefactory.environment.sets import FOLDER, LockedSet
 from imagefactory.errors.ci import ReleaseError
 from imagefactory.locking import Say, locked_cells, make_locks
 from imagefactory.locks import write_text_atomically
@@ -19,6 +20,7 @@ from imagefactory.matrix import Matrix
 from imagefactory.mods.check import Result
 from imagefactory.mods.table import markdown
 from imagefactory.project import Project
+from imagefactory.resolve.environment import lock_environment
 from imagefactory.resolve.index import Indexes
 from imagefactory.supply.licence_record import update_licences
 
@@ -134,6 +136,7 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
         new = [cell for cell in wanted if reason_excluded(project.matrix, cell) is None]
         _exhaust(make_locks(project, new, say=say))
     update_licences(project, say)
+    lock_environment(project.root, say, upgrade=True)
     return Refreshed(release, tuple(_moved(before, _versions(project.locks))))
 
 
@@ -149,6 +152,9 @@ def _versions(locks: Path) -> dict[str, dict[str, str]]:
         data = tomllib.loads(path.read_text("utf-8"))
         entries = [*data.get("wheels", ()), *data.get("debs", ())]
         found[path.relative_to(locks).as_posix()] = {entry["name"]: entry["version"] for entry in entries}
+    own = LockedSet("test", locks / FOLDER.name / "test.txt")  # it holds what the smaller sets hold
+    if own.path.exists():
+        found[own.path.relative_to(locks).as_posix()] = own.pins()
     return found
 
 

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from imagefactory.cells import Cell, arch_of
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, toolchain_cells
 from imagefactory.content import checksum
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
@@ -25,7 +26,7 @@ from imagefactory.locking import (
 )
 from imagefactory.locks import LockedSource, MadeFrom, SourceLock, WheelLock
 from imagefactory.mods.sources import ReleaseSource
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.resolve.sources import lock_sdist
 from imagefactory.resolve.wheels import WheelRequest, lock_wheels
 

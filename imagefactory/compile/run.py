@@ -24,11 +24,12 @@ from imagefactory.downloads import Wanted
 from imagefactory.downloads import fetch as download
 from imagefactory.engines.docker import daemon
 from imagefactory.engines.watch import Watcher
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
 from imagefactory.locks import LockedSource
 from imagefactory.oci.format import MTIME
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.store import translating_disk_full
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 

@@ -9,7 +9,8 @@ from imagefactory.locks import LockedSource, WheelLock
 from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import FolderSource, ReleaseSource, needed_git_source
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.environment.indexes import IndexConfig
+from imagefactory.resolve.index import Indexes
 
 Tree = FolderSource | ReleaseSource
 

@@ -1,15 +1,11 @@
-"""Where wheels are: the indexes and folders that pip and uv are configured with, never ones of our own."""
+"""Looks packages up on the indexes and in the folders that pip and uv are configured with."""
 
 from __future__ import annotations
 
-import configparser
 import html
-import os
 import re
-import sys
 import threading
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -25,38 +21,10 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
+from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
 
 TIMEOUT = (10, 60)
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexConfig:
-    """What pip and uv would search, in order. An empty index URL stands for the library's public default."""
-
-    indexes: tuple[str, ...] = ("",)
-    find_links: tuple[str, ...] = ()
-
-    @classmethod
-    def from_environment(cls) -> IndexConfig:
-        """Read the variables and configuration files of pip and uv."""
-        pip, uv = _pip_settings(), _uv_settings()
-        named = map(os.environ.get, ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"))
-        main = next(filter(None, (*named, uv.main, pip.main)), "")
-        extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"), *uv.extra, *pip.extra]
-        # uv writes a named index as name=url.
-        extra = [url.split("=", 1)[1] if "=" in url.split("/", 1)[0] else url for url in extra]
-        links = [*_words("UV_FIND_LINKS", "PIP_FIND_LINKS"), *uv.links, *pip.links]
-        return cls(indexes=_unique([main, *extra]), find_links=_unique(links))
-
-    def with_extra(self, urls: Iterable[str]) -> IndexConfig:
-        """Add the indexes that an arch names in matrix.yaml."""
-        return IndexConfig(indexes=_unique([*self.indexes, *urls]), find_links=self.find_links)
-
-    def describe(self) -> str:
-        """Say where wheels are looked for, without passwords."""
-        named = [redact(url) or "the public default index" for url in self.indexes]
-        return ", ".join([*named, *map(redact, self.find_links)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +153,6 @@ def reachable(index: str) -> bool:
     return True
 
 
-_CREDENTIALS = re.compile(r"//[^/\s]*@")
-
-
-def redact(url: str) -> str:
-    """Take user name and password out of a URL, or of a text with URLs in it, before anybody sees it."""
-    return _CREDENTIALS.sub("//", url)
-
-
 def _reason(error: requests.RequestException) -> str:
     """Say in a few words why a request failed, without the URL (it may hold a password)."""
     match error:
@@ -204,66 +164,6 @@ def _reason(error: requests.RequestException) -> str:
             return "No connection could be made."
         case _:
             return f"The request failed ({type(error).__name__})."
-
-
-@dataclass(frozen=True)
-class _Settings:
-    main: str | None
-    extra: list[str]
-    links: list[str]
-
-
-def _pip_settings() -> _Settings:
-    """Merge pip's configuration files the way pip does: global, user, environment, then the named one."""
-    named = os.environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return _Settings(None, [], [])  # pip's way to say: no configuration at all
-    user = [Path.home() / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
-    files = [
-        Path("/etc/xdg/pip/pip.conf"),
-        Path("/etc/pip.conf"),
-        *([] if named and Path(named).exists() else user),
-        Path(os.environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf",
-        *([Path(named)] if named else []),
-    ]
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(files, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        return _Settings(None, [], [])
-    section = dict(parser.items("global")) if parser.has_section("global") else {}
-    return _Settings(
-        section.get("index-url"),
-        section.get("extra-index-url", "").split(),
-        section.get("find-links", "").split(),
-    )
-
-
-def _uv_settings() -> _Settings:
-    named = os.environ.get("UV_CONFIG_FILE")
-    files = [Path(named)] if named else [_config_home() / "uv/uv.toml", Path("/etc/uv/uv.toml")]
-    for file in files:
-        try:
-            data = tomllib.loads(file.read_text("utf-8"))
-        except (OSError, ValueError):  # not there, or not TOML
-            continue
-        tables = [entry for entry in data.get("index", []) if "url" in entry]
-        main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url"))
-        extra = [entry["url"] for entry in tables if not entry.get("default")]
-        return _Settings(main, [*extra, *data.get("extra-index-url", [])], data.get("find-links", []))
-    return _Settings(None, [], [])
-
-
-def _config_home() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-
-
-def _words(*variables: str) -> list[str]:
-    return [word for variable in variables for word in os.environ.get(variable, "").split()]
-
-
-def _unique(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
 
 
 def _as_folder(link: str) -> Path | None:

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import requests
 
+from imagefactory.environment.indexes import redact
 from imagefactory.errors.locks import ModelHubError
 from imagefactory.locks import LockedRevision
-from imagefactory.resolve.index import redact
 
 TIMEOUT = (10, 30)
 

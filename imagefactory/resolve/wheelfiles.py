@@ -12,9 +12,10 @@ import requests
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.content import Sha256
+from imagefactory.environment.indexes import redact
 from imagefactory.errors.store import DownloadError
 from imagefactory.ranges import RangeFile, RangesRefusedError
-from imagefactory.resolve.index import WheelLocation, redact
+from imagefactory.resolve.index import WheelLocation
 from imagefactory.store import Store
 
 FACTS = "wheel-contents-1"

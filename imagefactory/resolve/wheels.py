@@ -20,6 +20,7 @@ from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.content import Sha256
+from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     IncompatibleWheelError,
@@ -30,15 +31,7 @@ from imagefactory.errors.locks import (
 from imagefactory.locks import Kernels, LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix import Arch, Base, Conflict
 from imagefactory.resolve.conflicts import settle
-from imagefactory.resolve.index import (
-    IndexConfig,
-    Indexes,
-    WheelLocation,
-    local_label,
-    local_wheels,
-    reachable,
-    redact,
-)
+from imagefactory.resolve.index import Indexes, WheelLocation, local_label, local_wheels, reachable
 from imagefactory.resolve.wheelfiles import WheelContents, wheel_contents
 from imagefactory.store import Store
 from imagefactory.wheelhouse.keep import KeptWheel

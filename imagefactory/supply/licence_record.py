@@ -19,6 +19,7 @@ import requests
 from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.downloads import Downloader, Wanted
+from imagefactory.environment.indexes import redact
 from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locking import locked_cells
@@ -33,7 +34,6 @@ from imagefactory.locks import (
 )
 from imagefactory.project import Project
 from imagefactory.ranges import RangeFile
-from imagefactory.resolve.index import redact
 from imagefactory.sources import Sources
 from imagefactory.supply.declared import Declared, SameAs, deb_licence, wheel_licence
 

@@ -82,7 +82,7 @@ class IdentityVerifier:
             from sigstore.verify import policy  # noqa: PLC0415
         except ImportError:
             raise NotTrustedError(
-                "it is signed with an identity; checking that needs the package sigstore (the extra `sign`)"
+                "it is signed with an identity; checking that needs sigstore (locks/environment/sign.txt)"
             ) from None
         wanted = policy.AllOf(
             [policy.OIDCIssuer(GITHUB_ISSUER), policy.OIDCSourceRepositoryURI(self.repository)]
@@ -145,8 +145,8 @@ class IdentitySigner:
             raise SigningError(
                 "Signing with an identity needs the package sigstore.",
                 where="the environment of this command",
-                why="It is an extra, because it is large and most machines never sign.",
-                fix="Run `.venv/bin/uv pip install --python .venv 'sigstore>=4'`, or give a key (FACTORY_SIGNING_KEY).",
+                why="It is not installed: this environment was not made by `./inv`, which adds it where it is needed.",
+                fix="Use `./inv`, install locks/environment/sign.txt, or give a key (FACTORY_SIGNING_KEY).",
             ) from None
         self._failures = (Error, ValueError, OSError)
         try:
@@ -178,6 +178,12 @@ def _no_identity(error: Exception) -> SigningError:
     )
 
 
+def signs_as_job(given: str = "") -> bool:
+    """Tell whether `find_signer` would take the identity of a CI job, which needs sigstore."""
+    has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
+    return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
+
+
 def find_signer(project: Project, given: str = "") -> Signer | None:
     """Find who signs here: a key that is named, the user's own, or the CI job's identity; None when nobody does."""
     named = given or os.environ.get(keys.KEY_VARIABLE, "")
@@ -187,7 +193,7 @@ def find_signer(project: Project, given: str = "") -> Signer | None:
     own = keys.default_key_path()
     if own.exists():
         return KeySigner(keys.read_private_key(str(own)), str(own))
-    if os.environ.get(GITHUB_IDENTITY):
+    if signs_as_job():
         return IdentitySigner(project.matrix.source)
     return None
 

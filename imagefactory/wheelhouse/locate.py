@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.locks import LockedWheel
 from imagefactory.project import Project
-from imagefactory.resolve.index import IndexConfig, local_wheels
+from imagefactory.resolve.index import local_wheels
 from imagefactory.wheelhouse.keep import find
 from imagefactory.wheelhouse.remote import opened, pull, remote_wheels, shared_at
 

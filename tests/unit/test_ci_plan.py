@@ -29,6 +29,7 @@ from imagefactory.ci.summary import (
     refuse_failed_jobs,
 )
 from imagefactory.content import checksum
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.ci import CellsFailedError, NoRoomError, ReleaseError, RunFailedError
 from imagefactory.errors.registry import RegistryError
 from imagefactory.locking import LockResult
@@ -38,7 +39,7 @@ from imagefactory.project import Project
 from imagefactory.publish.catalog import Part
 from imagefactory.publish.promote import Promotion
 from imagefactory.registry.client import Repository
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.smoke.sisters import serving_elsewhere, sisters
 from imagefactory.targets import select
 from imagefactory.wheelhouse.adopt import mods_of_sources

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
-from imagefactory.resolve.index import IndexConfig, Indexes, local_label, local_wheels, reachable, redact
+from imagefactory.resolve.index import Indexes, local_label, local_wheels, reachable
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.locks import WheelMissingError
 from imagefactory.errors.mods import ModFileError, SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
@@ -22,7 +23,7 @@ from imagefactory.mods.sources import (
     package_hash,
     source_variable,
 )
-from imagefactory.resolve.index import IndexConfig, Indexes
+from imagefactory.resolve.index import Indexes
 from imagefactory.resolve.sources import lock_sources
 from imagefactory.store import Store
 from tests.fixtures.servers import SimpleIndex

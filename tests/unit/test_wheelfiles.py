@@ -9,8 +9,9 @@ import pytest
 import requests
 
 from imagefactory.content import Sha256
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.store import DownloadError
-from imagefactory.resolve.index import IndexConfig, Indexes, WheelLocation
+from imagefactory.resolve.index import Indexes, WheelLocation
 from imagefactory.resolve.wheelfiles import WheelContents, console_scripts, installed_path, wheel_contents
 from imagefactory.store import Store
 from tests.fixtures.servers import SimpleIndex

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.content import Sha256
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.locks import (
     IncompatibleWheelError,
     IndexUnreachableError,
@@ -16,7 +17,7 @@ from imagefactory.errors.locks import (
 )
 from imagefactory.locks import WheelLock
 from imagefactory.matrix import Arch, Base, Conflict
-from imagefactory.resolve.index import IndexConfig, WheelLocation
+from imagefactory.resolve.index import WheelLocation
 from imagefactory.resolve.wheels import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
 from imagefactory.store import Store
 from tests.fixtures.servers import SimpleIndex

@@ -1,0 +1,77 @@
+"""What the factory installs for itself: named sets of packages, each locked by hash in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path("locks", "environment")
+RUN: Final = "run"
+"""Enough to plan, build, run, verify and publish."""
+SETS: Final = {
+    RUN: "every command",
+    "smoke": "smoke tests of images",
+    "sign": "signing and checking with the identity of a CI job",
+    "test": "linters, type checks and the project's own tests",
+}
+"""Each set holds `run` too; `test` holds them all. Outside `run`, they are the extras of pyproject.toml."""
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+_MADE_FROM = re.compile(r"^# made from: ([0-9a-f]{64})$", re.MULTILINE)
+_PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LockedSet:
+    """One committed file: pins with hashes, as pip and uv read them, and the names of the wheels."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, name: str) -> LockedSet:
+        """Find the file of a set in a checkout."""
+        return cls(name, root / FOLDER / f"{name}.txt")
+
+    def text(self) -> str:
+        """Return the whole file."""
+        return self.path.read_text("utf-8")
+
+    def pins(self) -> dict[str, str]:
+        """Return the packages with their versions; of one pinned twice by markers, the last."""
+        return dict(_PIN.findall(self.text()))
+
+    def made_from(self) -> str | None:
+        """Return the checksum of the requirements that the file answers."""
+        found = _MADE_FROM.search(self.text())
+        return found[1] if found else None
+
+    def blocks(self) -> Iterator[str]:
+        """Split the file into its requirements, each with its wheels and hashes."""
+        for block in self.text().split("\n\n"):
+            if _PIN.search(block):
+                yield block
+
+    def only(self, package: str) -> str:
+        """Return the part of the file that pins one package."""
+        blocks = [block for block in self.blocks() if re.search(rf"^{package}==", block, re.MULTILINE)]
+        return "\n\n".join(["--only-binary :all:", *blocks, ""])
+
+
+def requirements(root: Path, name: str) -> list[str]:
+    """Read from pyproject.toml what a set has to hold."""
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    chosen = {RUN: [], "test": list(extras)}.get(name, [name])
+    return [*project["dependencies"], *(line for extra in chosen for line in extras[extra])]
+
+
+def checksum(root: Path, name: str) -> str:
+    """Return the checksum that ties a locked set to pyproject.toml and to the supported Pythons."""
+    wanted = {"requirements": sorted(requirements(root, name)), "pythons": PYTHONS}
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()

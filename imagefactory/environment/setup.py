@@ -1,0 +1,218 @@
+"""Makes `.venv` and brings it up to date: exactly what the locked sets name, checked by hash.
+
+`./inv` runs this file with any Python it finds; commands that need more than `run` call `ensure`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from imagefactory.environment.indexes import IndexConfig, environment_for_uv, options_for_uv, redact
+from imagefactory.environment.sets import RUN, SETS, LockedSet
+from imagefactory.errors.environment import SetUpError
+
+STAMPS: Final = ".locked"
+"""The folder of an environment that holds a copy of each set it was made from."""
+_PATH_FILE: Final = "spark-image-factory.pth"
+Say = Callable[[str], None]
+
+
+def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
+    """Tell whether an environment holds these sets as they are locked now."""
+    return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
+
+
+def ensure(root: Path, name: str, say: Say) -> bool:
+    """Add a set to the environment that is running; return whether anything had to be installed.
+
+    An environment that `./inv` did not make is left alone: its owner decides what is in it.
+    """
+    prefix = Path(sys.prefix)
+    if not (prefix / STAMPS).is_dir() or is_current(root, prefix, {RUN, name}):
+        return False
+    set_up(root, prefix, {name}, say)
+    return True
+
+
+def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
+    """Make an environment hold exactly the named sets and those it has already."""
+    try:
+        with _alone(prefix, say):
+            _set_up(root, prefix, names, say)
+    except OSError as error:
+        raise SetUpError(
+            "The environment cannot be made.",
+            where=str(error.filename or prefix),
+            why=error.strerror or str(error),
+            fix="Make sure that the checkout can be written to and that the disk has room.",
+        ) from None
+
+
+def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
+    wanted = sorted({RUN, *names, *(name for name in SETS if _stamp(prefix, name))})
+    python = prefix / "bin" / "python"
+    if is_current(root, prefix, wanted) and _works(python):
+        return
+    started = time.monotonic()
+    sets = [LockedSet.of(root, name) for name in wanted]
+    pins = {package: version for one in sets for package, version in one.pins().items()}
+    purpose = "; ".join(SETS[name] for name in wanted)
+    say(f"setting up {_shown(prefix, root)}: {len(pins)} packages, pinned by hash (for {purpose})")
+    if not _works(python):
+        _run(
+            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)],
+            "make the environment",
+        )
+    uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
+    _install(uv, sets, python)
+    _write_path_file(prefix, root)
+    for one in sets:
+        _write_stamp(prefix, one)
+    say(f"ready after {time.monotonic() - started:.0f} s")
+
+
+@contextmanager
+def _alone(prefix: Path, say: Say) -> Iterator[None]:
+    """Keep a second set-up of the same environment waiting."""
+    # Beside the environment: making it anew empties the folder.
+    with prefix.with_name(f"{prefix.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another set-up is running; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_uv(locked: LockedSet, python: Path) -> str:
+    """Install uv with pip: with the one that is here, or the one that Python brings along."""
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    if not _succeeds([*pip, "--version"]):
+        if not _succeeds([str(python), "-m", "ensurepip"]):
+            raise SetUpError(
+                "There is neither uv nor pip to install packages with.",
+                where=sys.executable,
+                why="Debian and Ubuntu ship Python without pip.",
+                fix="Run `apt-get install python3-venv` (or python3-pip, or install uv), then ./inv again.",
+            )
+        pip = [str(python), "-m", "pip"]
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write(locked.only("uv"))
+        requirements.flush()
+        _run([*pip, "install", *options, "-r", requirements.name], "install uv with pip")
+    return str(python.with_name("uv"))
+
+
+def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
+    """Let uv make the environment hold what the sets name and nothing else."""
+    files = [str(one.path) for one in sets]
+    command = [
+        uv,
+        "pip",
+        "sync",
+        "--python",
+        str(python),
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        *files,
+    ]
+    # Hashes decide which file is right, so that it may come from any index that has it.
+    options = ["--index-strategy", "unsafe-best-match", *options_for_uv()]
+    _run([*command, *options], "install the packages", env=environment_for_uv())
+
+
+def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
+    """Run a step of the set-up; on a terminal its progress is seen, elsewhere only what it says when it fails."""
+    seen = sys.stderr.isatty()
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, env=env, stdout=2 if seen else subprocess.PIPE, stderr=None if seen else subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise SetUpError(
+            f"The set-up could not {purpose}.",
+            where=command[0],
+            why=str(error),
+            fix="Remove .venv and run ./inv again.",
+        ) from None
+    if done.returncode:
+        said = " ".join(redact(done.stdout or "").split())[-600:]
+        raise SetUpError(
+            f"The set-up could not {purpose}.",
+            where=" ".join(redact(word) for word in command[:4]),
+            why=said or f"It ended with code {done.returncode}; what it said is above.",
+            fix="Check the network and the disk. Packages come from the index that pip and uv are configured with "
+            f"({IndexConfig.from_environment().describe()}); PIP_INDEX_URL or UV_INDEX_URL names another.",
+        )
+
+
+def _succeeds(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
+    except OSError:
+        return False
+
+
+def _works(python: Path) -> bool:
+    """Tell whether an environment's Python starts: it does not once the one it was made from is gone."""
+    return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
+
+
+def _write_path_file(prefix: Path, root: Path) -> None:
+    """Let the environment find the factory itself."""
+    for site in prefix.glob("lib/python3.*/site-packages"):
+        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
+
+
+def _write_stamp(prefix: Path, locked: LockedSet) -> None:
+    folder = prefix / STAMPS
+    folder.mkdir(exist_ok=True)
+    fresh = folder / f"{locked.name}.new"
+    fresh.write_text(locked.text(), "utf-8")
+    fresh.replace(folder / f"{locked.name}.txt")
+
+
+def _stamp(prefix: Path, name: str) -> str | None:
+    try:
+        return (prefix / STAMPS / f"{name}.txt").read_text("utf-8")
+    except OSError:
+        return None
+
+
+def _shown(prefix: Path, root: Path) -> str:
+    return str(prefix.relative_to(root)) if prefix.is_relative_to(root) else str(prefix)
+
+
+def main() -> int:
+    """Set up the checkout that this file lies in."""
+    root = Path(__file__).resolve().parents[2]
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"inv: {text}\n")
+        sys.stderr.flush()
+
+    try:
+        set_up(root, root / ".venv", (), say)
+    except SetUpError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted; the next ./inv goes on")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
