@@ -232,11 +232,10 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
 def findings_table(findings: Iterable[Finding]) -> Table:
     """Show what the doctor found."""
     styles = {"ok": "green", "warning": "yellow", "failed": "bold red"}
-    table = Table("", "health", "detail", "remedy", box=None)
+    table = Table("", "needed by", "health", "detail", "remedy", box=None)
     for finding in findings:
-        table.add_row(
-            finding.subject, Text(finding.health, styles[finding.health]), finding.detail, finding.remedy
-        )
+        health = Text(finding.health, styles[finding.health])
+        table.add_row(finding.subject, finding.needed_by, health, finding.detail, finding.remedy)
     return table
 
 

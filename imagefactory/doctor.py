@@ -1,17 +1,20 @@
-"""A look at the machine: everything the factory leans on, each with a remedy when it is not well."""
+"""Examines this machine: everything that commands rely on, each with a remedy when something is wrong."""
 
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from imagefactory.environment.indexes import IndexConfig, redact
+from imagefactory.environment.sets import RUN, SETS
+from imagefactory.environment.setup import STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.project import Project
 from imagefactory.resolve.index import Indexes
@@ -22,34 +25,70 @@ Health = Literal["ok", "warning", "failed"]
 PATIENCE = 20
 """Seconds that a program may take to say its version."""
 NEEDED_DISK = 20_000_000_000
-"""Downloads and blobs of one full-size image, with room to breathe."""
+"""Downloads and blobs of one full-size image, with room to spare."""
+BUILD: Final = "build"
+TEST: Final = "test"
+RUN_IMAGES: Final = "run, smoke, compile"
+TEST_PROGRAMS: Final = {
+    "git": "git",
+    "docker-registry": "docker-registry",
+    "skopeo": "skopeo",
+    "podman": "podman",
+    "umoci": "umoci",
+    "shellcheck": "shellcheck",
+}
+"""What all tests need besides Docker, each with the Debian package that has it; tests without theirs are skipped."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was examined, and the commands that need it."""
 
     subject: str
+    needed_by: str
     health: Health
     detail: str
     remedy: str = ""
 
 
 def examine(project: Project) -> Iterator[Finding]:
-    """Look at everything, one after the other."""
-    yield _python()
+    """Examine everything, one thing after the other."""
+    yield _system()
+    yield _environment(project.root)
     yield _uv()
-    yield _engine()
     yield _index()
     for base in project.matrix.bases.values():
         yield _mirror(base.debian)
     yield from _store(project.store)
+    yield _checkout(project.root)
+    yield _engine()
+    yield _test_programs()
 
 
-def _python() -> Finding:
+def _system() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    # An older one cannot even import this module; what is left to say is which one it is.
-    return Finding("Python", "ok", f"{version} ({sys.executable})")
+    machine = platform.machine()
+    detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
+    if sys.platform != "linux":
+        return Finding("system", BUILD, "warning", detail, "Only Linux is tested. Images run on Linux alone.")
+    if machine not in {"aarch64", "x86_64"}:
+        remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
+        return Finding("system", BUILD, "warning", detail, remedy)
+    return Finding("system", BUILD, "ok", detail)
+
+
+def _environment(root: Path) -> Finding:
+    """Compare what is installed with locks/environment/."""
+    prefix = Path(sys.prefix)
+    if not (prefix / STAMPS).is_dir():
+        detail = f"{prefix} was not made by ./inv; its packages are not checked"
+        return Finding("environment", BUILD, "warning", detail, "Use ./inv, which installs what is locked.")
+    if not is_current(root, prefix, {RUN}):
+        return Finding(
+            "environment", BUILD, "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
+        )
+    there = [name for name in SETS if is_current(root, prefix, {name})]
+    return Finding("environment", BUILD, "ok", f"as locked ({', '.join(there)})")
 
 
 def _uv() -> Finding:
@@ -59,21 +98,30 @@ def _uv() -> Finding:
 
         version = _output([find_uv_bin(), "--version"])
     except (ImportError, OSError, subprocess.SubprocessError) as error:
-        return Finding("uv", "failed", str(error), remedy)
-    return Finding("uv", "ok", version)
+        return Finding("uv", "lock", "failed", str(error), remedy)
+    return Finding("uv", "lock", "ok", version)
 
 
 def _engine() -> Finding:
-    """Docker is needed to run images and to compile, not to assemble them."""
-    remedy = "Only running and compiling need it: install Docker and start the daemon."
+    """Find the Docker daemon: needed to run images and to compile, not to assemble them."""
+    remedy = "Building does not need it. To run images, install Docker and start the daemon."
     docker = shutil.which("docker")
     if docker is None:
-        return Finding("container engine", "warning", "no docker on PATH", remedy)
+        return Finding("container engine", RUN_IMAGES, "warning", "no docker on PATH", remedy)
     try:
         version = _output([docker, "version", "--format", "{{.Server.Version}}"])
     except (OSError, subprocess.SubprocessError):
-        return Finding("container engine", "warning", "the Docker daemon does not answer", remedy)
-    return Finding("container engine", "ok", f"Docker {version}")
+        detail = "the Docker daemon does not answer"
+        return Finding("container engine", RUN_IMAGES, "warning", detail, remedy)
+    return Finding("container engine", RUN_IMAGES, "ok", f"Docker {version}")
+
+
+def _test_programs() -> Finding:
+    missing = [package for program, package in TEST_PROGRAMS.items() if shutil.which(program) is None]
+    if missing:
+        remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
+        return Finding("test programs", TEST, "warning", f"missing: {', '.join(missing)}", remedy)
+    return Finding("test programs", TEST, "ok", ", ".join(TEST_PROGRAMS))
 
 
 def _index() -> Finding:
@@ -81,50 +129,55 @@ def _index() -> Finding:
     try:
         files = Indexes(config).files("vllm")
     except FactoryError as error:
-        return Finding("package index", "failed", f"{error.where}: {error.why}", error.fix)
+        return Finding("package index", BUILD, "failed", f"{error.where}: {error.why}", error.fix)
     if not files:
-        return Finding(
-            "package index",
-            "failed",
-            f"{config.describe()} has no vllm",
-            "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index.",
-        )
-    return Finding("package index", "ok", config.describe())
+        detail = f"{config.describe()} has no vllm"
+        remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
+        return Finding("package index", BUILD, "failed", detail, remedy)
+    return Finding("package index", BUILD, "ok", config.describe())
 
 
 def _mirror(debian: str) -> Finding:
     subject, remedy = f"Debian mirror ({debian})", "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
-    mirrors = DebianMirrors.discover(debian)
-    if not mirrors.main:
-        detail = "none configured; the snapshot archive is used, which is slow"
-        return Finding(subject, "warning", detail, remedy)
-    for root in mirrors.main:
-        try:
-            release = fetch(root, f"dists/{debian}/InRelease")
-        except FactoryError as error:
-            return Finding(subject, "failed", f"{redact(root)}: {error.why}", remedy)
-        if release is None:
-            return Finding(subject, "failed", f"{redact(root)} has no {debian}", remedy)
-    return Finding(subject, "ok", ", ".join(map(redact, mirrors.main)))
+    try:
+        mirrors = DebianMirrors.discover(debian)
+        if not mirrors.main:
+            detail = "none configured; the snapshot archive is used, which is slow"
+            return Finding(subject, BUILD, "warning", detail, remedy)
+        for root in mirrors.main:
+            if fetch(root, f"dists/{debian}/InRelease") is None:
+                return Finding(subject, BUILD, "failed", f"{redact(root)} has no {debian}", remedy)
+    except FactoryError as error:
+        return Finding(subject, BUILD, "failed", f"{redact(error.where)}: {error.why}", remedy)
+    return Finding(subject, BUILD, "ok", ", ".join(map(redact, mirrors.main)))
 
 
 def _store(store: Store) -> Iterator[Finding]:
     folder = _nearest_existing(store.root)
+    remedy = "Set FACTORY_CACHE to a folder of yours."
     if folder.is_dir() and os.access(folder, os.W_OK):
-        yield Finding("cache", "ok", str(store.root))
+        yield Finding("cache", BUILD, "ok", str(store.root))
     else:
-        detail = f"{store.root} is not a writable folder"
-        yield Finding("cache", "failed", detail, "Set FACTORY_CACHE to a folder of yours.")
+        yield Finding("cache", BUILD, "failed", f"{store.root} is not a writable folder", remedy)
     free = shutil.disk_usage(folder).free
-    detail = f"{free / 1e9:.0f} GB free, a full-size image wants {NEEDED_DISK / 1e9:.0f} GB"
+    detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
     if free >= NEEDED_DISK:
-        yield Finding("free disk", "ok", detail)
+        yield Finding("free disk", BUILD, "ok", detail)
     else:
         remedy = "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
-        yield Finding("free disk", "warning", detail, remedy)
+        yield Finding("free disk", BUILD, "warning", detail, remedy)
 
 
-def _output(command: list[str]) -> str:
+def _checkout(root: Path) -> Finding:
+    """Images are laid out below build/, and new layers recorded in locks/."""
+    closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
+    if closed:
+        remedy = "Clone the repository into a folder of yours, or build with --output elsewhere."
+        return Finding("checkout", BUILD, "failed", f"cannot be written: {closed[0]}", remedy)
+    return Finding("checkout", BUILD, "ok", str(root))
+
+
+def _output(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)  # noqa: S603
     return done.stdout.strip()
 

@@ -11,6 +11,7 @@ import pytest
 
 from imagefactory import doctor
 from imagefactory.doctor import Finding, examine
+from imagefactory.environment.setup import STAMPS
 from imagefactory.project import Project
 from imagefactory.store import Store
 from tests.fixtures.checkouts import REPOSITORY
@@ -51,17 +52,20 @@ def look(store: Store | None = None) -> dict[str, Finding]:
 def test_a_healthy_machine_is_said_to_be_so() -> None:
     found = look()
     assert set(found) == {
-        "Python",
+        "system",
+        "environment",
         "uv",
         "container engine",
         "package index",
         "Debian mirror",
         "cache",
         "free disk",
+        "checkout",
+        "test programs",
     }
-    for subject in ("Python", "uv", "package index", "Debian mirror", "cache"):
+    for subject in ("system", "uv", "package index", "Debian mirror", "cache", "checkout"):
         assert found[subject].health == "ok", found[subject]
-    assert sys.executable in found["Python"].detail
+    assert sys.executable in found["system"].detail
     assert "secret" not in found["package index"].detail
 
 
@@ -118,3 +122,32 @@ def test_a_cache_that_is_no_folder_and_a_full_disk_are_found(
     found = look(Store(occupied / "cache"))
     assert found["cache"].health == "failed"
     assert found["free disk"].health == "warning"
+
+
+@pytest.mark.usefixtures("mirror")
+def test_an_environment_is_compared_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    assert look()["environment"].health == "warning", "not one of ours"
+    stamps = tmp_path / "venv" / STAMPS
+    shutil.copytree(REPOSITORY / "locks" / "environment", stamps)
+    assert look()["environment"].detail == "as locked (run, smoke, sign, test)"
+    (stamps / "run.txt").write_text("older")
+    assert look()["environment"].health == "failed"
+
+
+@pytest.mark.usefixtures("mirror")
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
+def test_a_system_that_is_not_tested_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert look()["system"].health == "warning"
+
+
+@pytest.mark.usefixtures("mirror")
+def test_programs_that_tests_miss_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "skopeo" else f"/bin/{name}")
+    found = look()["test programs"]
+    assert found.health == "warning"
+    assert found.remedy.endswith("apt-get install skopeo")
