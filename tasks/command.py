@@ -14,6 +14,7 @@ from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
+from imagefactory.environment.certificates import trust_the_machine
 from imagefactory.environment.sets import RUN
 from imagefactory.environment.setup import ensure
 from imagefactory.errors import FactoryError
@@ -36,6 +37,7 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
         @functools.wraps(function)
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
             try:
+                trust_the_machine()
                 need(needs)
                 function(context, *args, **kwargs)
                 sys.stdout.flush()

@@ -160,6 +160,8 @@ def _reason(error: requests.RequestException) -> str:
             return "It did not answer in time."
         case requests.HTTPError() if error.response is not None:
             return f"It answered {error.response.status_code} {error.response.reason}."
+        case requests.exceptions.SSLError():
+            return "Its certificate is not trusted here; SSL_CERT_FILE names the bundle to trust."
         case requests.ConnectionError():
             return "No connection could be made."
         case _:

@@ -13,6 +13,7 @@ import pytest
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.environment import setup
+from imagefactory.environment.certificates import VARIABLE, trust_the_machine
 from imagefactory.environment.indexes import environment_for_uv, options_for_uv
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum
 from imagefactory.environment.setup import ensure, is_current, set_up
@@ -291,3 +292,15 @@ def test_pip_s_places_are_handed_to_uv_unless_it_has_its_own(
     assert options_for_uv() == []
     monkeypatch.setenv("PIP_CERT", "/ca.pem")
     assert environment_for_uv()["SSL_CERT_FILE"] == "/ca.pem"
+
+
+@pytest.mark.parametrize("named", ["SSL_CERT_FILE", "PIP_CERT"])
+def test_the_machine_s_certificates_are_trusted_unless_a_bundle_is_named(tmp_path: Path, named: str) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("")
+    environment = {named: str(bundle)}
+    trust_the_machine(environment)
+    assert environment[VARIABLE] == str(bundle)
+    environment = {named: str(bundle), VARIABLE: "/chosen"}
+    trust_the_machine(environment)
+    assert environment[VARIABLE] == "/chosen"
