@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -124,13 +123,3 @@ def test_without_a_python_it_says_what_to_install(sandbox: Sandbox) -> None:
     done = sandbox.run("plan")
     assert done.returncode == 1
     assert "Python 3.11 or newer" in done.stderr
-
-
-@pytest.mark.skipif(
-    shutil.which("shellcheck", path=str(Path(sys.executable).parent)) is None, reason="no shellcheck"
-)
-def test_the_scripts_are_clean_shell() -> None:
-    scripts = [str(REPOSITORY / name) for name in ("inv", ".ci/run")]
-    shellcheck = str(Path(sys.executable).parent / "shellcheck")
-    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
