@@ -16,7 +16,6 @@ CHECKS = (
     "ruff check .",
     "ruff format --check .",
     "mypy",
-    "shellcheck inv .ci/run images/compile/seeded",
     "hadolint tests/golden/dockerfiles/*.Dockerfile",
     # Schemas and rules that come with the tools: neither asks anybody else.
     "check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml",
@@ -75,13 +74,13 @@ def schemas(context: Context, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail instead of skipping when Docker or a registry is missing",
+        "require_engine": "fail when Docker or a registry is missing, and at any skip that is not listed",
         "fast": "unit tests only",
         "match": "run only tests whose name matches (pytest -k)",
     },
 )
 def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
-    """Run linters, type checks and tests."""
+    """Run linters, type checks and tests; a table at the end says what was skipped, and why."""
     options = [
         *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),

@@ -12,6 +12,8 @@ import pytest
 
 # A module stands after those that it imports: pytest rewrites its assertions when it is first imported.
 pytest_plugins = (
+    "pytester",
+    "tests.skips",
     "tests.fixtures.checkouts",
     "tests.fixtures.engines",
     "tests.fixtures.token_server",
@@ -27,6 +29,7 @@ pytest_plugins = (
     "tests.fixtures.nights",
     "tests.fixtures.fake_github",
     "tests.fixtures.cuda",
+    "tests.fixtures.cmake",
     "tests.fixtures.published",
     "tests.fixtures.tiny_image",
     "tests.fixtures.buildx",
@@ -36,14 +39,6 @@ UNIT = Path(__file__).parent / "unit"
 SURPRISES = re.compile(
     r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE
 )
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--require-engine",
-        action="store_true",
-        help="fail instead of skipping when Docker, a registry or the package index is missing",
-    )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -71,7 +66,7 @@ def _group(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, and all that share the tiny image in one, too; those start early."""
     heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("tiny" if item.path in heavy else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("tiny" if item.path in heavy else item.location[0]))
     items.sort(key=lambda item: 0 if UNIT in item.path.parents else 1 if item.path in heavy else 2)
 
 

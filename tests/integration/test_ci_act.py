@@ -10,12 +10,11 @@ import sys
 import sysconfig
 from pathlib import Path
 
-import pytest
-
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fake_github import FakeGitHub
 from tests.fixtures.nights import Nights
+from tests.fixtures.platforms import MACHINE
 
 ACT = Path(sysconfig.get_path("scripts")) / "act"
 RUNNERS = ("ubuntu-24.04", "ubuntu-24.04-arm")
@@ -83,14 +82,6 @@ def act(nights: Nights, github: FakeGitHub, job: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(autouse=True)
-def _act_is_there(request: pytest.FixtureRequest) -> None:
-    if not ACT.exists():
-        if request.config.getoption("--require-engine"):
-            pytest.fail(f"there is no act at {ACT}")
-        pytest.skip(f"there is no act at {ACT}")
-
-
 def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
     nights: Nights, fake_github: FakeGitHub
 ) -> None:
@@ -98,8 +89,8 @@ def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
     assert "Job succeeded" in said
     [job] = nights.plan().matrix("smoke")
     # One lock, one job: both models were assembled and pushed by it, and wait for their tests.
-    assert job["targets"] == "other@1.0/cpu/amd64 tiny@1.0/cpu/amd64"
-    assert "image 2 models on 1.0 for cpu (amd64)" in said
+    assert job["targets"] == f"other@1.0/cpu/{MACHINE} tiny@1.0/cpu/{MACHINE}"
+    assert f"image 2 models on 1.0 for cpu ({MACHINE})" in said
     for work in nights.plan().works:
         assert work.needs == ("smoke", "promote")
         assert nights.repository.resolve(staging_tag(work.key)) is not None  # type: ignore[arg-type]

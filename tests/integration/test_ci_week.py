@@ -17,8 +17,10 @@ from imagefactory.publish.tags import staging_tag
 from imagefactory.registry.client import Repository
 from tests.fixtures.fake_github import FakeGitHub
 from tests.fixtures.nights import CELL, Nights
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.registries import HURRIED
 
+TARGET = f"tiny@1.0/cpu/{MACHINE}"
 TINY = ["latest", "tiny", "tiny-v1.0"]
 OTHER = ["other", "other-v1.0"]
 BOTH = {"image": ["tiny", "other"], "smoke": ["tiny", "other"], "promote": ["tiny", "other"]}
@@ -147,12 +149,12 @@ def test_the_command_lists_no_job_when_all_is_there_and_exactly_the_affected_aft
     output, summary = (nights.factory.folder / name for name in ("output", "summary"))
     edited = ask(nights, GITHUB_OUTPUT=str(output), GITHUB_STEP_SUMMARY=str(summary))
     assert [(cell["target"], cell["reason"]) for cell in edited["cells"]] == [
-        ("tiny@1.0/cpu/amd64", "mod greeting changed")
+        (TARGET, "mod greeting changed")
     ]
     told = dict(line.split("=", 1) for line in output.read_text("utf-8").splitlines())
     [job] = json.loads(told["image"])
-    assert (job["targets"], job["runner"]) == ("tiny@1.0/cpu/amd64", "ubuntu-24.04")
-    assert told["targets"] == "tiny@1.0/cpu/amd64"
+    assert (job["targets"], job["runner"]) == (TARGET, "ubuntu-24.04")
+    assert told["targets"] == TARGET
     assert "mod greeting changed" in summary.read_text("utf-8")
 
 
@@ -198,13 +200,12 @@ def command(nights: Nights, github: FakeGitHub, *arguments: str) -> str:
 def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
     nights: Nights, fake_github: FakeGitHub
 ) -> None:
-    target = "tiny@1.0/cpu/amd64"
-    [pushed] = command(nights, fake_github, "ci.push", "--target", target).splitlines()
+    [pushed] = command(nights, fake_github, "ci.push", "--target", TARGET).splitlines()
     digest = pushed.split()[1]
     nights.tested(nights.project, nights.repository, CELL, ("static", "container", "serve"), print)
     assert "container passed" in command(nights, fake_github, "ci.summary", "--records", "build/smoke")
-    shown = command(nights, fake_github, "ci.promote", "--target", target, "--subjects", "subjects.txt")
-    assert f"| `{target}` | `{digest}` |" in shown
+    shown = command(nights, fake_github, "ci.promote", "--target", TARGET, "--subjects", "subjects.txt")
+    assert f"| `{TARGET}` | `{digest}` |" in shown
     subjects = (nights.factory.root / "subjects.txt").read_text()
     assert subjects == f"{digest.removeprefix('sha256:')}  {nights.repository.reference.name}\n"
     assert "promoted=1" in (nights.factory.folder / "output").read_text().splitlines()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
-from tests.fixtures.servers import SimpleIndex
+import pytest
+
+from tests.fixtures.servers import Answer, SimpleIndex
 from tests.fixtures.small_factory import SmallFactory
 from tests.integration.test_killed import assert_whole
+
+PATIENCE = 120
 
 
 def test_builds_at_once_do_not_disturb_each_other(tmp_path: Path, simple_index: SimpleIndex) -> None:
@@ -33,26 +37,47 @@ def test_builds_at_once_do_not_disturb_each_other(tmp_path: Path, simple_index: 
     assert "model other" in record
 
 
-def test_cleaning_is_refused_while_a_build_runs(tmp_path: Path, simple_index: SimpleIndex) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    environment = {**os.environ, **factory.environment()}
+class SlowIndex(SimpleIndex):
+    """An index that sends no file before it is told to, and says when the first one was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = Event(), Event()
+
+    def _answer(self, path: str, headers: dict[str, str]) -> Answer:
+        if path.startswith("/files/"):
+            self.asked.set()
+            assert self.go_on.wait(PATIENCE)
+        return super()._answer(path, headers)
+
+
+@pytest.fixture
+def slow_index() -> Iterator[SlowIndex]:
+    index = SlowIndex()
+    yield index
+    index.go_on.set()
+    index.close()
+
+
+def test_cleaning_is_refused_while_a_build_runs(tmp_path: Path, slow_index: SlowIndex) -> None:
+    factory = SmallFactory(tmp_path)
+    slow_index.add(*factory.links.glob("*.whl"))
+    environment = {**factory.environment(), "PIP_INDEX_URL": slow_index.url, "PIP_FIND_LINKS": ""}
+    clean = factory.command("clean", "--everything")
     build = subprocess.Popen(
         factory.command("build", "--target", "tiny"),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        text=True,
     )
-    deadline = time.monotonic() + 30
-    while not (factory.cache / ".in-use").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.1)
-    clean = subprocess.run(
-        factory.command("clean", "--everything"), env=environment, capture_output=True, text=True, check=False
-    )
-    running = build.poll() is None
-    build.communicate(timeout=60)
-    assert build.returncode == 0
-    assert simple_index.log == []
-    if running:
-        assert clean.returncode == 68
-        assert "A build is running with this cache" in clean.stderr
+    assert slow_index.asked.wait(PATIENCE), "the build does not get as far as its downloads"
+    refused = subprocess.run(clean, env=environment, capture_output=True, text=True, check=False)
+    slow_index.go_on.set()
+    digest, said = build.communicate(timeout=PATIENCE)
+    assert refused.returncode == 68, refused.stderr
+    assert "A build is running with this cache" in refused.stderr
+    assert build.returncode == 0, said
+    assert_whole(factory, digest.strip())
+    subprocess.run(clean, env=environment, capture_output=True, check=True)
+    assert not list(factory.cache.glob("blobs/sha256/*")), "after the build it works"

@@ -100,7 +100,7 @@ def test_a_full_disk_ends_with_a_remedy_and_without_an_image(tmp_path: Path, siz
         ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(small)], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip("this test mounts a small file system, which takes root")
+        pytest.skip("no small file system can be mounted here; that takes root")
     try:
         failed = invoke(factory, "build", "--target", "tiny", FACTORY_CACHE=str(small))
         assert failed.returncode == 42, failed.stderr
@@ -182,15 +182,17 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
     venv = tmp_path / "venv"
     # Those of pyenv are not on PATH unless they were chosen.
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [version, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
-    make = [str(uv), "venv", "--quiet", "--no-python-downloads", str(venv), "--python"]
+    own = [sys.executable] if version == "{}.{}".format(*sys.version_info) else []
+    candidates = [*own, version, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
+    make = [str(uv), "venv", "--quiet", "--no-python-downloads", "--clear", str(venv), "--python"]
     if all(subprocess.run([*make, name], capture_output=True, check=False).returncode for name in candidates):
-        pytest.skip(f"there is no Python {version} here")
+        assert not own
+        pytest.skip(
+            f"no Python {version} on this machine; `uv python install {version}` fetches it from GitHub"
+        )
     python = str(venv / "bin" / "python")
-    subprocess.run(
-        [str(uv), "pip", "install", "--quiet", "--python", python, "--editable", str(REPOSITORY), "pytest"],
-        check=True,
-    )
+    requirements = ("--requirements", str(REPOSITORY / "pyproject.toml"), "pytest")
+    subprocess.run([str(uv), "pip", "install", "--quiet", "--python", python, *requirements], check=True)
     for workers in ("0", "2"):
         found = subprocess.run(
             [python, "-m", "tests.fixtures.golden", str(tmp_path / workers), workers],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -23,6 +22,8 @@ from imagefactory.build import Built
 from imagefactory.engines.docker import load
 from imagefactory.errors.layers import EngineError
 from imagefactory.oci.layout import archive, write_archive
+from tests.fixtures.engines import need
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
 START_LIMIT = 300
@@ -32,11 +33,6 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert result.returncode == 0, f"{' '.join(command)}: {result.stderr}"
     return result.stdout
-
-
-def need(program: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program} on PATH")
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def test_skopeo_reads_the_layout_and_the_archive(built: Built, tar: Path) -> Non
     assert folder["Layers"] == [blob.digest for blob in built.image.layers]
     assert json.loads(run("skopeo", "inspect", f"oci-archive:{tar}"))["Digest"] == built.image.digest
     docker = json.loads(run("skopeo", "inspect", f"docker-archive:{tar}"))
-    assert docker["Architecture"] == "amd64"
+    assert docker["Architecture"] == MACHINE
 
 
 def test_umoci_unpacks_it(built: Built, tmp_path: Path) -> None:

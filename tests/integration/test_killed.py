@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -11,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.engines import embedded
@@ -20,6 +21,7 @@ from imagefactory.plan import make_plan
 from imagefactory.store import Store
 from imagefactory.verify import verify
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.fuse import Fuse
 from tests.fixtures.small_factory import CELL, Silence, SmallFactory
 
 IN_PROCESS, WHOLE_PROGRAM = 40, 12
@@ -45,92 +47,123 @@ def assert_whole(factory: SmallFactory, digest: str) -> None:
     assert list((store.root / "scratch").glob("[!.]*")) == []
 
 
-def forget(factory: SmallFactory, choice: random.Random) -> None:
-    """Start the next round from an emptier cache: without layers, sometimes without downloads or the image."""
-    for part in choice.choice([("blobs",), ("blobs", "layers"), ("blobs", "layers", "downloads")]):
-        shutil.rmtree(factory.cache / part, ignore_errors=True)
-    if choice.random() < 0.5:
-        shutil.rmtree(factory.root / "build", ignore_errors=True)
-    factory.project.known_layers.unlink(missing_ok=True)
+@dataclass(frozen=True)
+class Loss:
+    """What a cache has lost before a build: its layers, sometimes downloads or the image, too."""
+
+    parts: tuple[str, ...]
+    image: bool
+
+    def inflict(self, factory: SmallFactory) -> None:
+        for part in self.parts:
+            shutil.rmtree(factory.cache / part, ignore_errors=True)
+        if self.image:
+            shutil.rmtree(factory.root / "build", ignore_errors=True)
+        factory.project.known_layers.unlink(missing_ok=True)
 
 
-def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> int:
-    """Kill a build that runs in a child of this process; say how often it was still at work."""
-    choice = random.Random(seed)
-    [built] = factory.build()
-    forget(factory, choice)
-    started = time.monotonic()
-    factory.build()
-    took = time.monotonic() - started
-    at_work = 0
-    for _ in range(rounds):
-        forget(factory, choice)
+LOSSES = [
+    Loss(parts, image)
+    for parts in (("blobs",), ("blobs", "layers"), ("blobs", "layers", "downloads"))
+    for image in (True, False)
+]
+
+
+@dataclass
+class Killer:
+    """Kills builds, each at a moment of its own: when it changes its files for the n-th time."""
+
+    factory: SmallFactory
+    build: Callable[[Fuse], int]
+    """Builds with a fuse, and returns the exit status."""
+    choice: random.Random
+    changes: dict[Loss, int] = field(default_factory=dict)
+
+    def kill(self, number: int) -> None:
+        """Lose something, and kill the build that makes up for it."""
+        loss = LOSSES[number % len(LOSSES)]
+        if loss not in self.changes:
+            assert self._run(loss, 0) == 0
+            self.changes[loss] = self.count.stat().st_size
+        status = self._run(loss, self.choice.randint(1, self.changes[loss]))
+        assert status == -signal.SIGKILL, "the kill must hit a build at work"
+
+    @property
+    def count(self) -> Path:
+        return self.factory.folder.parent / "changes"
+
+    def _run(self, loss: Loss, at: int) -> int:
+        loss.inflict(self.factory)
+        self.count.unlink(missing_ok=True)
+        # Sometimes all at once, as when the power fails; sometimes only the one that the user sees.
+        everything = self.choice.random() < 0.5
+        return self.build(Fuse(self.factory.folder, self.count, at, everything))
+
+
+def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
+    """Kill builds that run in threads of a child of this process."""
+
+    def build(fuse: Fuse) -> int:
         child = os.fork()
         if child == 0:
+            os.setsid()
+            fuse.arm()
             factory.build()
             os._exit(0)
-        time.sleep(choice.uniform(0, took))
-        os.kill(child, signal.SIGKILL)
-        at_work += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    [built] = factory.build()
+    killer = Killer(factory, build, random.Random(seed))
+    for number in range(rounds):
+        killer.kill(number)
         [again] = factory.build()
         assert again.image.digest == built.image.digest
         assert_whole(factory, built.image.digest)
         assert verify(factory.project, CELL, Silence(), print) == built.image.digest
-    return at_work
 
 
 def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
-    environment = {**os.environ, **SmallFactory(tmp_path).environment()}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.integration.test_killed",
-        str(tmp_path),
-        str(IN_PROCESS),
-        str(seed),
-    ]
+    factory = SmallFactory(tmp_path / "factory")
+    module = ("-m", "tests.integration.test_killed")
     result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, cwd=REPOSITORY
+        [sys.executable, *module, str(factory.folder), str(IN_PROCESS), str(seed)],
+        env={**os.environ, **factory.environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
     )
     assert result.returncode == 0, f"seed {seed}: {result.stderr}"
-    assert json.loads(result.stdout.splitlines()[-1]) > IN_PROCESS / 2, "most kills must hit a build at work"
+    assert result.stdout.splitlines()[-1] == f"killed {IN_PROCESS} times"
 
 
 def test_a_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
+    factory = SmallFactory(tmp_path / "factory", big=1)
     seed = random.randrange(10**6)
-    choice = random.Random(seed)
     command = factory.command("build", "--target", "tiny")
-    options = {
-        "env": factory.environment(),
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    started = time.monotonic()
-    digest = subprocess.run(command, check=True, **options).stdout.strip()  # type: ignore[call-overload]
-    took = time.monotonic() - started
-    at_work = 0
+
+    def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words, env=environment, start_new_session=True, capture_output=True, text=True, check=False
+        )
+
+    def build(fuse: Fuse) -> int:
+        return run(command, fuse.environment(factory.environment())).returncode
+
+    digest = run(command, factory.environment()).stdout.strip()
+    killer = Killer(factory, build, random.Random(seed))
     for number in range(WHOLE_PROGRAM):
-        forget(factory, choice)
-        with subprocess.Popen(command, start_new_session=True, **options) as process:  # type: ignore[call-overload]
-            time.sleep(choice.uniform(0.3 * took, took))
-            # Sometimes all at once, as when the power fails; sometimes only the one that the user sees.
-            if number % 2:
-                os.killpg(process.pid, signal.SIGKILL)
-            else:
-                process.kill()
-            at_work += process.wait() != 0
-        again = subprocess.run(command, check=False, **options)  # type: ignore[call-overload]
+        killer.kill(number)
+        again = run(command, factory.environment())
         assert again.returncode == 0, f"seed {seed}: {again.stderr}"
         assert again.stdout.strip() == digest
         assert_whole(factory, digest)
-    assert at_work > WHOLE_PROGRAM / 2, "most kills must hit a build at work"
-    verified = subprocess.run(factory.command("verify", "--target", "tiny"), check=False, **options)  # type: ignore[call-overload]
+    verified = run(factory.command("verify", "--target", "tiny"), factory.environment())
     assert verified.stdout.strip() == digest, verified.stderr
 
 
 if __name__ == "__main__":
     embedded.SMALL_WORK = sys.maxsize
-    sys.stdout.write(f"{kill_threads(SmallFactory(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))}\n")
+    kill_threads(SmallFactory(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))
+    sys.stdout.write(f"killed {sys.argv[2]} times\n")

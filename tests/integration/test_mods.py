@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from imagefactory.plan import Layer
 from imagefactory.project import Project
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, line_of, manifest, write_mod
+from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.small_factory import CELL, SmallFactory, noise, small_wheels, solid
 from tests.fixtures.wheels import make_wheel
 
@@ -46,9 +46,7 @@ def one(name: str, anchor: str, text: str = "", **more: Any) -> Data:
 @pytest.fixture
 def factory(small_factory: SmallFactory) -> SmallFactory:
     """A factory whose one version has a vLLM to change, and mods of its own."""
-    wheel = make_wheel(
-        small_factory.links, "vllm", "1.0", files=VLLM, tag="cp311-cp311-manylinux_2_17_x86_64"
-    )
+    wheel = make_wheel(small_factory.links, "vllm", "1.0", files=VLLM, tag=wheel_tag())
     small_factory.lock_wheels([*small_wheels(small_factory.links), solid(wheel)])
     matrix = small_factory.root / "matrix.yaml"
     matrix.write_text(matrix.read_text().replace("weights: dummy, mods: none", "weights: dummy, mods: auto"))
@@ -295,10 +293,8 @@ def test_the_command_fails_when_a_claim_does_not_hold_and_shows_the_place(factor
 @pytest.mark.parametrize("cuda", ["13.0", "13.4"])
 @pytest.mark.parametrize("vllm", [name for name in RELEASES if Version(name) >= Version("0.20")])
 def test_vllms_own_cmake_keeps_12_1a_with_the_mod_and_rewrites_it_without(
-    project: Project, tmp_path: Path, vllm: str, cuda: str
+    project: Project, cmake: Path, tmp_path: Path, vllm: str, cuda: str
 ) -> None:
-    if shutil.which("cmake") is None:
-        pytest.skip("no cmake on PATH")
     mod = project.mods["preserve-sm121a"]
     variant = mod.variant(Version(vllm), "source")
     assert variant is not None
@@ -308,11 +304,11 @@ def test_vllms_own_cmake_keeps_12_1a_with_the_mod_and_rewrites_it_without(
     assert functions is not None
     [applied] = apply_mods([(mod, variant)], tree.read)
     (tmp_path / "utils.cmake").write_text(functions)
-    assert chosen_archs(before, tmp_path, cuda) == ("12.0", {"12.0f"})
-    assert chosen_archs(applied.files["CMakeLists.txt"], tmp_path, cuda) == ("12.1a", {"12.1a"})
+    assert chosen_archs(cmake, before, tmp_path, cuda) == ("12.0", {"12.0f"})
+    assert chosen_archs(cmake, applied.files["CMakeLists.txt"], tmp_path, cuda) == ("12.1a", {"12.1a"})
 
 
-def chosen_archs(cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[str]]:
+def chosen_archs(cmake: Path, cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[str]]:
     """Run the real functions for TORCH_CUDA_ARCH_LIST=12.1a: what general kernels get, and what FP8 and FP4 get."""
     at = cmake_lists.index("set(CUDA_SUPPORTED_ARCHS")
     supported = cmake_lists[
@@ -332,66 +328,7 @@ def chosen_archs(cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[st
         script += [f'cuda_archs_loose_intersection(FOUND "{call}" "${{CUDA_ARCHS}}")', 'message("${FOUND}")']
     (folder / "script.cmake").write_text("\n".join(script))
     done = subprocess.run(
-        ["cmake", "-P", "script.cmake"], cwd=folder, capture_output=True, text=True, check=True
+        [cmake, "-P", "script.cmake"], cwd=folder, capture_output=True, text=True, check=True
     )
     general, *special = done.stderr.split()
     return general, set(special)
-
-
-# --- containers ----------------------------------------------------------------------------------
-
-CONTAINER = REPOSITORY / "tests" / "container"
-MODS_IMAGE = "FACTORY_TEST_MODS_IMAGE"
-PLAIN_IMAGE = "FACTORY_TEST_IMAGE"
-
-
-def image_of(variable: str, what: str) -> str:
-    image = os.environ.get(variable, "")
-    if not image:
-        pytest.skip(f"{variable} does not name an image {what}")
-    return image
-
-
-def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.engine
-def test_patched_classes_behave_in_a_container() -> None:
-    """A cell of vLLM 0.20.2 with the mods eagle3-marker, gb10-cutlass-fallback and dflash-split-backend."""
-    image = image_of(MODS_IMAGE, "of vLLM 0.20.2 with mods")
-    done = docker(
-        *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro"),
-        *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "all claims hold"
-
-
-@pytest.mark.engine
-def test_mods_are_applied_when_a_container_starts(tmp_path: Path) -> None:
-    image = image_of(PLAIN_IMAGE, "of vLLM 0.32.0 without mods")
-    mods = tmp_path / "mods"
-    change_ = edit("vllm/version.py", "def _prev_minor_version_was(", before="MARK = 'changed at start'\n")
-    good = manifest("mark", change_, checks=[has("vllm/version.py", "MARK =")], versions=">=0.32,<0.33")
-    write_mod(mods, good)
-    change_ = edit("vllm/version.py", "this text is nowhere", after="!")
-    wrong = manifest("wrong", change_, checks=[has("vllm/version.py", "!")], versions=">=0.32,<0.33")
-    write_mod(mods, wrong)
-    done = docker(
-        *("run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", "-e", "PYTHONPATH=/factory"),
-        *("-v", f"{REPOSITORY / 'imagefactory'}:/factory/imagefactory:ro", "-v", f"{mods}:/mods:ro"),
-        *("-v", f"{CONTAINER}:/tests:ro", image, "/tests/mods_at_start.sh"),
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    assert done.stdout.splitlines() == [
-        "first: 0",
-        "restart: 0",
-        "wrong: 81",
-        "changed at start",
-        "records: True",
-    ]
-    assert "mods: mark: applied (>=0.32,<0.33), 1 files" in done.stderr
-    assert "mods: mark: applied already" in done.stderr
-    assert "An anchor of the mod wrong (>=0.32,<0.33) occurs 0 times in vllm/version.py." in done.stderr
-    assert "mods/wrong/mod.yaml:" in done.stderr

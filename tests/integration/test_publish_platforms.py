@@ -9,10 +9,11 @@ from imagefactory.locks import BaseLock, WheelLock, base_lock_path, wheel_lock_p
 from imagefactory.publish.claim import read_catalog
 from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.rollback import rollback
+from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, PublishingHouse
 from tests.fixtures.small_factory import CELL
 
-ARM = Cell(CELL.model, CELL.vllm, CELL.arch, "linux/arm64")
+OTHER = Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN)
 
 
 @pytest.fixture
@@ -23,11 +24,16 @@ def two_platforms(house: PublishingHouse) -> PublishingHouse:
         (WheelLock, wheel_lock_path(locks, CELL.vllm, CELL.arch, CELL.platform)),
         (BaseLock, base_lock_path(locks, "bookworm", CELL.platform)),
     ):
-        lock = kind.read(path).model_copy(update={"platform": ARM.platform})
-        lock.write(path.with_name(path.name.replace("amd64", "arm64")))
+        lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
+        lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))
     matrix = house.factory.root / "matrix.yaml"
-    matrix.write_text(matrix.read_text().replace("[linux/amd64]", "[linux/arm64, linux/amd64]"))
+    matrix.write_text(matrix.read_text().replace(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]"))
     return house
+
+
+def images(here: str, there: str) -> dict[str, str]:
+    """Name the image of either machine, as an index does."""
+    return {MACHINE: here, machine_of(FOREIGN): there}
 
 
 def entries(house: PublishingHouse, tag: str) -> dict[str, str]:
@@ -38,34 +44,34 @@ def entries(house: PublishingHouse, tag: str) -> dict[str, str]:
 def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
     two_platforms: PublishingHouse,
 ) -> None:
-    amd, arm = two_platforms.publish(CELL, ARM)
-    assert entries(two_platforms, "tiny") == {"amd64": amd, "arm64": arm}
+    here, there = two_platforms.publish(CELL, OTHER)
+    assert entries(two_platforms, "tiny") == images(here, there)
     tags = two_platforms.tags()
     assert tags["tiny"] == tags["tiny-v1.0"] == tags["latest"]
     fixed = {tag: digest for tag, digest in tags.items() if tag.startswith("tiny-v1.0-cpu-")}
-    assert sorted(fixed.values()) == sorted([amd, arm])
+    assert sorted(fixed.values()) == sorted([here, there])
     annotations = two_platforms.repository.require_manifest("tiny").document()["annotations"]
     assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
 
 
 def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
-    _, arm = two_platforms.publish(CELL, ARM)
+    _, there = two_platforms.publish(CELL, OTHER)
     two_platforms.change(2048)
-    [amd] = two_platforms.publish(CELL)
-    assert entries(two_platforms, "tiny") == {"amd64": amd, "arm64": arm}
+    [here] = two_platforms.publish(CELL)
+    assert entries(two_platforms, "tiny") == images(here, there)
 
 
 def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
-    first, _ = two_platforms.publish(CELL, ARM)
+    first, _ = two_platforms.publish(CELL, OTHER)
     two_platforms.change(2048)
-    _, arm = two_platforms.publish(CELL, ARM)
+    _, there = two_platforms.publish(CELL, OTHER)
     done = rollback(two_platforms.project, two_platforms.repository, CELL)
     assert done.image.digest == first
-    assert entries(two_platforms, "latest") == {"amd64": first, "arm64": arm}
+    assert entries(two_platforms, "latest") == images(first, there)
 
 
 def test_pruning_keeps_what_an_index_in_use_is_made_of(two_platforms: PublishingHouse) -> None:
-    two_platforms.publish(CELL, ARM)
+    two_platforms.publish(CELL, OTHER)
     for number in (2000, 2100):
         two_platforms.change(number)
         two_platforms.publish(CELL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +32,9 @@ from imagefactory.registry.credentials import Credentials
 from imagefactory.registry.images import Part, Pushable, push_image, push_index
 from imagefactory.registry.referrers import fallback_tag
 from imagefactory.store import Store
+from tests.fixtures.engines import need
 from tests.fixtures.fault_proxy import FaultProxy
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.registries import HURRIED, GuardedRegistry
 from tests.fixtures.small_factory import SmallFactory
 from tests.fixtures.small_images import digest_of, small_image, what_is_missing
@@ -117,7 +118,7 @@ def test_an_index_names_images_of_several_platforms(repository: Repository) -> N
     index = repository.require_manifest("both")
     assert index.digest == pushed.digest
     assert [item["digest"] for item in index.document()["manifests"]] == [item.digest for item in images]
-    assert index.document()["manifests"][0]["platform"] == {"architecture": "amd64", "os": "linux"}
+    assert index.document()["manifests"][0]["platform"] == {"architecture": MACHINE, "os": "linux"}
 
 
 def test_a_manifest_is_not_taken_before_what_it_names(repository: Repository) -> None:
@@ -167,14 +168,13 @@ def test_a_built_image_is_pushed_from_the_store_or_from_its_layout_to_the_same_d
     layout = write_layout(built.image, "name", store, tmp_path / "layout")
     again = push_image(repository, layout, tag="layout")
     assert (again.digest, again.count("present")) == (pushed.digest, len(labels))
-    assert again.descriptor.platform == {"architecture": "amd64", "os": "linux"}
+    assert again.descriptor.platform == {"architecture": MACHINE, "os": "linux"}
 
 
 def test_skopeo_copies_what_was_pushed(
     repository: Repository, small_factory: SmallFactory, tmp_path: Path
 ) -> None:
-    if shutil.which("skopeo") is None:
-        pytest.skip("no skopeo on PATH")
+    need("skopeo")
     [built] = small_factory.build()
     store = Store(small_factory.cache)
     pushed = push_image(repository, Pushable.of_image(built.image, store.blob))

@@ -21,6 +21,7 @@ from imagefactory.smoke.contents import DaemonContents, LayoutContents
 from imagefactory.smoke.record import SmokeRecord
 from imagefactory.smoke.subject import Subject, bring_into_daemon, subject_of_image, subject_of_target
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import need
 from tests.fixtures.small_factory import SmallFactory
 from tests.fixtures.smoke import with_config
 
@@ -183,6 +184,7 @@ def test_an_image_that_only_the_daemon_has_is_seen_like_its_layout(factory: Smal
 @pytest.mark.network
 def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:
     """One pull, one container, one server for everything: three minutes on two idle cores."""
+    need("skopeo")
     assert tiny.layout is not None
     # The static level reads a layout of the same digest, where there is one; see the test of an image without.
     (other_checkout / "build").mkdir()

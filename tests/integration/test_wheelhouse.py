@@ -27,20 +27,14 @@ from imagefactory.locks import (
 from imagefactory.oci.layout import Layout
 from imagefactory.project import Project
 from imagefactory.store import Store
-from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.compiled import TAGS, compiled_wheel
+from tests.fixtures.compiled import TAG, compiled_wheel
 from tests.fixtures.cuda import Nvcc
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheels import make_wheel
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(
-        host_machine() != "amd64", reason="the small factory builds for amd64, its wheel is native"
-    ),
-]
+pytestmark = pytest.mark.engine
 INPUTS = CompileInputs(
     name="vllm",
     version="1.0",
@@ -140,7 +134,7 @@ def builder(tmp_path: Path, repository: str) -> Machine:
 
 @pytest.fixture
 def kept(compiler: Machine, tmp_path: Path) -> KeptWheel:
-    return keep(compiler.store, INPUTS, compiled_wheel(tmp_path, "amd64"))
+    return keep(compiler.store, INPUTS, compiled_wheel(tmp_path))
 
 
 def library_of(layout: Layout) -> bytes:
@@ -205,7 +199,7 @@ def chip_builder(tmp_path: Path, repository: str) -> Machine:
 def with_kernels(store: Store, folder: Path, library: Path) -> KeptWheel:
     """Keep a vLLM whose only library is this one."""
     files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
-    wheel = make_wheel(folder, "vllm", files=files, tag=TAGS["amd64"])
+    wheel = make_wheel(folder, "vllm", files=files, tag=TAG)
     return keep(store, replace(INPUTS, arch_list="12.1a"), wheel)
 
 
@@ -262,7 +256,7 @@ def test_a_wheel_that_is_named_or_locked_is_fetched_though_another_one_is_here(
     compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
 ) -> None:
     compiler.run("wheels.push")
-    other = compiled_wheel(tmp_path, "amd64", answer=43)
+    other = compiled_wheel(tmp_path, answer=43)
     keep(builder.store, replace(INPUTS, flags=("-O1",)), other)
     builder.run("lock", "--target", "tiny", "--wheel", kept.key[:8])
     assert builder.lock().wheels[0].compiled == kept.key
@@ -277,7 +271,7 @@ def test_another_result_of_the_same_compile_never_replaces_the_first(
     compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
 ) -> None:
     compiler.run("wheels.push")
-    other = keep(builder.store, INPUTS, compiled_wheel(tmp_path, "amd64", answer=43))
+    other = keep(builder.store, INPUTS, compiled_wheel(tmp_path, answer=43))
     assert other.key == kept.key
     refused = builder.invoke("wheels.push")
     assert refused.returncode == 77
@@ -294,7 +288,7 @@ def test_the_locked_bytes_count_and_not_what_the_same_inputs_gave_here(
     compiler.run("wheels.push")
     builder.run("lock", "--target", "tiny")
     builder.forget()
-    keep(builder.store, INPUTS, compiled_wheel(tmp_path, "amd64", answer=43))
+    keep(builder.store, INPUTS, compiled_wheel(tmp_path, answer=43))
     done = builder.invoke("build", "--target", "tiny")
     assert done.returncode == 77
     assert kept.sha256[:16] in done.stderr

@@ -17,6 +17,7 @@ from imagefactory.known import KnownLayers
 from imagefactory.locks import LockedDeb
 from imagefactory.oci.image import Image
 from imagefactory.resolve.mirrors import DebianMirrors
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, make_deb, solid
 from tests.fixtures.wheels import make_wheel
 
@@ -111,7 +112,7 @@ def test_two_wheels_that_disagree_stop_the_build(small_factory: SmallFactory) ->
 def vanish(factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an update replace the package `more` on the mirror."""
     pool = factory.mirror / "pool/main"
-    (pool / "more_2.0_amd64.deb").unlink()
+    (pool / f"more_2.0_{MACHINE}.deb").unlink()
     update = make_deb(pool, "more", "2.1", {"etc/more": b"updated\n"})
     mirrors = DebianMirrors(main=(str(factory.mirror),), snapshots=None)
 
@@ -155,7 +156,7 @@ def test_with_locked_a_vanished_package_stops_the_build_with_the_remedy(
     small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vanish(small_factory, monkeypatch)
-    with pytest.raises(DownloadError, match=r"more_2\.0_amd64\.deb") as caught:
+    with pytest.raises(DownloadError, match=rf"more_2\.0_{MACHINE}\.deb") as caught:
         small_factory.build(locked_only=True)
     assert "invoke lock --upgrade base" in caught.value.fix
     assert images_of(small_factory) == []

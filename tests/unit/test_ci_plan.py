@@ -46,6 +46,7 @@ from imagefactory.wheelhouse.adopt import mods_of_sources
 from imagefactory.wheelhouse.keep import CompileInputs
 from imagefactory.wheelhouse.remote import RemoteWheel, tag_of
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.platforms import MACHINE, PLATFORMS
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheels import WheelFactory
@@ -87,14 +88,20 @@ def test_what_its_own_machines_cannot_serve_is_tested_on_another_kind_of_machine
     assert {job["targets"] for job in jobs} == {"a@1.0/gb10/arm64"}
 
 
-def test_gb10_is_served_on_amd64_as_long_as_no_image_for_cpus_is_locked_for_arm64() -> None:
-    project = Project(REPOSITORY)
+@pytest.mark.parametrize("unlocked", [None, *PLATFORMS])
+def test_an_image_is_served_on_its_own_platform_unless_the_cpu_image_is_locked_for_another_alone(
+    factory_checkout: Checkout, unlocked: str | None
+) -> None:
+    project = Project(factory_checkout.root)
     gb10, rtx5090 = select(project.matrix, ["gemma4-31b", "gemma4-31b/rtx5090"])
-    [sister] = [cell for cell in sisters(project, gb10.vllm) if project.is_locked(cell)]
-    assert sister.platform == "linux/amd64"
-    assert serving_elsewhere(project, gb10) == "linux/amd64"
-    assert serving_elsewhere(project, rtx5090) == ""
-    assert serving_elsewhere(project, sister) == ""
+    assert {gb10.platform, rtx5090.platform} == set(PLATFORMS)
+    for cell in sisters(project, gb10.vllm):
+        assert serving_elsewhere(project, cell) == "", "no GPU is needed"
+        if cell.platform == unlocked:
+            project.wheel_lock_path(cell).unlink()
+    left = [cell.platform for cell in sisters(project, gb10.vllm) if project.is_locked(cell)]
+    for cell in (gb10, rtx5090):
+        assert serving_elsewhere(project, cell) == (left[0] if cell.platform == unlocked else "")
 
 
 def test_a_job_has_a_bounded_number_of_cells() -> None:
@@ -198,7 +205,7 @@ def test_a_job_with_failures_names_all_of_them() -> None:
     )
     with pytest.raises(CellsFailedError, match="2 of 3") as caught:
         done.refuse_failures("pushed")
-    assert caught.value.where == "b@1.0/cpu/amd64, c@1.0/cpu/amd64"
+    assert caught.value.where == f"b@1.0/cpu/{MACHINE}, c@1.0/cpu/{MACHINE}"
     Done(finished={CELL: "x"}).refuse_failures("pushed")
 
 
@@ -317,7 +324,10 @@ def test_a_setting_of_the_cpu_model_gives_a_job_and_a_new_mod_is_seen(committed:
     project = Project(committed.root)
     assert changed_mods(project, "HEAD") == ("new-one",)
     jobs = find_changes(project, "HEAD").jobs(project)
-    assert {job["target"] for job in jobs} == {"tiny@0.32.0/cpu/amd64"}
+    assert {job["target"]: job["runner"] for job in jobs} == {
+        "tiny@0.32.0/cpu/amd64": "ubuntu-24.04",
+        "tiny@0.32.0/cpu/arm64": "ubuntu-24.04-arm",
+    }
 
 
 def test_a_commit_that_is_not_there_is_explained(committed: Checkout) -> None:

@@ -33,9 +33,9 @@ from imagefactory.errors.kernels import (
 )
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.store import Store
-from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import all_kept
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.platforms import MACHINE, wheel_tag
 from tests.fixtures.small_factory import Silence
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
@@ -71,8 +71,7 @@ def wheel(out: Path) -> int:
     import zipfile  # noqa: PLC0415
 
     name = f"flashinfer_jit_cache-{VERSION}"
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[host_machine()]
-    with zipfile.ZipFile(out / f"{name}-py3-none-manylinux_2_36_{machine}.whl", "w") as archive:
+    with zipfile.ZipFile(out / f"{name}-{wheel_tag(tag='py3-none-manylinux_2_36')}.whl", "w") as archive:
         archive.writestr(f"{name}.dist-info/METADATA", f"Name: flashinfer-jit-cache\nVersion: {VERSION}\n")
         archive.writestr(f"{name}.dist-info/RECORD", "")
     return 0
@@ -98,7 +97,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProject:
         tar.addfile(member, io.BytesIO(b""))
     monkeypatch.setattr(run, "_fetch_sdist", lambda *_: archive)
     monkeypatch.setattr(run, "provide", lambda *_: "toolchain")
-    monkeypatch.setattr(daemon, "ask", lambda: Daemon("28.0", host_machine()))
+    monkeypatch.setattr(daemon, "ask", lambda: Daemon("28.0", MACHINE))
     monkeypatch.setattr(daemon, "image_id", lambda _: "sha256:there")
     monkeypatch.setattr(container, "root_folder", lambda: None)
     monkeypatch.setattr(run, "audit", lambda *_: [])
@@ -137,8 +136,7 @@ def test_some_targets_are_handed_out_and_never_kept(
 ) -> None:
     with compiling(monkeypatch, lambda _, out: library(out)):
         made = compile_it(project, PART)
-    machine = host_machine()
-    assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{machine}/norm.so",)
+    assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
     assert made.wheel is None
     assert list(all_kept(project.store)) == []
 

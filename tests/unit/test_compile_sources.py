@@ -28,7 +28,6 @@ from tests.fixtures.checkouts import REPOSITORY
 
 SETTINGS = load_settings(REPOSITORY)
 NEW = VllmVersion(release="0.32.0")
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:
@@ -151,7 +150,6 @@ def fetched(digest: str, **more: object) -> Source:
     return Source("cutlass", digest, None, settings)
 
 
-@needs_git
 def test_a_commit_and_a_tag_are_fetched_once(tmp_path: Path, host: Host) -> None:
     commit = host.repository("o/cutlass", {"a.h": "x", "part/a.h": "y"})
     store = Store(tmp_path / "store")
@@ -163,7 +161,6 @@ def test_a_commit_and_a_tag_are_fetched_once(tmp_path: Path, host: Host) -> None
     assert fetch(fetched("o/cutlass@v1", folder="part"), store).name == "part"
 
 
-@needs_git
 def test_what_cannot_be_fetched_is_said_with_the_way_around(tmp_path: Path, host: Host) -> None:
     host.repository("o/cutlass", {"a.h": "x"})
     store = Store(tmp_path / "store")
@@ -174,14 +171,12 @@ def test_what_cannot_be_fetched_is_said_with_the_way_around(tmp_path: Path, host
     assert not list(store.root.glob("sources/*/*"))
 
 
-@needs_git
 def test_a_repository_without_the_marker_is_refused(tmp_path: Path, host: Host) -> None:
     host.repository("o/cutlass", {"b.h": "x"})
     with pytest.raises(WrongSourceError, match="is not cutlass"):
         fetch(fetched("o/cutlass@v1"), Store(tmp_path / "store"))
 
 
-@needs_git
 def test_a_branch_is_pinned_to_its_commit(host: Host) -> None:
     commit = host.repository("o/vllm", {"vllm/envs.py": ""})
     assert resolve(Source("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"

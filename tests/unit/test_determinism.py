@@ -22,9 +22,10 @@ from imagefactory.plan import Layer
 from imagefactory.store import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN, build_golden, golden_layers
+from tests.fixtures.platforms import PLATFORMS
 from tests.fixtures.small_factory import CELL, SmallFactory
 
-# A listing reads as a diff when it changes; digests only say that something did.
+# A listing reads as a diff when it changes; digests only say that something did. Pure wheels are the same everywhere.
 LISTING = """\
 0755 file         105 29dc6d2f4ba8 opt/venv/bin/pure
 0755 file          38 a645ea67caf3 opt/venv/bin/tool
@@ -63,8 +64,9 @@ def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:
     return build_layer(layer, files, store, lambda _: None)
 
 
-def test_a_golden_layer_lists_what_it_always_listed(tmp_path: Path) -> None:
-    [layer] = [layer for layer in golden_layers(tmp_path) if layer.kind == "pure-bundle"]
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_golden_layer_lists_what_it_always_listed(tmp_path: Path, platform: str) -> None:
+    [layer] = [layer for layer in golden_layers(tmp_path, platform) if layer.kind == "pure-bundle"]
     store = Store(tmp_path / "out")
     blob = build_one(layer, tmp_path, store)
     lines = [
@@ -77,19 +79,21 @@ def test_a_golden_layer_lists_what_it_always_listed(tmp_path: Path) -> None:
     assert "\n".join(lines) + "\n" == LISTING
 
 
-def test_golden_digests(tmp_path: Path) -> None:
-    assert build_golden(tmp_path, workers=0) == GOLDEN
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_golden_digests(tmp_path: Path, platform: str) -> None:
+    assert build_golden(tmp_path, platform, workers=0) == GOLDEN[platform]
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32))
-def test_the_order_of_inputs_does_not_matter(tmp_path: Path, seed: int) -> None:
+@given(platform=st.sampled_from(PLATFORMS), seed=st.integers(0, 2**32))
+def test_the_order_of_inputs_does_not_matter(tmp_path: Path, platform: str, seed: int) -> None:
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    for layer in golden_layers(tmp_path):
+    for layer in golden_layers(tmp_path, platform):
         inputs = list(layer.inputs)
         random.Random(seed).shuffle(inputs)
         shuffled = layer.model_copy(update={"inputs": tuple(inputs)})
-        assert build_one(shuffled, tmp_path, Store(tmp_path / "out")).digest == GOLDEN[f"{layer.kind} blob"]
+        blob = build_one(shuffled, tmp_path, Store(tmp_path / "out"))
+        assert blob.digest == GOLDEN[platform][f"{layer.kind} blob"]
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

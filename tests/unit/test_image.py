@@ -9,6 +9,7 @@ import pytest
 from imagefactory.build import Built
 from imagefactory.content import canonical_json
 from imagefactory.oci.image import make_image
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import SmallFactory
 
 
@@ -20,7 +21,7 @@ def built(small_factory: SmallFactory) -> Built:
 
 def test_the_configuration_says_how_the_image_starts(built: Built) -> None:
     config = json.loads(built.image.config)
-    assert (config["os"], config["architecture"]) == ("linux", "amd64")
+    assert (config["os"], config["architecture"]) == ("linux", MACHINE)
     run = config["config"]
     assert run["Entrypoint"] == list(built.plan.config.entrypoint)
     assert run["Cmd"] == list(built.plan.config.command)

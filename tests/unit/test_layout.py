@@ -17,6 +17,7 @@ from imagefactory.errors.store import DiskFullError, OutputError
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, archive, write_archive, write_layout
 from imagefactory.store import Store
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 
@@ -50,7 +51,7 @@ def test_every_blob_is_what_its_name_says(image: Image, store: Store, tmp_path: 
     assert json.loads((layout.folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
     index = json.loads((layout.folder / "index.json").read_bytes())
     [manifest] = index["manifests"]
-    assert manifest["platform"] == {"architecture": "amd64", "os": "linux"}
+    assert manifest["platform"] == {"architecture": MACHINE, "os": "linux"}
     assert manifest["size"] == len(image.manifest)
     assert manifest["annotations"] == {"org.opencontainers.image.ref.name": "some-name"}
 

@@ -27,6 +27,7 @@ from imagefactory.errors.mods import (
 from imagefactory.mods.apply import Applied, apply_mods, in_levels, in_order
 from imagefactory.mods.manifest import Mod, Variant
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import need
 from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader
 
 FILE = "vllm/x.py"
@@ -251,8 +252,7 @@ class TestKnownMisapplications:
     """Three changes of vLLM that GNU patch puts into the wrong place of a later release, without a word."""
 
     def test_patch_takes_it(self, tmp_path: Path, case: str, inserted: str) -> None:
-        if shutil.which("patch") is None:
-            pytest.skip("no patch on PATH")
+        need("patch")
         target = tmp_path / "vllm" / "file.py"
         target.parent.mkdir()
         shutil.copy(MISAPPLIED / case / "later.txt", target)

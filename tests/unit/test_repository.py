@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import need
 
 
 def host(*parts: str) -> str:
@@ -26,16 +27,16 @@ REGISTRIES = [
     host("registry", "npmjs", "org"),
 ]
 SNAPSHOTS = host("snapshot", "debian", "org")
+SCRIPTS = ("inv", ".ci/run", "images/compile/seeded")
 OWN_PLACES = ["/" + "opt/wheels", "/" + "opt/pypi", "/" + "work/"]
 
 
 def tracked() -> list[Path]:
-    """List the files that git tracks, or everything where there is no git (an unpacked archive)."""
+    """List the files that git tracks."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("this is an unpacked archive and no clone: which files are tracked is not known")
     command = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("not a git checkout")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [REPOSITORY / name for name in done.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
 
 
@@ -85,6 +86,13 @@ def test_no_module_is_named_after_nothing() -> None:
     assert not [path for path in modules() if re.search(r"util|helper|manager|common|misc", path.stem)]
 
 
-def test_scripts_can_be_run() -> None:
-    for name in ("inv", ".ci/run"):
-        assert (REPOSITORY / name).stat().st_mode & 0o111, f"{name} is not executable"
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_can_be_run(name: str) -> None:
+    assert (REPOSITORY / name).stat().st_mode & 0o111
+
+
+def test_scripts_are_clean_shell() -> None:
+    need("shellcheck")
+    command = ["shellcheck", *(str(REPOSITORY / name) for name in SCRIPTS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)

@@ -60,11 +60,6 @@ def image() -> Image:
     return Image()
 
 
-def applies(condition: bool, reason: str) -> None:  # noqa: FBT001
-    if not condition:
-        pytest.skip(reason)
-
-
 def record(*rows: tuple[str, bytes]) -> bytes:
     hashes = (
         (path, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode())

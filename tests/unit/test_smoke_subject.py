@@ -21,10 +21,9 @@ from imagefactory.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
+from tests.fixtures.platforms import FOREIGN, MACHINE, machine_of
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.smoke import with_config
-
-HERE = "linux/amd64"
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ class Daemon:
         self.images: dict[str, dict[str, Any]] = {}
         self.in_registry: dict[str, Any] = {}
         self.takes = ""
-        self.machine = "amd64"
+        self.machine = MACHINE
         self.pulled: list[str] = []
         monkeypatch.setattr(daemon, "inspect", self.images.get)
         monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", self.machine))
@@ -152,7 +151,7 @@ def test_a_daemon_that_pulled_something_else_is_not_believed(
 def test_a_foreign_image_that_lies_here_is_not_pulled_for_nothing(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
-    docker.machine = "arm64"
+    docker.machine = machine_of(FOREIGN)
     docker.published(built)
     found = subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
     assert (found.digest, docker.pulled) == (built.image.digest, [])

@@ -26,6 +26,7 @@ from imagefactory.supply.licence_record import check_licences, update_licences
 from imagefactory.supply.licences import summarise
 from imagefactory.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.platforms import MACHINE, PLATFORMS, machine_of
 from tests.fixtures.small_factory import CELL, SmallFactory, make_deb
 
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy of this software"
@@ -198,14 +199,16 @@ def test_a_package_may_share_the_documentation_of_another(small_factory: SmallFa
     update_licences(small_factory.project, lambda _: None)
     licences = LicenceLock.read(licence_lock_path(small_factory.root / "locks")).files
     assert {entry.file: entry.licence for entry in licences if entry.file.endswith(".deb")} == {
-        "guest_1.0_amd64.deb": "MIT",
-        "owner_1.0_amd64.deb": "MIT",
+        f"guest_1.0_{MACHINE}.deb": "MIT",
+        f"owner_1.0_{MACHINE}.deb": "MIT",
     }
 
 
-def test_the_summary_names_the_gpl_parts_of_a_real_image() -> None:
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_summary_names_the_gpl_parts_of_a_real_image(platform: str) -> None:
     project = Project(REPOSITORY)
-    summary = summarise(project, make_plan(project, select_one(project.matrix, "tiny/cpu/amd64")))
+    cell = select_one(project.matrix, f"tiny/cpu/{machine_of(platform)}")
+    summary = summarise(project, make_plan(project, cell))
     named = {part.name: part for part in summary.gnu}
     assert named["bash"].how == "declared"
     assert "GPL-3.0-or-later" in named["bash"].licences

@@ -9,6 +9,7 @@ from imagefactory.content import canonical_json, sha256_of
 from imagefactory.plan import make_plan
 from imagefactory.supply.provenance import Run, Source, input_hashes, make_provenance, read_run, read_source
 from imagefactory.supply.sbom import make_sbom
+from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
 GITHUB = {
@@ -35,15 +36,15 @@ def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: Smal
     assert definition["internalParameters"]["plan"] == plan.key
     source, *inputs = definition["resolvedDependencies"]
     assert source == {"uri": "git+https://git.example/factory", "digest": {"gitCommit": "a" * 40}}
-    lock = small_factory.root / "locks/1.0/cpu-linux-amd64.toml"
+    lock = small_factory.root / f"locks/1.0/cpu-linux-{MACHINE}.toml"
     assert {
-        "name": "locks/1.0/cpu-linux-amd64.toml",
+        "name": f"locks/1.0/cpu-linux-{MACHINE}.toml",
         "digest": {"sha256": sha256_of(lock.read_bytes())},
     } in inputs
     assert {item["name"] for item in inputs} == {
         "matrix.yaml",
-        "locks/1.0/cpu-linux-amd64.toml",
-        "locks/bookworm/linux-amd64.toml",
+        f"locks/1.0/cpu-linux-{MACHINE}.toml",
+        f"locks/bookworm/linux-{MACHINE}.toml",
         "locks/licences.toml",
     }
     assert details["builder"] == {"id": "builder"}

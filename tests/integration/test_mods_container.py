@@ -1,0 +1,62 @@
+"""Mods in containers: what changed classes do, and mods that are applied when a container starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.mods import edit, has, manifest, write_mod
+
+pytestmark = pytest.mark.engine
+CONTAINER = REPOSITORY / "tests" / "container"
+MODS_IMAGE = "FACTORY_TEST_MODS_IMAGE"
+
+
+def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_patched_classes_behave_in_a_container() -> None:
+    """A cell of vLLM 0.20.2 with the mods eagle3-marker, gb10-cutlass-fallback and dflash-split-backend."""
+    image = os.environ.get(MODS_IMAGE, "")
+    if not image:
+        pytest.skip(f"{MODS_IMAGE} does not name an image of vLLM 0.20.2 with mods")
+    done = docker(
+        *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro"),
+        *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "all claims hold"
+
+
+@pytest.mark.network
+def test_mods_are_applied_when_a_container_starts(tiny_image: str, tmp_path: Path) -> None:
+    """The tiny image is of vLLM 0.32.0 and has no mods."""
+    mods = tmp_path / "mods"
+    change_ = edit("vllm/version.py", "def _prev_minor_version_was(", before="MARK = 'changed at start'\n")
+    good = manifest("mark", change_, checks=[has("vllm/version.py", "MARK =")], versions=">=0.32,<0.33")
+    write_mod(mods, good)
+    change_ = edit("vllm/version.py", "this text is nowhere", after="!")
+    wrong = manifest("wrong", change_, checks=[has("vllm/version.py", "!")], versions=">=0.32,<0.33")
+    write_mod(mods, wrong)
+    done = docker(
+        *("run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", "-e", "PYTHONPATH=/factory"),
+        *("-v", f"{REPOSITORY / 'imagefactory'}:/factory/imagefactory:ro", "-v", f"{mods}:/mods:ro"),
+        *("-v", f"{CONTAINER}:/tests:ro", tiny_image, "/tests/mods_at_start.sh"),
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert done.stdout.splitlines() == [
+        "first: 0",
+        "restart: 0",
+        "wrong: 81",
+        "changed at start",
+        "records: True",
+    ]
+    assert "mods: mark: applied (>=0.32,<0.33), 1 files" in done.stderr
+    assert "mods: mark: applied already" in done.stderr
+    assert "An anchor of the mod wrong (>=0.32,<0.33) occurs 0 times in vllm/version.py." in done.stderr
+    assert "mods/wrong/mod.yaml:" in done.stderr
