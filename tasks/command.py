@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
-from invoke.exceptions import Exit
 from invoke.tasks import task
 
-from imagefactory.errors import FactoryError
+from tasks.failures import in_words
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
@@ -30,21 +26,8 @@ def command(**options: Any) -> Callable[[Callable[..., None]], Any]:
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
-            try:
+            with in_words(f"the command {function.__name__.strip('_').replace('_', '-')}"):
                 function(context, *args, **kwargs)
-                sys.stdout.flush()
-            except FactoryError as error:
-                from imagefactory.console import error_message
-
-                say(error_message(error))
-                raise Exit(code=error.exit_code) from None
-            except BrokenPipeError:
-                # The reader (head, less) went away; that is its right.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            except KeyboardInterrupt:
-                print("interrupted; what is finished is kept", file=sys.stderr, flush=True)
-                # Not sys.exit: it would wait for downloads from a server that has fallen silent.
-                os._exit(INTERRUPTED)
 
         return task(**options)(run)
 

@@ -89,6 +89,12 @@ class CompileNeededError(FactoryError):
     exit_code = 33
 
 
+class RecordNotWrittenError(FactoryError):
+    """What layers come out as cannot be recorded in locks/layers.toml; if a build came before, its image is there."""
+
+    exit_code = 34
+
+
 class TooManyLayersError(FactoryError):
     """The plan needs more layers than a container engine can stack."""
 

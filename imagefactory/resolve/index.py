@@ -26,6 +26,7 @@ from pypi_simple import (
 )
 
 from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.paths import expand_home
 
 TIMEOUT = (10, 60)
 
@@ -218,7 +219,7 @@ def _pip_settings() -> _Settings:
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return _Settings(None, [], [])  # pip's way to say: no configuration at all
-    user = [Path.home() / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
+    user = [expand_home("~", "HOME") / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
     files = [
         Path("/etc/xdg/pip/pip.conf"),
         Path("/etc/pip.conf"),
@@ -255,7 +256,7 @@ def _uv_settings() -> _Settings:
 
 
 def _config_home() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or expand_home("~", "HOME") / ".config")
 
 
 def _words(*variables: str) -> list[str]:
@@ -270,4 +271,4 @@ def _as_folder(link: str) -> Path | None:
     parts = urlsplit(link)
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
-    return Path(link).expanduser() if parts.scheme == "" else None
+    return expand_home(link, "PIP_FIND_LINKS or UV_FIND_LINKS") if parts.scheme == "" else None

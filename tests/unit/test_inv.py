@@ -41,9 +41,9 @@ class Sandbox:
 case "$*" in
   -c*) exit {int(old)} ;;
   "-m venv "*) mkdir -p "$3/bin"
-    printf '#!/bin/sh\\n[ ! -e "{self.root}/no-network" ]\\n' >"$3/bin/python"
-    printf '#!/bin/sh\\necho "invoke $*"\\n' >"$3/bin/invoke"
-    chmod +x "$3/bin/python" "$3/bin/invoke" ;;
+    printf '#!/bin/sh\\ncase "$1" in -*) [ ! -e "{self.root}/no-network" ] ;; *) echo "python $*" ;; esac\\n' \\
+      >"$3/bin/python"
+    chmod +x "$3/bin/python" ;;
 esac"""
         self.program(self.bin / name, made)
 
@@ -70,11 +70,11 @@ def test_the_first_run_sets_up_and_the_second_only_runs(sandbox: Sandbox) -> Non
     sandbox.fake_python()
     first = sandbox.run("targets", "--json")
     assert first.returncode == 0, first.stderr
-    assert first.stdout == f"invoke --search-root {sandbox.project} targets --json\n"
+    assert first.stdout == f"python {sandbox.project}/tasks targets --json\n"
     assert "setting up" in first.stderr
     calls = sandbox.called()
     second = sandbox.run("plan")
-    assert second.stdout == f"invoke --search-root {sandbox.project} plan\n"
+    assert second.stdout == f"python {sandbox.project}/tasks plan\n"
     assert second.stderr == ""
     assert sandbox.called() == calls
 
@@ -105,8 +105,7 @@ def test_an_environment_whose_python_is_gone_is_made_again(sandbox: Sandbox) -> 
 
 def test_uv_is_used_where_it_is(sandbox: Sandbox) -> None:
     made = f'case "$*" in venv*) for last in "$@"; do :; done; mkdir -p "$last/bin"; \
-printf "#!/bin/sh\\necho invoke\\n" >"$last/bin/invoke"; cp "$last/bin/invoke" "$last/bin/python"; \
-chmod +x "$last/bin/invoke" "$last/bin/python";; esac; cat "{os.devnull}"'
+printf "#!/bin/sh\\necho python\\n" >"$last/bin/python"; chmod +x "$last/bin/python";; esac; cat "{os.devnull}"'
     sandbox.program(sandbox.bin / "uv", made)
     done = sandbox.run("plan")
     assert done.returncode == 0, done.stderr
