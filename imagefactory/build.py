@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,14 @@ from imagefactory.cells import Cell
 from imagefactory.content import Sha256
 from imagefactory.engines.watch import Watcher
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError
+from imagefactory.errors.locks import RecordNotWrittenError
+from imagefactory.errors.store import DiskFullError
 from imagefactory.known import KnownLayers
 from imagefactory.layers.records import mark_layer_used, read_blob_record
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
-from imagefactory.oci.layout import Layout, write_layout, writing_output
+from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
 from imagefactory.plan import Layer, Plan, locked_plans, make_plan
 from imagefactory.planview import LAST_PLAN, last_plan
 from imagefactory.project import Project
@@ -57,6 +60,8 @@ def build(
     looked into as if nothing were known of them.
     """
     known = KnownLayers(project.known_layers)
+    for cell in cells:
+        refuse_unusable(_folder(project, cell, output, several=len(cells) > 1))
     with project.store.in_use():
         project.store.sweep()
         plans, blobs = make_layers(
@@ -69,12 +74,29 @@ def build(
             known=known if record else None,
         )
         built = [
-            _lay_out(plan, blobs, project, _folder(project, plan, output, several=len(plans) > 1))
+            _lay_out(plan, blobs, project, _folder(project, plan.cell, output, several=len(plans) > 1))
             for plan in plans
         ]
     if record:
-        remember(project, known, [plan for plan in plans if plan.locked], blobs)
+        with _recording(project, built):
+            remember(project, known, [plan for plan in plans if plan.locked], blobs)
     return built
+
+
+@contextmanager
+def _recording(project: Project, built: Sequence[Built]) -> Iterator[None]:
+    """Say of a record that cannot be written what is not lost: the images."""
+    try:
+        yield
+    except (OSError, DiskFullError) as error:
+        images = ", ".join(f"{image.image.digest} in {image.layout.folder}" for image in built)
+        reason = error.why if isinstance(error, DiskFullError) else error.strerror or str(error)
+        raise RecordNotWrittenError(
+            "The image is built, but not recorded.",
+            where=project.known_layers,
+            why=f"{reason}. This is what was built: {images}.",
+            fix="Use the image as it is. To record it, make the file writable and build again: it is all in the cache.",
+        ) from None
 
 
 def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
@@ -87,10 +109,10 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
             raise
 
 
-def _folder(project: Project, plan: Plan, output: Path | None, *, several: bool) -> Path:
+def _folder(project: Project, cell: Cell, output: Path | None, *, several: bool) -> Path:
     if output is None:
-        return project.build_folder(plan.cell)
-    return output / plan.cell.slug if several else output
+        return project.build_folder(cell)
+    return output / cell.slug if several else output
 
 
 def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder: Path) -> Built:
@@ -126,6 +148,8 @@ def make_layers(
     What downloads or builds is imported only when needed.
     """
     plans = [make_plan(project, cell) for cell in cells]
+    if known is not None:
+        known.refuse_unwritable(plans)
     watch.layers(_layers(plans))
     blobs, missing = _recall(plans, project.store, elsewhere)
     wanted: Callable[[Layer], Sequence[Wanted]] = lambda _: ()  # noqa: E731 - replaced below where there are inputs

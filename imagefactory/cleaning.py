@@ -10,7 +10,7 @@ from pathlib import Path
 
 from imagefactory.store import WRITING, Store
 
-_PARTS = ("downloads", "excerpts", "blobs", "layers", "facts")
+_PARTS = ("downloads", "excerpts", "blobs", "layers", "facts", "reports")
 _TREES = ("compile/*", "sources/*/*", "ccache")
 """Folders that are of use as a whole only: trees that were compiled, checked-out sources, the compilers' cache."""
 DAY = 86_400

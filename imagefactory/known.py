@@ -7,6 +7,7 @@ and the smoke tests compute it again.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.errors.locks import LockFormatError
+from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
 from imagefactory.locks import write_text_atomically
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
@@ -97,6 +98,22 @@ class KnownLayers:
                 fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
             )
 
+    def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
+        """Stop before anything is built when there will be something to record, and no way to do it."""
+        if all(layer.key in self._entries for plan in plans for layer in plan.layers):
+            return
+        writable = (
+            os.access(self.path, os.W_OK) if self.path.exists() else os.access(_nearest(self.path), os.W_OK)
+        )
+        # The file is replaced, so its folder counts as well.
+        if not writable or not os.access(_nearest(self.path.parent), os.W_OK):
+            raise RecordNotWrittenError(
+                f"{self.path.name} cannot be written to.",
+                where=self.path,
+                why="What new layers come out as is recorded there; the file or its folder is read-only.",
+                fix="Make the checkout writable. Nothing was built yet.",
+            )
+
     def record(
         self,
         found: Mapping[Sha256, tuple[str, Blob]],
@@ -137,12 +154,17 @@ class KnownLayers:
         return True
 
 
+def _nearest(path: Path) -> Path:
+    """Find the folder that exists, in which this path is or would be made."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def _read(path: Path) -> _File:
     try:
         return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return _File()
-    except (tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise LockFormatError(
             f"{path.name} cannot be read.",
             where=path,

@@ -17,6 +17,7 @@ from platformdirs import user_cache_path
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors.layers import StoreBusyError
 from imagefactory.errors.store import DiskFullError
+from imagefactory.paths import expand_home
 
 WRITING = ".writing-"
 """How the names of files begin that are not finished."""
@@ -25,7 +26,10 @@ WRITING = ".writing-"
 def default_root() -> Path:
     """Give `FACTORY_CACHE`, else the user's cache folder."""
     override = os.environ.get("FACTORY_CACHE")
-    return Path(override).expanduser().absolute() if override else user_cache_path("imagefactory")
+    if override:
+        return expand_home(override, "FACTORY_CACHE").absolute()
+    # A user without a home (a container's, mostly) would get a folder named "~" in whatever folder this is.
+    return expand_home(str(user_cache_path("imagefactory")), "HOME, which FACTORY_CACHE would replace")
 
 
 class Store:

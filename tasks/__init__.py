@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from invoke.collection import Collection
+from invoke.main import program as plain_invoke
 
 from tasks import ci, images, kernels, matrix, mods, registry, repository, smoke, supply, wheels
+from tasks.program import take_over
+
+take_over(plain_invoke)
 
 namespace = Collection(
     matrix.targets,

@@ -13,6 +13,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
+from tasks import options
 from tasks.command import ROOT, command, need, print_json, say
 
 TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
@@ -116,10 +117,11 @@ def promote(
 
     if signs_as_job(key):
         need("sign")
+    folders = [Path(folder) for folder in records] or [ROOT / "build" / "smoke"]
+    checksum_file = options.new_file("--subjects", subjects) if subjects else None
     project = _project()
     signer = find_signer(project, key)
     with _repository(project) as repository:
-        folders = [Path(folder) for folder in records or [str(ROOT / "build" / "smoke")]]
         outcome = stages.promote_all(
             project, repository, _cells(project, target), say, records=folders, signer=signer
         )
@@ -127,8 +129,8 @@ def promote(
     summary = promotion_summary(outcome)
     _summary(summary)
     _outputs({"promoted": str(len(outcome.promoted))})
-    if subjects:
-        Path(subjects).write_text(checksums, "utf-8")
+    if checksum_file:
+        checksum_file.write_text(checksums, "utf-8")
     print(summary)
     for error in outcome.refused:
         say(console.error_message(error))
@@ -187,10 +189,11 @@ def status(context: Context, needs: str, broken: str = "") -> None:
     """Fail when a job of the run failed or was cancelled: the one result that others look at."""
     from imagefactory.ci.summary import read_results, refuse_failed_jobs, status_summary
 
+    count = options.whole_number("--broken", broken) or 0
     results = read_results(needs)
     _summary(status_summary(results))
     print(status_summary(results))
-    refuse_failed_jobs(results, int(broken or 0))
+    refuse_failed_jobs(results, count)
 
 
 @command(
@@ -256,9 +259,10 @@ def report_mods(
     from imagefactory.mods.check import check_mods
     from imagefactory.mods.sources import FolderSource
 
+    tree = options.folder("--source", source)
     project = _project()
-    results = check_mods(project, name, [vllm], folder=FolderSource(Path(source)))
-    commit = commit_of(Path(source))
+    results = check_mods(project, name, [vllm], folder=FolderSource(tree))
+    commit = commit_of(tree)
     text = f"## Mods on {vllm}\n\n{table.markdown(results)}\n"
     _summary(text)
     print(text)
@@ -302,7 +306,7 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     github = GitHub.from_environment()
     files = {path: (ROOT / path).read_text("utf-8") for path in changed}
     commit(github, RECORDS, files, "Lock what was compiled\n")
-    start_again(github)
+    github.start_workflow("nightly.yml")  # finds the new locks
 
 
 @command(
@@ -319,13 +323,14 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
     from imagefactory.mods.check import check_mods
     from imagefactory.resolve.index import Indexes
 
+    body_file = options.new_file("--body", body) if body else None
     indexes = Indexes(IndexConfig.from_environment())
     refreshed = refresh(_project(), indexes, upgrade or ["all"], say)
     text = refreshed.body(check_mods(_project()))
     _summary(text)
     print(text)
-    if body:
-        Path(body).write_text(text, "utf-8")
+    if body_file:
+        body_file.write_text(text, "utf-8")
 
 
 @command(
@@ -341,12 +346,13 @@ def propose(context: Context, branch: str, title: str, body: str, dry_run: bool 
     from imagefactory.ci.commits import changed_files, propose
     from imagefactory.ci.github import GitHub
 
+    body_file = options.file("--body", body)
     files = changed_files(ROOT)
     for path in files:
         print(path)
     if not files or dry_run:
         return
-    done = propose(GitHub.from_environment(), branch, files, title=title, body=Path(body).read_text("utf-8"))
+    done = propose(GitHub.from_environment(), branch, files, title=title, body=body_file.read_text("utf-8"))
     print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
 
 
@@ -373,12 +379,6 @@ def room(context: Context, target: list[str], pulled: bool = False) -> None:
     needed = room_needed(project, _cells(project, target), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")
-
-
-def start_again(github: Any) -> None:
-    """Start the nightly workflow, which finds the new locks."""
-    branch = github.get("")["default_branch"]
-    github.post("actions/workflows/nightly.yml/dispatches", {"ref": branch})
 
 
 def _project() -> Any:

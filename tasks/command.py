@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
-from invoke.exceptions import Exit
 from invoke.tasks import task
 
 from imagefactory.environment.certificates import trust_the_machine
 from imagefactory.environment.sets import RUN
 from imagefactory.environment.setup import ensure
-from imagefactory.errors import FactoryError
+from tasks.failures import in_words
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
@@ -36,23 +34,10 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
     def decorate(function: Callable[..., None]) -> Any:
         @functools.wraps(function)
         def run(context: Context, *args: Any, **kwargs: Any) -> None:
-            try:
+            with in_words(f"the command {function.__name__.strip('_').replace('_', '-')}"):
                 trust_the_machine()
                 need(needs)
                 function(context, *args, **kwargs)
-                sys.stdout.flush()
-            except FactoryError as error:
-                from imagefactory.console import error_message
-
-                say(error_message(error))
-                raise Exit(code=error.exit_code) from None
-            except BrokenPipeError:
-                # The reader (head, less) went away; that is its right.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            except KeyboardInterrupt:
-                print("interrupted; what is finished is kept", file=sys.stderr, flush=True)
-                # Not sys.exit: it would wait for downloads from a server that has fallen silent.
-                os._exit(INTERRUPTED)
 
         return task(**options)(run)
 

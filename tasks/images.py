@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
 
+from tasks import options
 from tasks.command import ROOT, TARGET, command, need, say
 
 
@@ -33,7 +33,7 @@ def build(
     cache_to: list[str],
     output: str = "",
     locked: bool = False,
-    workers: int = 0,
+    workers: str = "",
     engine: str = "embedded",
     builder: str = "",
 ) -> None:
@@ -42,13 +42,16 @@ def build(
     from imagefactory.build import build
     from imagefactory.display import watching
     from imagefactory.engines import engine_named
+    from imagefactory.paths import expand_home
     from imagefactory.project import Project
     from imagefactory.targets import select
 
+    count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     project = Project(ROOT)
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
-    if engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to}) == "docker":
+    named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
+    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    if named == "docker":
         from imagefactory.engines.docker.build import build_with_docker
 
         caches = {"cache_from": cache_from, "cache_to": cache_to}
@@ -65,8 +68,8 @@ def build(
             watch,
             say,
             locked_only=locked,
-            output=Path(output).absolute() if output else None,
-            workers=workers or None,
+            output=expand_home(output, "--output").absolute() if output else None,
+            workers=count,
         )
     for image in images:
         say(console.built_message(image))
@@ -115,6 +118,7 @@ def run(
 
     project = Project(ROOT)
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
     reference = image or (starting.published_reference if shown else starting.local_image)(project, cell)
     start = starting.prepare(
@@ -148,8 +152,9 @@ def export(context: Context, file: str, target: list[str]) -> None:
     """Write a built image as one tar file."""
     from imagefactory.oci.layout import archive, write_archive
 
+    place = options.new_file("FILE", file)
     [(_, layout, name)] = built(target, one=True)
-    write_archive(archive(layout, name), Path(file).absolute())
+    write_archive(archive(layout, name), place)
     print(file)
 
 
@@ -180,6 +185,8 @@ def verify(
     from imagefactory.targets import select
     from imagefactory.verify import verify
 
+    options.at_most_one(target=target, image=image)
+    options.at_most_one(digest=digest, image=image)
     project = Project(ROOT)
     if image:
         if not key:
@@ -263,8 +270,8 @@ def explain(context: Context, path: str, target: list[str]) -> None:
 )
 def clean(
     context: Context,
-    older_than: float = -1.0,
-    larger_than: float = -1.0,
+    older_than: str = "",
+    larger_than: str = "",
     everything: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -273,11 +280,17 @@ def clean(
     from imagefactory.cleaning import clean
     from imagefactory.project import Project
 
-    days = older_than if older_than >= 0 else 30 if larger_than < 0 else None
+    days = options.number("--older-than", older_than)
+    gigabytes = options.number("--larger-than", larger_than)
+    if everything:
+        options.at_most_one(everything=everything, older_than=older_than)
+        options.at_most_one(everything=everything, larger_than=larger_than)
+    elif days is None and gigabytes is None:
+        days = 30
     cleaned = clean(
         Project(ROOT).store,
-        older_than=None if everything else days,
-        larger_than=None if everything or larger_than < 0 else int(larger_than * 1e9),
+        older_than=days,
+        larger_than=None if gigabytes is None else int(gigabytes * 1e9),
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from invoke.context import Context
 
+from tasks import options
 from tasks.command import ROOT, command, print_json, say
 
 
@@ -31,7 +32,7 @@ def compile_(
     arch: str = "",
     what: str = "vllm,flashinfer",
     targets: str = "",
-    jobs: int = 0,
+    jobs: str = "",
 ) -> None:
     """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers; resumes where it was stopped.
 
@@ -44,6 +45,7 @@ def compile_(
     from imagefactory.compile.run import compile_kernels
     from imagefactory.compile.toolchain import CompileProject
 
+    count = options.whole_number("--jobs", jobs, least=1, most=options.MOST_AT_ONCE)
     project = CompileProject(ROOT)
     wanted = requests_of(
         project,
@@ -53,7 +55,7 @@ def compile_(
         targets=targets,
         sources=source,
         without_mods=without_mod,
-        jobs=jobs,
+        jobs=count or 0,
     )
     for request in wanted:
         with watching_compile(console.err) as watch:
@@ -89,6 +91,7 @@ def audit(
     from imagefactory.audit.run import audit, audit_release, refuse_failing, refuse_wrong_record
     from imagefactory.project import Project
 
+    options.at_most_one(check=check, json=json, markdown=markdown)
     project = Project(ROOT)
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
+from tasks import options
 from tasks.command import ROOT, TARGET, command, print_json, say
 
 
@@ -18,6 +19,7 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
     from imagefactory.project import Project
     from imagefactory.targets import EVERYTHING, select
 
+    options.at_most_one(json=json, excluded=excluded)
     project = Project(ROOT)
     if excluded:
         console.out.print(console.exclusions_table(exclusions(project.matrix)))
@@ -60,6 +62,9 @@ def lock(
     from imagefactory.supply.licence_record import check_licences, update_licences
     from imagefactory.targets import select
 
+    options.at_most_one(check=check, upgrade=upgrade)
+    options.at_most_one(check=check, models=models)
+    options.at_most_one(target=target, toolchain=toolchain)
     project = Project(ROOT)
     if check:
         say(f"{len(check_locks(project))} locks agree with matrix.yaml")
@@ -101,6 +106,7 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
     from imagefactory.project import Project
     from imagefactory.targets import select
 
+    options.at_most_one(json=json, diff=diff)
     project = Project(ROOT)
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     plans = [make_plan(project, cell) for cell in cells]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from invoke.context import Context
 
+from tasks import options
 from tasks.command import ROOT, command, print_json
 
 
@@ -37,7 +37,9 @@ def check(
     from imagefactory.mods.sources import FolderSource
     from imagefactory.project import Project
 
-    tree = FolderSource(Path(source)) if source and not write else None
+    options.at_most_one(json=json, markdown=markdown)
+    options.at_most_one(source=source, write=write)
+    tree = FolderSource(options.folder("--source", source)) if source else None
     results = check_mods(Project(ROOT), [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
@@ -80,10 +82,11 @@ def diff(context: Context, name: str, vllm: str = "") -> None:
 def export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
     """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
     from imagefactory.mods.authoring import changes, export
+    from imagefactory.paths import expand_home
     from imagefactory.project import Project
 
     project = Project(ROOT)
     version = vllm or project.matrix.defaults.vllm
-    folder = Path(output) if output else ROOT / "build" / "mods" / f"{name}-{version}"
+    folder = expand_home(output, "--output") if output else ROOT / "build" / "mods" / f"{name}-{version}"
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

@@ -7,6 +7,7 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
+from tasks import options
 from tasks.command import ROOT, TARGET, command, need, print_json, say
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
@@ -21,16 +22,17 @@ AGAIN = "also promote an image that was rolled back from"
         "workers": "layers that are built at the same time (default: the number of cores)",
     },
 )
-def push(context: Context, target: list[str], workers: int = 0) -> None:
+def push(context: Context, target: list[str], workers: str = "") -> None:
     """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
     from imagefactory import console
     from imagefactory.display import watching
     from imagefactory.publish.push import push
 
+    count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     project, cells = _selected(target)
     with _repository(project) as repository:
         with watching(console.err) as watch:
-            pushed = push(project, repository, cells, watch, say, pushing=watch, workers=workers or None)
+            pushed = push(project, repository, cells, watch, say, pushing=watch, workers=count)
         for staged in pushed:
             sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
             amount = console.size(staged.pushed.uploaded)
@@ -142,6 +144,7 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     from imagefactory.publish.claim import read_catalog
     from imagefactory.publish.tables import offers_table
 
+    options.at_most_one(json=json, markdown=markdown)
     project, _ = _selected(["all"])
     with _repository(project) as repository:
         found = read_catalog(repository).catalog
@@ -157,7 +160,7 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     help={
         "delete": "delete what was found; without it nothing is changed",
         "dry_run": "change nothing, which is the default",
-        "staging": "days that an image stays which was pushed but never promoted",
+        "staging": "days that an image stays which was pushed but never promoted (default: 14)",
         "nightlies": "days that nightlies stay (default: for ever)",
         "keep": "how many of the newest published images of each target stay (default: all)",
     }
@@ -166,28 +169,30 @@ def prune(
     context: Context,
     delete: bool = False,
     dry_run: bool = False,
-    staging: float = 14.0,
-    nightlies: float = -1.0,
-    keep: int = 0,
+    staging: str = "",
+    nightlies: str = "",
+    keep: str = "",
 ) -> None:
     """Delete from the registry what no kept tag reaches."""
     from imagefactory import console
     from imagefactory.publish.prune import Policy, prune
     from imagefactory.publish.tables import pruning_table
 
-    project, _ = _selected(["all"])
+    options.at_most_one(delete=delete, dry_run=dry_run)
+    days = options.number("--staging", staging)
     policy = Policy(
-        staging_days=staging,
-        nightly_days=nightlies if nightlies >= 0 else None,
-        keep=keep if keep > 0 else None,
+        staging_days=14.0 if days is None else days,
+        nightly_days=options.number("--nightlies", nightlies),
+        keep=options.whole_number("--keep", keep, least=1),
     )
+    project, _ = _selected(["all"])
     with _repository(project) as repository:
-        found = prune(repository, policy, delete=delete and not dry_run)
+        found = prune(repository, policy, delete=delete)
     if found.doomed:
         console.out.print(pruning_table(found))
     for tag in found.undated:
         say(f"{tag} stays: nothing was attached to it that says how old it is")
-    verb = "deleted" if delete and not dry_run else "would be deleted (--delete does it)"
+    verb = "deleted" if delete else "would be deleted (--delete does it)"
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from invoke.context import Context
 
+from tasks import options
 from tasks.command import ROOT, command, say
 
 
@@ -25,6 +26,7 @@ def smoke(context: Context, level: list[str], target: str = "", image: str = "",
     from imagefactory.smoke.run import refuse_failed, results_folder, smoke
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
+    options.at_most_one(target=target, image=image)
     project = Project(ROOT)
     if image:
         subject = subject_of_image(project, image)

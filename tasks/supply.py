@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from invoke.context import Context
 
+from tasks import options
 from tasks.command import ROOT, TARGET, command, need, print_json, say
 
 
@@ -30,6 +29,7 @@ def licences(
     from imagefactory.supply.licences import summarise
     from imagefactory.targets import select
 
+    options.at_most_one(json=json, markdown=markdown, update=update)
     project = Project(ROOT)
     if update:
         path, changed = update_licences(project, say)
@@ -92,11 +92,12 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
 )
 def new(context: Context, private: str = "", public: str = "") -> None:
     """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
+    from imagefactory.paths import expand_home
     from imagefactory.supply.keys import default_key_path, new_key_pair
     from imagefactory.supply.signing import TRUSTED
 
-    secret = Path(private).absolute() if private else default_key_path()
-    shown = Path(public).absolute() if public else ROOT / TRUSTED / "signing.pub"
+    secret = expand_home(private, "--private").absolute() if private else default_key_path()
+    shown = expand_home(public, "--public").absolute() if public else ROOT / TRUSTED / "signing.pub"
     new_key_pair(secret, shown)
     print(secret)
     print(shown)

@@ -22,6 +22,7 @@ from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
 from imagefactory.oci.layout import Layout
@@ -37,12 +38,15 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
     """Judge every library of a subject by an arch's policy (a target brings its own arch)."""
+    if arch:
+        refuse_unknown_arch(project, arch)
     path = Path(subject)
     if path.is_file():
         libraries = from_wheel(ZipFile(path), _sha256(path)) if is_zipfile(path) else from_file(path)
     elif (path / "index.json").exists():
         libraries = from_layout(Layout(path), project.store)
     else:
+        _refuse_missing_path(subject)
         [cell, *more] = select(project.matrix, [subject])
         if more:
             raise UnknownNameError(
@@ -54,6 +58,38 @@ def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
         arch = arch or cell.arch
         libraries = _of_cell(project, cell)
     return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
+
+
+def refuse_unknown_arch(project: Project, arch: str) -> None:
+    """Stop before anything is looked into that nothing could judge."""
+    if arch not in project.matrix.archs:
+        raise UnknownNameError(
+            f"Unknown arch {arch!r}.",
+            where="the --arch option",
+            why="matrix.yaml has no arch of that name.",
+            fix=did_you_mean(arch, project.matrix.archs).capitalize(),
+        )
+
+
+def _refuse_missing_path(subject: str) -> None:
+    """Tell a path that does not exist from a target that is not known."""
+    looks_like_a_path = subject.startswith(("/", ".", "~")) or subject.endswith(
+        (".whl", ".so", ".zip", ".tar")
+    )
+    if subject and Path(subject).is_dir():
+        raise AuditError(
+            f"{subject} is no image.",
+            where=subject,
+            why="The folder has no index.json, which every OCI layout has.",
+            fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
+        )
+    if looks_like_a_path:
+        raise FileMissingError(
+            f"There is no {subject}.",
+            where="the audit's argument",
+            why="Nothing of that name exists.",
+            fix="Check the path; it starts from the folder that you are in.",
+        )
 
 
 def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
@@ -109,6 +145,7 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 
 def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
     """Judge libraries by an arch's policy; those without GPU code are left out."""
+    refuse_unknown_arch(project, arch)
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(

@@ -83,6 +83,11 @@ class GitHub:
         """Change something."""
         return self._read(self._ask("PATCH", path, data), "PATCH", path)
 
+    def start_workflow(self, file: str) -> None:
+        """Start a workflow on the default branch."""
+        branch = self.get("")["default_branch"]
+        self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
+
     def _ask(self, method: str, path: str, data: Mapping[str, Any] | None) -> requests.Response:
         url = f"{self.api}/repos/{self.repository}/{path}".rstrip("/")
         headers = {

@@ -17,6 +17,7 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.matrix import VllmVersion
+from imagefactory.paths import expand_home
 from imagefactory.store import Store, translating_disk_full
 
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
@@ -63,7 +64,7 @@ def read_replacements(texts: Sequence[str], known: Sequence[str]) -> dict[str, P
                 why=f"This version is compiled from: {', '.join(known)}.",
                 fix=did_you_mean(name, known).capitalize(),
             )
-        found[name] = Path(folder).expanduser().absolute()
+        found[name] = expand_home(folder, "the --source option").absolute()
     return found
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory.paths import expand_home
+
 
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
@@ -61,7 +63,7 @@ def _pip_settings() -> _Settings:
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return _Settings(None, [], [])  # pip's way to say: no configuration at all
-    user = [Path.home() / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
+    user = [expand_home("~", "HOME") / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
     files = [
         Path("/etc/xdg/pip/pip.conf"),
         Path("/etc/pip.conf"),
@@ -98,7 +100,7 @@ def _uv_settings() -> _Settings:
 
 
 def _config_home() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or expand_home("~", "HOME") / ".config")
 
 
 def _words(*variables: str) -> list[str]:

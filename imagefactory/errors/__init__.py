@@ -1,7 +1,7 @@
 """Every failure a user can meet, one class and one exit code each; a module for each part of the factory.
 
-A message has four parts: what happened, where, why, and what to do next. Programming mistakes are not
-in here; they stay ordinary exceptions with a traceback.
+A message has four parts: what happened, where, why, and what to do next. What the operating system says becomes one of
+them, too (`system`), and whatever is left is a mistake of ours (`internal`), whose traceback goes to a file.
 """
 
 from __future__ import annotations
@@ -29,16 +29,21 @@ class FactoryError(Exception):
     """A failure with a remedy. Subclasses set `exit_code`; nothing raises this class itself."""
 
     exit_code: ClassVar[int]
+    about_the_machine: ClassVar[bool] = False
+    """Whether the cause is likely to be the machine or its network, which `invoke doctor` can tell more about."""
 
     def __init__(self, what: str, *, where: Location | Path | str, why: str, fix: str) -> None:
         super().__init__(what)
         # What another program said may be nothing; the rest is ours to write.
         why = why.strip() or "No reason is known."
-        for part, text in {"what": what, "where": str(where), "fix": fix}.items():
+        place = str(where)
+        if place and not place.strip():
+            place = repr(place)  # a user may name a place with nothing but blanks
+        for part, text in {"what": what, "where": place, "fix": fix}.items():
             if not text.strip():
                 raise ValueError(f"{type(self).__name__} without its part {part!r}")
         self.what = what
-        self.where = str(where)
+        self.where = place
         self.why = why
         self.fix = fix
 

@@ -45,6 +45,7 @@ class IndexUnreachableError(FactoryError):
     """The package index does not answer."""
 
     exit_code = 26
+    about_the_machine = True
 
 
 class SignatureError(FactoryError):
@@ -57,6 +58,7 @@ class MirrorError(FactoryError):
     """No Debian mirror is known, or it does not answer, or it answers wrongly."""
 
     exit_code = 28
+    about_the_machine = True
 
 
 class PathConflictError(FactoryError):
@@ -87,6 +89,12 @@ class CompileNeededError(FactoryError):
     """The cell's kernels exist as source only."""
 
     exit_code = 33
+
+
+class RecordNotWrittenError(FactoryError):
+    """What layers come out as cannot be recorded in locks/layers.toml; if a build came before, its image is there."""
+
+    exit_code = 34
 
 
 class TooManyLayersError(FactoryError):

@@ -9,6 +9,7 @@ class DownloadError(FactoryError):
     """A locked file could not be fetched from anywhere."""
 
     exit_code = 40
+    about_the_machine = True
 
 
 class DigestMismatchError(FactoryError):
@@ -21,6 +22,7 @@ class DiskFullError(FactoryError):
     """There is no room left for what has to be written."""
 
     exit_code = 42
+    about_the_machine = True
 
 
 class OutputError(FactoryError):

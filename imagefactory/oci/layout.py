@@ -173,6 +173,20 @@ def writing_output(place: Path) -> Iterator[None]:
         ) from None
 
 
+def refuse_unusable(folder: Path) -> None:
+    """Stop before an image is built that could not be laid out in this folder."""
+    with writing_output(folder):
+        _refuse_foreign(folder)
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise OutputError(
+            "The image could not be written there.",
+            where=folder,
+            why=f"{nearest} {'may not be written to' if nearest.is_dir() else 'is not a folder'}.",
+            fix="Name a folder that you may write to, or one that can be made.",
+        )
+
+
 def _member(digest: Digest) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 

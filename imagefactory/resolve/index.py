@@ -23,6 +23,7 @@ from pypi_simple import (
 
 from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.paths import expand_home
 
 TIMEOUT = (10, 60)
 
@@ -172,4 +173,4 @@ def _as_folder(link: str) -> Path | None:
     parts = urlsplit(link)
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
-    return Path(link).expanduser() if parts.scheme == "" else None
+    return expand_home(link, "PIP_FIND_LINKS or UV_FIND_LINKS") if parts.scheme == "" else None

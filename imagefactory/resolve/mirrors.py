@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import requests
 
 from imagefactory.errors.locks import MirrorError
+from imagefactory.paths import expand_home
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
 """Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""
@@ -138,7 +139,7 @@ def local_path(root: str) -> Path | None:
     parts = urlsplit(root)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    return None if parts.scheme in {"http", "https"} else Path(root).expanduser()
+    return None if parts.scheme in {"http", "https"} else expand_home(root, "FACTORY_DEBIAN_MIRROR")
 
 
 def join(root: str, path: str) -> str:

@@ -14,6 +14,7 @@ import yaml
 
 from imagefactory.cells import Cell
 from imagefactory.errors.serving import KeyFileUnusableError, UnpinnedImageError
+from imagefactory.paths import expand_home
 from imagefactory.serving.container import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.serving.description import Description, image_environment
 
@@ -170,7 +171,7 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str]]:
 
 
 def _home(path: str) -> str:
-    return str(Path(path).expanduser())
+    return str(expand_home(path, "the --models option"))
 
 
 def _quoted(word: str) -> str:

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from platformdirs import user_config_path
 
 from imagefactory.errors.supply import SigningError
+from imagefactory.paths import expand_home
 
 KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
 PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable
@@ -68,7 +69,7 @@ def sign(key: Private, data: bytes) -> bytes:
 
 def default_key_path() -> Path:
     """Say where a user's own signing key lies."""
-    return user_config_path("imagefactory") / "signing.key"
+    return expand_home(str(user_config_path("imagefactory") / "signing.key"), "HOME")
 
 
 def new_key_pair(private: Path, public: Path) -> None:
@@ -150,7 +151,7 @@ def _pem(given: str) -> bytes:
     if given.lstrip().startswith(_BEGINNING):
         return given.encode()
     try:
-        return Path(given).expanduser().read_bytes()
+        return expand_home(given, "the key's path").read_bytes()
     except OSError as error:
         raise SigningError(
             "There is no key to be read here.",

@@ -1,0 +1,184 @@
+"""How commands end when something goes wrong: with a message and an exit code, never with a traceback."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from invoke.exceptions import Exit, UnexpectedExit
+
+from imagefactory.errors import FactoryError
+
+ROOT = Path(__file__).resolve().parents[1]
+INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
+
+
+@contextmanager
+def in_words(where: str) -> Iterator[None]:
+    """Turn whatever goes wrong into a message and an exit code; `where` names the command."""
+    try:
+        try:
+            yield
+        finally:
+            # Now, not when Python ends: a full disk, or a reader that went away, is noticed here.
+            sys.stdout.flush()
+    except (Exit, UnexpectedExit):
+        raise  # all is said
+    except KeyboardInterrupt:
+        with suppress(OSError, ValueError):
+            print("interrupted; what is finished is kept", file=sys.stderr, flush=True)
+        # Not sys.exit: it would wait for downloads from a server that has fallen silent.
+        os._exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - this is the one place where all of them end
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            # The reader (head, less) went away; that is its right.
+            _discard_output()
+            raise Exit from None
+        told = error if isinstance(error, FactoryError) else _translated(error, where)
+        complain(told)
+        if told.about_the_machine:
+            _examine_machine_once()
+        raise Exit(code=told.exit_code) from None
+
+
+def complain(error: FactoryError) -> None:
+    """Show an error on standard error; if that is not possible, the exit code has to do."""
+    try:
+        from imagefactory import console
+
+        console.err.print(console.error_message(error), soft_wrap=True)
+    except Exception:  # noqa: BLE001 - whatever keeps it from being shown well, it is shown
+        try:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            _discard(2)
+
+
+def _examine_machine_once() -> None:
+    """Show what the doctor finds wrong, at the first failure that the machine may have caused."""
+    from imagefactory.environment.setup import STAMPS
+
+    mark = Path(sys.prefix) / STAMPS / "examined"
+    if not mark.parent.is_dir() or mark.exists():
+        return
+    with suppress(Exception):  # what was to be said is said; nothing here may hide it
+        mark.touch()
+        from imagefactory import console
+        from imagefactory.doctor import examine
+        from imagefactory.project import Project
+
+        console.err.print(
+            "\nYour first failure here: `invoke doctor` examines the machine, this once by itself."
+        )
+        unwell = [finding for finding in examine(Project(ROOT)) if finding.health != "ok"]
+        console.err.print(console.findings_table(unwell) if unwell else "It finds nothing else wrong.")
+
+
+def prepare_streams() -> None:
+    """Make standard streams that can be relied on: closed ones lead nowhere, no character is refused."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            # Otherwise the next file that is opened would get this number, and receive what is printed.
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files need not be Unicode, and terminals need not know every character.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _translated(error: Exception, where: str) -> FactoryError:
+    """Find words for an exception that nobody foresaw; what the system did not do is our own mistake."""
+    from imagefactory.errors.system import SystemFailureError, from_system
+
+    output = _broken_output()
+    if isinstance(error, OSError) and output:
+        _discard_output()
+        found = from_system(error, output)
+        return found or SystemFailureError(
+            "Nothing can be printed.", where=output, why=str(error), fix="Print to somewhere else."
+        )
+    return from_system(error, where, _cache()) or _internal(error, where)
+
+
+def _internal(error: Exception, where: str) -> FactoryError:
+    from imagefactory.crash_report import hide, write_report
+    from imagefactory.errors.internal import InternalError
+
+    why = hide(f"{type(error).__name__}: {error}", sys.argv, os.environ)
+    cache = _cache()
+    folders = [] if cache is None else [cache / "reports"]
+    with suppress(OSError):
+        folders.append(Path(tempfile.gettempdir()))
+    command = ["inv", *sys.argv[1:]]
+    path = write_report(error, command, folders, {"where": where, "commit": _commit()})
+    saved = f", with {path} (look through it first)" if path else "; its report could not be written anywhere"
+    return InternalError(
+        "This is a mistake in the factory itself.",
+        where=where,
+        why=why[:500],
+        fix=f"Please report it at {_issues()}{saved}.",
+    )
+
+
+def _issues() -> str:
+    with suppress(Exception):
+        from imagefactory.matrix import load_matrix
+
+        return f"{load_matrix(ROOT / 'matrix.yaml').source.rstrip('/')}/issues"
+    return "the place that this repository was cloned from"
+
+
+def _commit() -> str:
+    with suppress(OSError):
+        head = (ROOT / ".git" / "HEAD").read_text("utf-8").strip()
+        name = head.removeprefix("ref: ")
+        return head if name == head else f"{(ROOT / '.git' / name).read_text('utf-8').strip()} ({name})"
+    return "unknown"
+
+
+def _cache() -> Path | None:
+    from imagefactory.store import default_root
+
+    try:
+        return default_root()
+    except FactoryError:
+        return None
+
+
+def _reader_is_gone() -> bool:
+    """Tell a reader of our output that went away from another pipe that broke."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _broken_output() -> str:
+    """Find out whether it is standard output that cannot be written to."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return "standard output"
+    return ""
+
+
+def _discard_output() -> None:
+    """Let standard output lead nowhere, so that Python does not fail again when it ends."""
+    _discard(1)
+    if _reader_is_gone():
+        _discard(2)
+
+
+def _discard(number: int) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, number)
+    os.close(null)

@@ -1,0 +1,147 @@
+"""The program behind `./inv` and `invoke`: mistakes on the command line end like every other failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from invoke.exceptions import Exit, ParseError
+from invoke.exceptions import UnknownFileType as UnknownConfiguration
+from invoke.parser import Parser
+from invoke.program import Program
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.commands import OptionError, UsageError
+from tasks.failures import in_words, prepare_streams
+
+if TYPE_CHECKING:
+    from invoke.collection import Collection
+
+_HELP = "`./inv --list` shows all commands, `./inv --help COMMAND` explains one."
+_LISTS = ("flat", "nested", "json")
+
+
+class FactoryProgram(Program):
+    """Invoke's program in its usual steps, each of which fails in words."""
+
+    def create_config(self) -> None:
+        """Read invoke's configuration files."""
+        prepare_streams()
+        with self._parsing():
+            super().create_config()
+
+    def parse_core(self, argv: list[str] | None) -> None:
+        """Read the options that stand before commands."""
+        with self._parsing():
+            super().parse_core(argv)
+
+    def parse_collection(self) -> None:
+        """Find the commands."""
+        with self._parsing():
+            super().parse_collection()
+
+    def parse_tasks(self) -> None:
+        """Read the commands and their options."""
+        with self._parsing():
+            super().parse_tasks()
+
+    def parse_cleanup(self) -> None:
+        """Answer --list and --help."""
+        with self._parsing():
+            layout = self.args["list-format"].value
+            if layout not in _LISTS:
+                raise OptionError(
+                    f"There is no format {layout!r} for lists.",
+                    where="the --list-format option",
+                    why=f"{did_you_mean(layout, _LISTS)}".capitalize(),
+                    fix=f"Choose one of {', '.join(_LISTS)}.",
+                )
+            super().parse_cleanup()
+
+    def update_config(self, merge: bool = True) -> None:
+        """Read what --config names."""
+        with self._parsing():
+            super().update_config(merge)
+
+    def execute(self) -> None:
+        """Run the commands."""
+        with in_words("the command line"):
+            super().execute()
+
+    def _make_parser(self) -> Parser:
+        parser = super()._make_parser()
+        for context in parser.contexts.values():
+            for argument in context.args.values():
+                if argument.kind is list:
+                    argument.raw_value = None  # or a list option at the end of the line would need no value
+        return parser
+
+    @contextmanager
+    def _parsing(self) -> Iterator[None]:
+        with in_words("the command line"):
+            try:
+                yield
+            except ParseError as error:
+                raise self._explained(error) from None
+            except Exit as ending:
+                if ending.message:
+                    raise _usage(str(ending.message), _HELP) from None
+                raise
+            except (ValueError, EOFError, UnknownConfiguration) as error:
+                raise _usage(f"{error or type(error).__name__}", _HELP) from None
+
+    def _explained(self, error: ParseError) -> UsageError:
+        """Say what the parser did not understand, and what may have been meant."""
+        text = str(error)
+        context: Any = error.context
+        name = getattr(context, "name", None)
+        if unknown := re.fullmatch(r"No idea what (['\"])(?P<word>.*)\1 is!", text, re.DOTALL):
+            word = unknown["word"]
+            if word.startswith("-"):
+                known = [*(context.flags if context else ()), *self.initial_context.flags]
+                where = f"the command {name}" if name else "the command line"
+                return _unknown(f"There is no option {word[:100]}.", where, word, known)
+            commands = [str(known) for known in self.collection.task_names]
+            where = f"what follows the command {name}" if name else "the command line"
+            return _unknown(f"There is no command {word[:100]!r}.", where, word, commands)
+        if lacking := re.match(r"Flag <Argument: (?P<flag>[\w-]+)", text):
+            flag = f"--{lacking['flag'].strip('_').replace('_', '-')}"
+            return _usage(f"{flag} needs a value.", f"Write it as {flag}=VALUE. {_HELP}", name)
+        return _usage(text.rstrip("!.") + ".", f"`./inv --help {name}` shows them." if name else _HELP, name)
+
+
+def _unknown(what: str, where: str, word: str, known: list[str]) -> UsageError:
+    return UsageError(what, where=where, why=f"{did_you_mean(word, known)}".capitalize(), fix=_HELP)
+
+
+def _usage(why: str, fix: str, command: str | None = None) -> UsageError:
+    return UsageError(
+        "The command line cannot be understood.",
+        where=f"the command {command}" if command else "the command line",
+        why=why,
+        fix=fix,
+    )
+
+
+def take_over(program: Program) -> None:
+    """Let invoke's own program, which loads our commands halfway through its steps, take the others as ours does."""
+    if type(program) is Program:
+        prepare_streams()
+        program.__class__ = FactoryProgram
+
+
+def main(namespace: Collection) -> None:
+    """Run `./inv`."""
+    FactoryProgram(
+        name="inv", binary="./inv", binary_names=["inv"], namespace=namespace, version=_version()
+    ).run()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("spark-image-factory")
+    except metadata.PackageNotFoundError:
+        return "from a checkout"
