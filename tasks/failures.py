@@ -69,14 +69,17 @@ def _examine_machine_once() -> None:
     with suppress(Exception):  # what was to be said is said; nothing here may hide it
         mark.touch()
         from imagefactory import console
-        from imagefactory.doctor import examine
+        from imagefactory.doctor import BUILD, examine
         from imagefactory.project import Project
 
-        console.err.print(
-            "\nYour first failure here: `invoke doctor` examines the machine, this once by itself."
-        )
-        unwell = [finding for finding in examine(Project(ROOT)) if finding.health != "ok"]
-        console.err.print(console.findings_table(unwell) if unwell else "It finds nothing else wrong.")
+        console.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
+        wrong = [finding for finding in examine(Project(ROOT)) if finding.health != "ok"]
+        for finding in wrong:
+            if finding.health == "failed" or finding.needed_by == BUILD:
+                line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
+                console.err.print(line, soft_wrap=True)
+        if not wrong:
+            console.err.print("  nothing else is wrong")
 
 
 def prepare_streams() -> None:
