@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+if os.name == "nt":
+    raise SystemExit("Windows is not supported; WSL 2 works, as on any Linux.")
+
 from invoke.collection import Collection
 from invoke.main import program as plain_invoke
 
