@@ -34,10 +34,11 @@ def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
 def ensure(root: Path, name: str, say: Say) -> bool:
     """Add a set to the environment that is running; return whether anything had to be installed.
 
-    An environment that `./inv` did not make is left alone: its owner decides what is in it.
+    An environment that `./inv` did not make for this checkout is left alone: its owner decides what is in it.
     """
     prefix = Path(sys.prefix)
-    if not (prefix / STAMPS).is_dir() or is_current(root, prefix, {RUN, name}):
+    ours = prefix == root / ".venv" and (prefix / STAMPS).is_dir()
+    if not ours or is_current(root, prefix, {RUN, name}):
         return False
     set_up(root, prefix, {name}, say)
     return True
