@@ -26,6 +26,8 @@ from imagefactory.resolve.index import Indexes, WheelLocation
 PARALLEL: Final = 16
 GLIBC: Final = 31
 """Minor version of the oldest glibc that wheels have to run on: Debian 11 and Ubuntu 20.04 have 2.31."""
+NEWEST_GLIBC: Final = 50
+"""Wheels for newer glibcs are locked too: installers prefer them where they run."""
 MACHINES: Final = ("aarch64", "x86_64")
 _HEAD: Final = """\
 # The factory's own environment, for {purpose}. Written by `./inv lock --environment`; do not edit.
@@ -80,11 +82,13 @@ class Host:
             sys_platform=self.system,
         )  # type: ignore[return-value]
 
-    def tags(self) -> frozenset[Tag]:
-        """List the wheel tags that run there."""
+    def tags(self, glibc: int = GLIBC) -> frozenset[Tag]:
+        """List the wheel tags that run there, with a glibc of this minor version."""
         python = tuple(int(part) for part in self.python.split("."))
         interpreter = f"cp{self.python.replace('.', '')}"
-        platforms = list(mac_platforms((14, 0), self.machine)) if self.system == "darwin" else self._linux()
+        platforms = (
+            list(mac_platforms((14, 0), self.machine)) if self.system == "darwin" else self._linux(glibc)
+        )
         return frozenset(
             [
                 *cpython_tags(python, platforms=platforms),
@@ -92,9 +96,9 @@ class Host:
             ]
         )
 
-    def _linux(self) -> list[str]:
+    def _linux(self, glibc: int) -> list[str]:
         oldest = 17 if self.machine == "aarch64" else 5
-        modern = [f"manylinux_2_{minor}_{self.machine}" for minor in range(GLIBC, oldest - 1, -1)]
+        modern = [f"manylinux_2_{minor}_{self.machine}" for minor in range(glibc, oldest - 1, -1)]
         return [*modern, f"manylinux2014_{self.machine}"]
 
 
@@ -206,7 +210,8 @@ def _wheels(pin: OwnPin, indexes: Indexes) -> list[WheelLocation]:
                 f"Offered: {', '.join(location.file for location, _ in offered) or 'nothing'}.",
                 fix="Require another version in pyproject.toml, or another package.",
             )
-        for location in fitting:
+        newer = host.tags(NEWEST_GLIBC)
+        for location in (location for location, file_tags in offered if newer & file_tags):
             useful.setdefault(location.file, location)
     return [useful[file] for file in sorted(useful)]
 
