@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from imagefactory.content import Digest, Sha256
 from imagefactory.errors.layers import NotReproducibleError
@@ -164,7 +164,7 @@ def _read(path: Path) -> _File:
         return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return _File()
-    except (OSError, tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not TOML, not UTF-8, or other content
         raise LockFormatError(
             f"{path.name} cannot be read.",
             where=path,

@@ -117,7 +117,7 @@ class _Lock(_Frozen):
                 why="Nothing can be planned or built before its files are pinned.",
                 fix="Run `invoke lock` for this target and commit the result.",
             ) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
             raise _unreadable(path, str(error)) from None
         except OSError as error:
             raise _unreadable(path, error.strerror or type(error).__name__) from None

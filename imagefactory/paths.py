@@ -1,9 +1,11 @@
-"""Paths as users write them."""
+"""Paths and addresses as users write them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
+from imagefactory.errors.commands import OptionError
 from imagefactory.errors.system import PathUnusableError
 
 
@@ -17,4 +19,17 @@ def expand_home(text: str, where: str) -> Path:
             where=where,
             why="This machine has no such user, or does not know the user's home folder.",
             fix="Write the whole path.",
+        ) from None
+
+
+def split_address(text: str, where: str) -> SplitResult:
+    """Take a URL or a path apart; `where` is the option or variable that it stands in."""
+    try:
+        return urlsplit(text)
+    except ValueError as error:
+        raise OptionError(
+            f"{text[:100]!r} is no address.",
+            where=where,
+            why=f"{error}.",
+            fix="Write a URL, such as https://host/path, or the path of a folder.",
         ) from None

@@ -46,6 +46,9 @@ def compile_(
     from imagefactory.compile.toolchain import CompileProject
 
     count = options.whole_number("--jobs", jobs, least=1, most=options.MOST_AT_ONCE)
+    for text in source:
+        if (place := text.partition("=")[2]).strip():
+            options.folder("--source", place)
     project = CompileProject(ROOT)
     wanted = requests_of(
         project,

@@ -41,7 +41,8 @@ def number(option: str, text: str, *, most: float = _MOST) -> float | None:
     if not text.strip():
         return None
     try:
-        value = float(text)
+        # float() would take 1_0, and digits of every script.
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if 0 <= value <= most:  # NaN is not

@@ -31,7 +31,15 @@ class FactoryProgram(Program):
         """Read invoke's configuration files."""
         prepare_streams()
         with self._parsing():
-            super().create_config()
+            try:
+                super().create_config()
+            except Exception as error:  # noqa: BLE001 - YAML, JSON or Python code, and none of it ours
+                raise UsageError(
+                    "Invoke's own configuration cannot be read.",
+                    where="~/.invoke.yaml or /etc/invoke.yaml, or .json, .py and .yml",
+                    why=f"{type(error).__name__}: {str(error)[:200]}",
+                    fix="Mend the file or remove it; the factory needs none.",
+                ) from None
 
     def parse_core(self, argv: list[str] | None) -> None:
         """Read the options that stand before commands."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
@@ -200,7 +201,8 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[L
 def _kernels(project: Project, library: Library) -> Kernels:
     """Look into a library, or recall what was found in the same content before."""
     memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
-    if memory.exists():
+    # Not there, or damaged: the library is looked into again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return Kernels(**json.loads(memory.read_text("utf-8")))
     with project.store.scratch() as scratch:
         file = scratch / Path(library.name).name

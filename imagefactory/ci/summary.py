@@ -65,7 +65,7 @@ def plan_document(path: Path) -> str:
     """Show a plan that was written as JSON."""
     try:
         night = Night.from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunFailedError(
             "The plan cannot be read.",
             where=path,
@@ -142,7 +142,7 @@ def read_results(text: str) -> dict[str, str]:
     """Read what GitHub says of the jobs that another one needs: `toJSON(needs)`."""
     try:
         found = {str(name): str(job["result"]) for name, job in json.loads(text).items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunFailedError(
             "It is not known how the jobs ended.",
             where="the --needs option",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 
 from imagefactory.errors import FactoryError
@@ -116,6 +116,13 @@ def from_system(  # noqa: PLR0911 - one for each kind of exception
                 why=f"{str(error)[:_SHOWN]}.",
                 fix="Write it in UTF-8.",
             )
+        case ValueError() if _innermost(error.__traceback__) in _READERS:
+            return UnreadableTextError(
+                "Something that was read is damaged.",
+                where=_path_being_read(error.__traceback__) or where,
+                why=f"{str(error)[:_SHOWN]}.",
+                fix="Restore the file; if it belongs to the cache, remove it, and it is made again.",
+            )
         case RecursionError() if _is_reading(error.__traceback__):
             return UnreadableTextError(
                 "Something that was read is nested too deeply.",
@@ -129,6 +136,13 @@ def from_system(  # noqa: PLR0911 - one for each kind of exception
                 where=where,
                 why="No system has such files.",
                 fix="Take it out of the path.",
+            )
+        case ValueError() if _innermost(error.__traceback__) == "urllib":
+            return SystemFailureError(
+                "Something that has to be an address is not.",
+                where=where,
+                why=f"{error}.",
+                fix="Check the URLs in variables and options; else it is in a server's answer: try later.",
             )
         case subprocess.SubprocessError():
             return SystemFailureError(
@@ -180,11 +194,17 @@ def _is_reading(traceback: TracebackType | None) -> bool:
     return not names.isdisjoint(_READERS)
 
 
+def _innermost(traceback: TracebackType | None) -> str:
+    """Name the package in which an exception was raised."""
+    steps = _frames(traceback)
+    return steps[-1].tb_frame.f_globals.get("__name__", "").partition(".")[0] if steps else ""
+
+
 def _path_being_read(traceback: TracebackType | None) -> str:
     """Find the file whose content was being read; the exceptions of decoders do not name it."""
     for step in reversed(_frames(traceback)):
-        for name in ("self", "path", "file"):
-            if isinstance(value := step.tb_frame.f_locals.get(name), PurePath):
+        for value in step.tb_frame.f_locals.values():
+            if isinstance(value, Path) and value.is_file():
                 return str(value)
     return ""
 

@@ -16,7 +16,12 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
     try:
         blob = Blob(**json.loads(store.layer(key).read_text("utf-8")))
         whole = store.blob(blob.digest).stat().st_size == blob.size
-    except (FileNotFoundError, TypeError, ValueError):  # not there, or damaged: it can be built again
+    except (
+        FileNotFoundError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # not there, or damaged: it can be built again
         return None
     return blob if whole else None
 

@@ -7,6 +7,7 @@ import os
 import tarfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -177,7 +178,7 @@ def package_hash(folder: Path, package: str) -> str:
 
 
 def _recall(memory: Path) -> dict[str, str | None]:
-    if not memory.exists():
-        return {}
-    data: dict[str, str | None] = json.loads(memory.read_text("utf-8"))
-    return data
+    # Not there, or damaged: the files are read again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return dict(json.loads(memory.read_text("utf-8")))
+    return {}

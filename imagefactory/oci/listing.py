@@ -72,7 +72,9 @@ def cached_listing(blob: Path, digest: Digest, store: Store) -> list[Listed]:
     """Read a layer's listing, or recall it: a blob never changes under its digest."""
     memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
     names = [field.name for field in fields(Listed)]
-    with suppress(FileNotFoundError, TypeError, ValueError):  # not there, or damaged: read the layer again
+    with suppress(
+        FileNotFoundError, TypeError, ValueError, RecursionError
+    ):  # not there, or damaged: read the layer again
         return [Listed(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
     listing = list(read_listing(blob))
     with store.writing(memory) as file:

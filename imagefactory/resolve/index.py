@@ -23,7 +23,7 @@ from pypi_simple import (
 
 from imagefactory.environment.indexes import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
-from imagefactory.paths import expand_home
+from imagefactory.paths import expand_home, split_address
 
 TIMEOUT = (10, 60)
 
@@ -73,7 +73,11 @@ class Indexes:
 
     def _index_files(self, index: str, name: str) -> list[WheelLocation]:
         if index.startswith("file:"):
-            page = Path(url2pathname(urlsplit(index).path)) / name / "index.html"
+            page = (
+                Path(url2pathname(split_address(index, "PIP_INDEX_URL or UV_INDEX_URL").path))
+                / name
+                / "index.html"
+            )
             return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
@@ -170,7 +174,7 @@ def _reason(error: requests.RequestException) -> str:
 
 
 def _as_folder(link: str) -> Path | None:
-    parts = urlsplit(link)
+    parts = split_address(link, "PIP_FIND_LINKS or UV_FIND_LINKS")
     if parts.scheme == "file":
         return Path(url2pathname(parts.path))
     return expand_home(link, "PIP_FIND_LINKS or UV_FIND_LINKS") if parts.scheme == "" else None

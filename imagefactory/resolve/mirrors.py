@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import requests
 
 from imagefactory.errors.locks import MirrorError
-from imagefactory.paths import expand_home
+from imagefactory.paths import expand_home, split_address
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
 """Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""
@@ -123,7 +123,8 @@ def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tup
     usable = [
         source
         for source in sources
-        if "main" in source.components and urlsplit(source.root).scheme in {"http", "https", "file"}
+        if "main" in source.components
+        and split_address(source.root, "the sources of apt").scheme in {"http", "https", "file"}
     ]
     asked = [source.root for source in usable if suite in source.suites]
     if not asked:
@@ -136,7 +137,7 @@ def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tup
 
 def local_path(root: str) -> Path | None:
     """Give the folder of a mirror that lies on this machine, or None for one on the network."""
-    parts = urlsplit(root)
+    parts = split_address(root, "FACTORY_DEBIAN_MIRROR or the sources of apt")
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if parts.scheme in {"http", "https"} else expand_home(root, "FACTORY_DEBIAN_MIRROR")

@@ -44,7 +44,7 @@ def lock_revision(repo: str) -> LockedRevision:
 def _failed(repo: str, why: str) -> ModelHubError:
     return ModelHubError(
         f"The revision of {repo} cannot be looked up.",
-        where=redact(hub_endpoint()),
+        where=redact(hub_endpoint()) or "HF_ENDPOINT",
         why=why,
         fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
     )

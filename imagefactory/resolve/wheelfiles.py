@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from zipfile import BadZipFile, ZipFile
 
@@ -36,7 +37,8 @@ def wheel_contents(
 ) -> WheelContents:
     """Read what a wheel installs, from the store's memory or from the wheel's own directory."""
     memory = store.facts(f"{FACTS}-py{python}", sha256)
-    if memory.exists():
+    # Not there, or damaged: the wheel is read again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return WheelContents(**json.loads(memory.read_text("utf-8")))
     contents = _read(location, python, session)
     with store.writing(memory) as file:

@@ -11,6 +11,7 @@ import pytest
 from imagefactory.build import built_layouts
 from imagefactory.content import sha256_of
 from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
+from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.store import DigestMismatchError, DownloadError, OutputError
 from imagefactory.known import KnownLayers
@@ -193,3 +194,32 @@ def test_where_one_image_is_needed_several_are_refused(small_factory: SmallFacto
 def test_what_is_recorded_is_enough_to_know_the_image(small_factory: SmallFactory) -> None:
     [built] = small_factory.build()
     assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
+
+
+def test_a_record_that_cannot_be_written_does_not_lose_the_image(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("imagefactory.known.write_text_atomically", refuse)
+        with pytest.raises(RecordNotWrittenError) as failure:
+            small_factory.build()
+    layout = small_factory.project.build_folder(CELL)
+    digest = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
+    assert str(layout) in failure.value.why
+    assert digest in failure.value.why
+    [built] = small_factory.build()
+    assert built.image.digest == digest
+    assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
+
+
+def test_an_output_that_cannot_be_used_is_refused_before_anything_is_fetched(
+    small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError):
+            small_factory.build(output=place)
+    assert small_factory.watch.told == []
