@@ -143,9 +143,10 @@ class Spent(NamedTuple):
 
 def copied_checkout(folder: Path, *, forget: bool) -> None:
     """Copy what a build reads and writes; without the record of what layers come out as, all are looked into."""
-    for name in ("imagefactory", "images", "locks", "mods", "tasks"):
+    for name in ("imagefactory", "images", "locks", "mods"):
         shutil.copytree(ROOT / name, folder / name)
-    shutil.copy(ROOT / "matrix.yaml", folder)
+    for name in ("matrix.yaml", "tasks.py"):
+        shutil.copy(ROOT / name, folder)
     if forget:
         (folder / "locks" / "layers.toml").unlink()
 

@@ -147,9 +147,7 @@ def other_checkout(tmp_path: Path) -> Path:
     ):
         if (REPOSITORY / name).exists():
             (root / name).symlink_to(REPOSITORY / name)
-    (root / "tasks").mkdir()
-    for path in (REPOSITORY / "tasks").glob("*.py"):
-        (root / "tasks" / path.name).write_bytes(path.read_bytes())
+    (root / "tasks.py").write_bytes((REPOSITORY / "tasks.py").read_bytes())
     return root
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from invoke.exceptions import Exit
 
+from imagefactory.commands.failures import in_words
 from imagefactory.doctor import Finding
 from imagefactory.environment.setup import STAMPS
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.errors.matrix import MatrixError
-from tasks.failures import in_words
 
 MENTION = "`invoke doctor` examines the machine"
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from imagefactory.commands.repository import CHECKS
 from tasks import namespace
-from tasks.repository import CHECKS
 from tests.fixtures.checkouts import REPOSITORY
 
 FOLDER = REPOSITORY / ".github" / "workflows"

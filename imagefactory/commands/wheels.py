@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks.command import ROOT, command, print_json, say
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command, print_json, say
 
 NAME = "only wheels of this package"
 KEY = "only the wheel whose key begins like this"
@@ -25,7 +26,7 @@ def list_(context: Context, name: str = "", key: str = "", remote: bool = False,
     from imagefactory.project import Project
     from imagefactory.wheelhouse.share import listing
 
-    rows = listing(Project(ROOT), name=name, key=key, remote=remote)
+    rows = listing(Project(checkout_root()), name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
@@ -38,7 +39,7 @@ def push(context: Context, name: str = "", key: str = "") -> None:
     from imagefactory.project import Project
     from imagefactory.wheelhouse.share import push_all
 
-    for moved in push_all(Project(ROOT), name=name, key=key):
+    for moved in push_all(Project(checkout_root()), name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
 
@@ -49,6 +50,6 @@ def pull(context: Context, name: str = "", key: str = "") -> None:
     from imagefactory.project import Project
     from imagefactory.wheelhouse.share import pull_all
 
-    for moved in pull_all(Project(ROOT), name=name, key=key):
+    for moved in pull_all(Project(checkout_root()), name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)

@@ -6,8 +6,9 @@ import sys
 
 from invoke.context import Context
 
-from tasks import options
-from tasks.command import ROOT, command, print_json
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command, print_json
 
 
 @command(
@@ -40,7 +41,7 @@ def check(
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     tree = FolderSource(options.folder("--source", source)) if source else None
-    results = check_mods(Project(ROOT), [] if write else name, [] if write else vllm, folder=tree)
+    results = check_mods(Project(checkout_root()), [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
@@ -49,7 +50,7 @@ def check(
         console.out.print(console.mods_table(results))
     refuse_broken(results)
     if write:
-        table.write_table(ROOT / "mods" / "README.md", results)
+        table.write_table(checkout_root() / "mods" / "README.md", results)
 
 
 @command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
@@ -58,7 +59,7 @@ def new(context: Context, name: str) -> None:
     from imagefactory.mods.authoring import scaffold
     from imagefactory.project import Project
 
-    print(scaffold(Project(ROOT), name).relative_to(ROOT))
+    print(scaffold(Project(checkout_root()), name).relative_to(checkout_root()))
 
 
 @command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
@@ -67,7 +68,7 @@ def diff(context: Context, name: str, vllm: str = "") -> None:
     from imagefactory.mods.authoring import changes, unified_diff
     from imagefactory.project import Project
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
@@ -85,8 +86,12 @@ def export(context: Context, name: str, vllm: str = "", output: str = "") -> Non
     from imagefactory.paths import expand_home
     from imagefactory.project import Project
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     version = vllm or project.matrix.defaults.vllm
-    folder = expand_home(output, "--output") if output else ROOT / "build" / "mods" / f"{name}-{version}"
+    folder = (
+        expand_home(output, "--output")
+        if output
+        else checkout_root() / "build" / "mods" / f"{name}-{version}"
+    )
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

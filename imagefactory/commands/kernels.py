@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 from invoke.context import Context
 
-from tasks import options
-from tasks.command import ROOT, command, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command, print_json, say
 
 
 @command(
@@ -49,7 +50,7 @@ def compile_(
     for text in source:
         if (place := text.partition("=")[2]).strip():
             options.folder("--source", place)
-    project = CompileProject(ROOT)
+    project = CompileProject(checkout_root())
     wanted = requests_of(
         project,
         what=what,
@@ -95,7 +96,7 @@ def audit(
     from imagefactory.project import Project
 
     options.at_most_one(check=check, json=json, markdown=markdown)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
         return

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from invoke.exceptions import Exit, UnexpectedExit
 
+from imagefactory.commands.checkout import checkout_root
 from imagefactory.errors import FactoryError
 
-ROOT = Path(__file__).resolve().parents[1]
 INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 
 
@@ -73,7 +73,7 @@ def _examine_machine_once() -> None:
         from imagefactory.project import Project
 
         console.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
-        wrong = [finding for finding in examine(Project(ROOT)) if finding.health != "ok"]
+        wrong = [finding for finding in examine(Project(checkout_root())) if finding.health != "ok"]
         for finding in wrong:
             if finding.health == "failed" or finding.needed_by == BUILD:
                 line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
@@ -136,15 +136,19 @@ def _issues() -> str:
     with suppress(Exception):
         from imagefactory.matrix import load_matrix
 
-        return f"{load_matrix(ROOT / 'matrix.yaml').source.rstrip('/')}/issues"
+        return f"{load_matrix(checkout_root() / 'matrix.yaml').source.rstrip('/')}/issues"
     return "the place that this repository was cloned from"
 
 
 def _commit() -> str:
     with suppress(OSError):
-        head = (ROOT / ".git" / "HEAD").read_text("utf-8").strip()
+        head = (checkout_root() / ".git" / "HEAD").read_text("utf-8").strip()
         name = head.removeprefix("ref: ")
-        return head if name == head else f"{(ROOT / '.git' / name).read_text('utf-8').strip()} ({name})"
+        return (
+            head
+            if name == head
+            else f"{(checkout_root() / '.git' / name).read_text('utf-8').strip()} ({name})"
+        )
     return "unknown"
 
 

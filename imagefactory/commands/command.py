@@ -7,21 +7,20 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.tasks import task
 
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.failures import in_words
 from imagefactory.environment.certificates import trust_the_machine
 from imagefactory.environment.sets import RUN
 from imagefactory.environment.setup import ensure
-from tasks.failures import in_words
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-ROOT = Path(__file__).resolve().parents[1]
 TARGET = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; may be given several times"
 
 
@@ -46,7 +45,7 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
 
 def need(packages: str) -> None:
     """Install a locked set of packages where it is missing, then start this command again with it."""
-    if ensure(ROOT, packages, lambda text: say(f"inv: {text}")):
+    if ensure(checkout_root(), packages, lambda text: say(f"inv: {text}")):
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
 

@@ -10,7 +10,8 @@ import sysconfig
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks.command import ROOT, command
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command
 
 CHECKS = (
     "ruff check .",
@@ -35,7 +36,7 @@ def doctor(context: Context) -> None:
     from imagefactory.doctor import examine
     from imagefactory.project import Project
 
-    findings = list(examine(Project(ROOT)))
+    findings = list(examine(Project(checkout_root())))
     console.out.print(console.findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
@@ -51,13 +52,19 @@ def docs(context: Context) -> None:
     from imagefactory.serving import document
     from imagefactory.targets import select_one
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     cell = select_one(project.matrix, next(iter(project.matrix.models)))
     plan = make_plan(project, cell)
     drawn = pictures.draw(project, plan, check_mods(project))
-    print(readme.write_digest(project, plan, ROOT / "README.md") or f"build {cell} to know its digest")
-    for path in (*document.update(ROOT), *pictures.write(ROOT / "docs" / "pictures", drawn)):
-        print(path.relative_to(ROOT))
+    print(
+        readme.write_digest(project, plan, checkout_root() / "README.md")
+        or f"build {cell} to know its digest"
+    )
+    for path in (
+        *document.update(checkout_root()),
+        *pictures.write(checkout_root() / "docs" / "pictures", drawn),
+    ):
+        print(path.relative_to(checkout_root()))
 
 
 @command(help={"check": "change nothing; fail when a schema is out of date"})
@@ -65,8 +72,12 @@ def schemas(context: Context, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml and of plans."""
     from imagefactory.schemas import write_schemas
 
-    stale = write_schemas(ROOT / "schemas", check=check)
-    print("\n".join(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}" for path in stale))
+    stale = write_schemas(checkout_root() / "schemas", check=check)
+    print(
+        "\n".join(
+            f"{'out of date' if check else 'written'}: {path.relative_to(checkout_root())}" for path in stale
+        )
+    )
     if check and stale:
         raise Exit(code=1)
 
@@ -89,7 +100,7 @@ def test(context: Context, require_engine: bool = False, fast: bool = False, mat
     ]
     # The tools of this environment, whether it is activated or not.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    with context.cd(str(ROOT)):
+    with context.cd(str(checkout_root())):
         for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
             print(f"$ {line}", file=sys.stderr, flush=True)
             context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)

@@ -13,9 +13,9 @@ from invoke.exceptions import UnknownFileType as UnknownConfiguration
 from invoke.parser import Parser
 from invoke.program import Program
 
+from imagefactory.commands.failures import in_words, prepare_streams
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.commands import OptionError, UsageError
-from tasks.failures import in_words, prepare_streams
 
 if TYPE_CHECKING:
     from invoke.collection import Collection

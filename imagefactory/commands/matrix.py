@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks import options
-from tasks.command import ROOT, TARGET, command, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import TARGET, command, print_json, say
 
 
 @command(
@@ -20,7 +21,7 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
     from imagefactory.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if excluded:
         console.out.print(console.exclusions_table(exclusions(project.matrix)))
         return
@@ -65,31 +66,35 @@ def lock(
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
     options.at_most_one(target=target, toolchain=toolchain)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if check:
         say(f"{len(check_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
-        say(f"{check_environment(ROOT)} locks of the factory's own environment agree with pyproject.toml")
+        say(
+            f"{check_environment(checkout_root())} locks of the factory's own environment agree with pyproject.toml"
+        )
         return
     if environment:
-        for path, changed in lock_environment(ROOT, say, upgrade="all" in upgrade):
-            say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+        for path, changed in lock_environment(checkout_root(), say, upgrade="all" in upgrade):
+            say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
         return
     if toolchain:
         from imagefactory.compile.locking import make_toolchain_locks
         from imagefactory.compile.toolchain import CompileProject
 
-        results = make_toolchain_locks(CompileProject(ROOT), toolchain, upgrade="all" in upgrade, say=say)
+        results = make_toolchain_locks(
+            CompileProject(checkout_root()), toolchain, upgrade="all" in upgrade, say=say
+        )
     else:
         cells = select(project.matrix, target) if target else locked_cells(project)
         cells = cells or select(project.matrix, [next(iter(project.matrix.models))])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         state = "written" if result.changed else "unchanged"
-        say(f"{result.path.relative_to(ROOT)}: {state}")
+        say(f"{result.path.relative_to(checkout_root())}: {state}")
     # A project reads its locks once; these may be new.
-    path, changed = update_licences(Project(ROOT), say)
-    say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+    path, changed = update_licences(Project(checkout_root()), say)
+    say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
 
 
 @command(
@@ -107,7 +112,7 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
     from imagefactory.targets import select
 
     options.at_most_one(json=json, diff=diff)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     plans = [make_plan(project, cell) for cell in cells]
     if json:
@@ -134,7 +139,7 @@ def render(context: Context, target: list[str]) -> None:
     from imagefactory.render import render, write
     from imagefactory.targets import select
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
         for path in write(render(project, cell), project.build_folder(cell)):
-            print(path.relative_to(ROOT))
+            print(path.relative_to(checkout_root()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks import options
-from tasks.command import ROOT, TARGET, command, need, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import TARGET, command, need, print_json, say
 
 
 @command(
@@ -30,10 +31,10 @@ def licences(
     from imagefactory.targets import select
 
     options.at_most_one(json=json, markdown=markdown, update=update)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if update:
         path, changed = update_licences(project, say)
-        say(f"{path.relative_to(ROOT)}: {'written' if changed else 'unchanged'}")
+        say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
         return
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
@@ -55,7 +56,7 @@ def sbom(context: Context, target: str = "") -> None:
     from imagefactory.supply.sbom import make_sbom
     from imagefactory.targets import select_one
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     print(make_sbom(project, make_plan(project, cell)).decode())
 
@@ -76,7 +77,7 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
 
     if signs_as_job(key):
         need("sign")
-    project = Project(ROOT)
+    project = Project(checkout_root())
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
@@ -97,7 +98,9 @@ def new(context: Context, private: str = "", public: str = "") -> None:
     from imagefactory.supply.signing import TRUSTED
 
     secret = expand_home(private, "--private").absolute() if private else default_key_path()
-    shown = expand_home(public, "--public").absolute() if public else ROOT / TRUSTED / "signing.pub"
+    shown = (
+        expand_home(public, "--public").absolute() if public else checkout_root() / TRUSTED / "signing.pub"
+    )
     new_key_pair(secret, shown)
     print(secret)
     print(shown)

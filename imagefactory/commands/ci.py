@@ -13,8 +13,9 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks import options
-from tasks.command import ROOT, command, need, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command, need, print_json, say
 
 TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
 DRY_RUN = "only say what would be done"
@@ -117,7 +118,7 @@ def promote(
 
     if signs_as_job(key):
         need("sign")
-    folders = [Path(folder) for folder in records] or [ROOT / "build" / "smoke"]
+    folders = [Path(folder) for folder in records] or [checkout_root() / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     project = _project()
     signer = find_signer(project, key)
@@ -280,7 +281,7 @@ def take_locks(context: Context, commit: str = "") -> None:
     from imagefactory.ci.commits import take_locks
     from imagefactory.ci.github import GitHub
 
-    sha, written = take_locks(GitHub.from_environment(), ROOT, commit)
+    sha, written = take_locks(GitHub.from_environment(), checkout_root(), commit)
     _outputs({"locks": sha})
     for path in written:
         print(path)
@@ -304,7 +305,7 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     if not changed or dry_run:
         return
     github = GitHub.from_environment()
-    files = {path: (ROOT / path).read_text("utf-8") for path in changed}
+    files = {path: (checkout_root() / path).read_text("utf-8") for path in changed}
     commit(github, RECORDS, files, "Lock what was compiled\n")
     github.start_workflow("nightly.yml")  # finds the new locks
 
@@ -347,7 +348,7 @@ def propose(context: Context, branch: str, title: str, body: str, dry_run: bool 
     from imagefactory.ci.github import GitHub
 
     body_file = options.file("--body", body)
-    files = changed_files(ROOT)
+    files = changed_files(checkout_root())
     for path in files:
         print(path)
     if not files or dry_run:
@@ -362,7 +363,7 @@ def release(context: Context, tag: str, dry_run: bool = False) -> None:
     from imagefactory.ci.github import GitHub
     from imagefactory.ci.releases import publish_release, release_notes
 
-    notes = release_notes(ROOT, tag)
+    notes = release_notes(checkout_root(), tag)
     _summary(notes.text)
     print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
 
@@ -384,7 +385,7 @@ def room(context: Context, target: list[str], pulled: bool = False) -> None:
 def _project() -> Any:
     from imagefactory.project import Project
 
-    return Project(ROOT)
+    return Project(checkout_root())
 
 
 def _cells(project: Any, target: list[str]) -> list[Any]:

@@ -9,8 +9,9 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks import options
-from tasks.command import ROOT, TARGET, command, need, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import TARGET, command, need, say
 
 
 @command(
@@ -47,7 +48,7 @@ def build(
     from imagefactory.targets import select
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
     named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
@@ -116,7 +117,7 @@ def run(
     from imagefactory.serving.run import HUB_CACHE
     from imagefactory.targets import select_one
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
@@ -187,7 +188,7 @@ def verify(
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if image:
         if not key:
             need("sign")  # it may be signed by a workflow
@@ -239,7 +240,7 @@ def diff(context: Context, left: str, right: str, all: bool = False) -> None:
     from imagefactory.engines.differences import compare_named
     from imagefactory.project import Project
 
-    differences, declared = compare_named(Project(ROOT), left, right)
+    differences, declared = compare_named(Project(checkout_root()), left, right)
     console.out.print(console.differences_table([*differences, *declared] if all else differences))
     if declared:
         say(f"{len(declared)} declared differences between the engines (--all shows them)")
@@ -255,9 +256,9 @@ def explain(context: Context, path: str, target: list[str]) -> None:
     from imagefactory.project import Project
     from imagefactory.targets import select
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
-        console.out.print(console.ownership_table(explain(project, cell, path), ROOT))
+        console.out.print(console.ownership_table(explain(project, cell, path), checkout_root()))
 
 
 @command(
@@ -288,7 +289,7 @@ def clean(
     elif days is None and gigabytes is None:
         days = 30
     cleaned = clean(
-        Project(ROOT).store,
+        Project(checkout_root()).store,
         older_than=days,
         larger_than=None if gigabytes is None else int(gigabytes * 1e9),
         dry_run=dry_run,
@@ -302,4 +303,4 @@ def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[
     from imagefactory.build import built_layouts
     from imagefactory.project import Project
 
-    return built_layouts(Project(ROOT), target, one=one, stale=stale)
+    return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

@@ -7,8 +7,9 @@ from typing import Any
 from invoke.context import Context
 from invoke.exceptions import Exit
 
-from tasks import options
-from tasks.command import ROOT, TARGET, command, need, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import TARGET, command, need, print_json, say
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
 NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
@@ -200,7 +201,7 @@ def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
     from imagefactory.project import Project
     from imagefactory.targets import select, select_one
 
-    project = Project(ROOT)
+    project = Project(checkout_root())
     wanted = target or [next(iter(project.matrix.models))]
     if one:
         return project, [select_one(project.matrix, wanted[0])]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from invoke.context import Context
 
-from tasks import options
-from tasks.command import ROOT, command, say
+from imagefactory.commands import options
+from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import command, say
 
 
 @command(
@@ -27,7 +28,7 @@ def smoke(context: Context, level: list[str], target: str = "", image: str = "",
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
     options.at_most_one(target=target, image=image)
-    project = Project(ROOT)
+    project = Project(checkout_root())
     if image:
         subject = subject_of_image(project, image)
     else:

@@ -1,0 +1,91 @@
+"""The factory's commands: each parses, calls the library and prints. `invoke --list` shows them all."""
+
+from __future__ import annotations
+
+import os
+
+if os.name == "nt":
+    raise SystemExit("Windows is not supported; WSL 2 works, as on any Linux.")
+
+from pathlib import Path
+
+from invoke.collection import Collection
+from invoke.main import program as plain_invoke
+
+from imagefactory.commands import (
+    ci,
+    images,
+    kernels,
+    matrix,
+    mods,
+    registry,
+    repository,
+    smoke,
+    supply,
+    wheels,
+)
+from imagefactory.commands.checkout import act_on
+from imagefactory.commands.program import take_over
+
+
+def collection(root: Path) -> Collection:
+    """Collect the commands, for one checkout."""
+    act_on(root)
+    take_over(plain_invoke)
+
+    namespace = Collection(
+        matrix.targets,
+        matrix.lock,
+        matrix.plan,
+        matrix.render,
+        images.build,
+        images.load,
+        images.run,
+        images.export,
+        images.verify,
+        images.diff,
+        images.explain,
+        kernels.compile_,
+        kernels.audit,
+        smoke.smoke,
+        supply.licences,
+        supply.sbom,
+        supply.attest,
+        images.clean,
+        registry.push,
+        registry.promote,
+        registry.publish,
+        registry.rollback,
+        registry.history,
+        registry.catalog,
+        registry.prune,
+        repository.doctor,
+        repository.schemas,
+        repository.docs,
+        repository.test,
+    )
+    namespace.add_collection(Collection("mods", mods.check, mods.new, mods.diff, mods.export))
+    namespace.add_collection(Collection("wheels", wheels.list_, wheels.push, wheels.pull))
+    namespace.add_collection(Collection("keys", supply.new))
+    namespace.add_collection(
+        Collection(
+            "ci",
+            ci.plan,
+            ci.push,
+            ci.smoke,
+            ci.promote,
+            ci.record,
+            ci.summary,
+            ci.status,
+            ci.changes,
+            ci.check_mods,
+            ci.report_mods,
+            ci.take_locks,
+            ci.adopt,
+            ci.refresh,
+            ci.propose,
+            ci.release,
+            ci.room,
+        )
+    )
+    return namespace

@@ -1,0 +1,11 @@
+"""The commands of this checkout: `./inv` runs this file, and `invoke` loads it."""
+
+from pathlib import Path
+
+from imagefactory.commands.collection import collection
+from imagefactory.commands.program import main
+
+namespace = collection(root=Path(__file__).resolve().parent)
+
+if __name__ == "__main__":
+    main(namespace)
