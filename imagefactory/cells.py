@@ -10,7 +10,8 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.locks import Kernels
-from imagefactory.matrix import Arch, Condition, Drafter, Matrix, ServedModel, VllmVersion
+from imagefactory.matrix import Arch, Drafter, Matrix, ServedModel, VllmVersion
+from images.shipped.conditions import Condition
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """What a vLLM version may need beyond what its arch does."""

@@ -23,13 +23,13 @@ from imagefactory.layers.debian.policy import folder as folder_attributes
 from imagefactory.layers.mods import read_content
 from imagefactory.layers.wheels import Environment, metadata_entries
 from imagefactory.locks import LockedSource
-from imagefactory.mods.manifest import Mod
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
 from imagefactory.plan import Input, Layer, Plan
 from imagefactory.store import Store
+from images.shipped.mods.manifest import Mod
 
 TOOLS = "tools"
 UV = "/scripts/uv"
@@ -246,9 +246,7 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
         elif layer.kind in ("serve", "model"):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
-            origin = (
-                "images/ and imagefactory/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
-            )
+            origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
             found.append(
                 (Copy(title, f"layer key {layer.key}", layer.kind), Tree(layer.kind, origin, entries))

@@ -10,13 +10,13 @@ import requests
 from imagefactory.content import Sha256
 from imagefactory.known import KnownLayers
 from imagefactory.layers.excerpt import Excerpt, NoExcerptError
-from imagefactory.mods.apply import apply_mods
-from imagefactory.mods.manifest import Mod
-from imagefactory.mods.text import decoded
 from imagefactory.plan import Layer
 from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import WheelLocation
 from imagefactory.store import Store
+from images.shipped.mods.apply import apply_mods
+from images.shipped.mods.manifest import Mod
+from images.shipped.mods.text import decoded
 
 Say = Callable[[str], None]
 Locations = Callable[[Sha256], Sequence[WheelLocation]]

@@ -24,18 +24,10 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
-from imagefactory.matrix_values import (
-    ArchList,
-    Count,
-    DebianPackage,
-    Distribution,
-    HubRepo,
-    Name,
-    Specifier,
-    VersionText,
-    unique,
-)
-from imagefactory.yamlfile import YamlFile, read_yaml
+from imagefactory.matrix_values import ArchList, Count, DebianPackage, unique
+from images.shipped.conditions import Condition
+from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
+from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
 
@@ -249,24 +241,6 @@ class BrokenRecord(_Model):
     reason: Annotated[str, Field(min_length=10)]
 
 
-class Condition(_Model):
-    """The parts of a rule; those that are given must all hold."""
-
-    model: str | None = None
-    version: str | None = None
-    arch: str | None = None
-    weights: str | None = None
-    drafter: str | None = None
-    vllm: Specifier | None = None
-    capability: Specifier | None = None
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if not self.model_dump(exclude_none=True):
-            raise PydanticCustomError("condition", "`when` is empty and would exclude everything")
-        return self
-
-
 class Rule(_Model):
     """Combinations that cannot work, and why."""
 
@@ -342,7 +316,7 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     """List the keys that a place in the file may have."""
     kind: object = Matrix
-    collections: dict[str, type[_Model]] = {
+    collections: dict[str, type[BaseModel]] = {
         "bases": Base,
         "archs": Arch,
         "vllm": VllmVersion,
@@ -352,7 +326,7 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
         "broken_records": BrokenRecord,
         "exclude": Rule,
     }
-    single: dict[str, type[_Model]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
+    single: dict[str, type[BaseModel]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
     for depth, part in enumerate(path):
         # Settings stand at these depths; between them are names that the user chose.
         if depth in (0, 2):

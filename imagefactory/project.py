@@ -22,9 +22,9 @@ from imagefactory.locks import (
     wheel_lock_path,
 )
 from imagefactory.matrix import Matrix, load_matrix
-from imagefactory.mods.load import load_mods
-from imagefactory.mods.manifest import Mod
 from imagefactory.store import Store
+from images.shipped.mods.load import load_mods
+from images.shipped.mods.manifest import Mod
 
 
 @dataclass(frozen=True)

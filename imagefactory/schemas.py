@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.locks import write_text_atomically
 from imagefactory.matrix import Matrix
-from imagefactory.mods.manifest import Manifest
 from imagefactory.plan import Plan
+from images.shipped.mods.manifest import Manifest
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "compile.schema.json": CompileSettings,

@@ -26,11 +26,11 @@ from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks import LockedSource
 from imagefactory.matrix import Arch, VllmVersion
-from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.plan import Plan
 from imagefactory.store import Store
 from imagefactory.targets import host_machine
 from imagefactory.wheelhouse.keep import CompileInputs
+from images.shipped.mods.manifest import Mod, Variant
 
 SCRIPTS: Final = "images/compile"
 _FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")

@@ -11,8 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.matrix import Base, VllmVersion
-from imagefactory.matrix_values import DebianPackage, Distribution, HubRepo, Name, Specifier
-from imagefactory.yamlfile import read_yaml
+from imagefactory.matrix_values import DebianPackage
+from images.shipped.values import Distribution, HubRepo, Name, Specifier
+from images.shipped.yamlfile import read_yaml
 
 FILE = "compile.yaml"
 What = Literal["vllm", "flashinfer"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from imagefactory.cells import buildable
 from imagefactory.errors.layers import DamagedFileError
-from imagefactory.mods.apply import apply_mods, in_order
 from imagefactory.mods.choose import choose_source_mods
-from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import FolderSource
 from imagefactory.project import Project
 from imagefactory.store import WRITING, translating_disk_full
+from images.shipped.mods.apply import apply_mods, in_order
+from images.shipped.mods.manifest import Mod, Variant
 
 PARTS = "cmake/external_projects"
 LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"

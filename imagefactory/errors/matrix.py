@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from imagefactory.errors import FactoryError
+from images.shipped.errors import DuplicateKeyError, UnknownNameError, YamlSyntaxError
 
-
-class YamlSyntaxError(FactoryError):
-    """The file is not YAML, or uses a part of YAML that we do not accept."""
-
-    exit_code = 10
+__all__ = [
+    "DuplicateKeyError",
+    "ExcludedCellError",
+    "MatrixError",
+    "SpecifierError",
+    "UnknownNameError",
+    "YamlSyntaxError",
+]
 
 
 class MatrixError(FactoryError):
     """matrix.yaml is YAML, but a key or a value in it is wrong."""
 
     exit_code = 11
-
-
-class DuplicateKeyError(FactoryError):
-    """A key stands twice in one mapping; YAML would silently keep the last."""
-
-    exit_code = 12
-
-
-class UnknownNameError(FactoryError):
-    """A target, arch, model or version that the matrix does not have."""
-
-    exit_code = 13
 
 
 class ExcludedCellError(FactoryError):

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.layers.wheels import Environment, wheel_entries
-from imagefactory.mods.apply import Applied, apply_mods
-from imagefactory.mods.manifest import IMAGE_FILES, Mod, Variant
 from imagefactory.mods.sources import needed_git_source, package_files
-from imagefactory.mods.text import decoded, record_row
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
+from images.shipped.mods.apply import Applied, apply_mods
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
+from images.shipped.mods.text import decoded, record_row
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
 

@@ -12,28 +12,8 @@ from imagefactory.serving.container import CACHES, SHARE, program_folder
 MODS_AT_START = f"/{SHARE}/mods_at_start"
 """The module that applies mods, as the serve program is told of it."""
 
-_RUNTIME = (
-    "__init__.py",
-    "content.py",
-    "errors/__init__.py",
-    "errors/matrix.py",
-    "errors/mods.py",
-    "matrix.py",
-    "matrix_values.py",
-    "mods/__init__.py",
-    "mods/apply.py",
-    "mods/diffs.py",
-    "mods/edits.py",
-    "mods/facts.py",
-    "mods/load.py",
-    "mods/manifest.py",
-    "mods/requirements.py",
-    "mods/runtime.py",
-    "mods/text.py",
-    "mods/versions.py",
-    "yamlfile.py",
-)
-"""What of the factory itself an image needs to apply mods."""
+_PACKAGE = "images/shipped"
+"""The package that applies mods at start-up; all of it ships."""
 
 
 def serve_files(root: Path) -> dict[str, str]:
@@ -44,7 +24,9 @@ def serve_files(root: Path) -> dict[str, str]:
         for path in sorted(program.rglob("*.py"))
     }
     files["images/mods/mods_at_start.py"] = f"{MODS_AT_START}.py".lstrip("/")
-    return files | {f"imagefactory/{name}": f"{SHARE}/python/imagefactory/{name}" for name in _RUNTIME}
+    package = [root / "images" / "__init__.py", *sorted((root / _PACKAGE).rglob("*.py"))]
+    names = [path.relative_to(root).as_posix() for path in package]
+    return files | {name: f"{SHARE}/python/{name}" for name in names}
 
 
 def serve_entries(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
 from imagefactory.locks import write_text_atomically
-from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.check import named_mod, named_versions
-from imagefactory.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
-from imagefactory.mods.requirements import why_not, with_requirements
 from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
 from imagefactory.project import Project
+from images.shipped.mods.apply import apply_mods
+from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
+from images.shipped.mods.requirements import why_not, with_requirements
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
 TEMPLATE = """\

@@ -9,15 +9,25 @@ from typing import Literal
 
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError, ModFileError, ModNotApplicableError, ModSyntaxError, ModVersionsError, PatchError
+from imagefactory.errors.mods import (
+    AnchorError,
+    ModCheckError,
+    ModClaimError,
+    ModConflictError,
+    ModFileError,
+    ModNotApplicableError,
+    ModSyntaxError,
+    ModVersionsError,
+    PatchError,
+)
 from imagefactory.matrix import Matrix
-from imagefactory.mods.apply import apply_mods
-from imagefactory.mods.facts import failing
-from imagefactory.mods.manifest import STAGES, Mod, Variant
-from imagefactory.mods.requirements import with_requirements
 from imagefactory.mods.sources import FolderSource, git_source
 from imagefactory.mods.trees import Trees
 from imagefactory.project import Project
+from images.shipped.mods.apply import apply_mods
+from images.shipped.mods.checks import failing
+from images.shipped.mods.manifest import STAGES, Mod, Variant
+from images.shipped.mods.requirements import with_requirements
 
 Status = Literal[
     "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"

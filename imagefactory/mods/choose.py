@@ -10,9 +10,9 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.matrix import Matrix
-from imagefactory.mods.apply import in_order, refuse_declared_conflicts
-from imagefactory.mods.manifest import Mod, Variant
-from imagefactory.mods.requirements import Picked, why_not, with_requirements
+from images.shipped.mods.apply import in_order, refuse_declared_conflicts
+from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.requirements import Picked, why_not, with_requirements
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from imagefactory.cells import Cell
 from imagefactory.locks import LockedSource
-from imagefactory.mods.apply import Reader, apply_mods
 from imagefactory.mods.choose import choose_mods
-from imagefactory.mods.manifest import GitSource, Mod, Variant
 from imagefactory.mods.sources import ReleaseSource, needed_git_source
 from imagefactory.project import Project
 from imagefactory.resolve.index import Indexes
+from images.shipped.mods.apply import Reader, apply_mods
+from images.shipped.mods.manifest import GitSource, Mod, Variant
 
 
 def refuse_unfit_mods(project: Project, cell: Cell, indexes: Indexes) -> None:

@@ -18,11 +18,11 @@ from imagefactory.downloads import Wanted, fetch
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks import LockedSource
-from imagefactory.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
-from imagefactory.mods.text import decoded, read_text
 from imagefactory.ranges import RangeFile
 from imagefactory.resolve.index import Indexes, WheelLocation
 from imagefactory.store import Store
+from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
+from images.shipped.mods.text import decoded, read_text
 
 FACTS = "source-files-2"
 

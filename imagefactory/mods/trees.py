@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
+from imagefactory.environment.indexes import IndexConfig
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks import LockedSource, WheelLock
-from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import FolderSource, ReleaseSource, needed_git_source
 from imagefactory.project import Project
-from imagefactory.environment.indexes import IndexConfig
 from imagefactory.resolve.index import Indexes
+from images.shipped.mods.manifest import Mod, Variant
 
 Tree = FolderSource | ReleaseSource
 

@@ -17,7 +17,6 @@ from imagefactory.engines.docker import daemon
 from imagefactory.engines.watch import State
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
-from imagefactory.mods.manifest import Mod
 from imagefactory.oci.layout import Layout
 from imagefactory.plan import Layer
 from imagefactory.project import Project
@@ -32,6 +31,7 @@ from imagefactory.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
+from images.shipped.mods.manifest import Mod
 
 _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
 _GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from imagefactory.content import Sha256
 from imagefactory.locks import LockedDeb, LockedWheel, licence_lock_path
-from imagefactory.mods.manifest import Mod
 from imagefactory.plan import Layer, Plan
 from imagefactory.project import Project
 from imagefactory.supply.licence_record import Licences
+from images.shipped.mods.manifest import Mod
 
 OWN_LICENCE: Final = "Apache-2.0"
 """What the factory's own files stand under; LICENSE says so."""

@@ -1,7 +1,7 @@
 """Applies mods before the server starts: hands over to the environment's Python, which has what that needs.
 
-The serve program runs without site-packages, to start fast; reading and applying mods is done by the factory's own
-modules, which lie in the image beside this file.
+The serve program runs without site-packages, to start fast; reading and applying mods is done by the package
+`images.shipped`, which lies in the image beside this file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MODULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python")
 
 def apply_mods(names: Sequence[str], folder: str) -> None:
     """Apply mods of a folder; a failure is raised with the reason that the factory gives."""
-    command = [PYTHON, "-m", "imagefactory.mods.runtime", "--folder", folder]
+    command = [PYTHON, "-m", "images.shipped.mods.at_start", "--folder", folder]
     for name in names:
         command += ["--name", name]
     environment = {**os.environ, "PYTHONPATH": MODULES, "PYTHONDONTWRITEBYTECODE": "1"}

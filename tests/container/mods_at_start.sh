@@ -3,7 +3,7 @@
 # whose anchor is wrong. The files must be what the first time left.
 set -u
 
-apply() { python3 -m imagefactory.mods.runtime --folder /mods "$@"; }
+apply() { python3 -m images.shipped.mods.at_start --folder /mods "$@"; }
 
 apply --name mark
 echo "first: $?"

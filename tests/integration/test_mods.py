@@ -15,13 +15,13 @@ from packaging.version import Version
 
 from imagefactory.build import Built
 from imagefactory.errors.mods import AnchorError, ModClaimError, ModConflictError, ModNotApplicableError
-from imagefactory.mods.apply import apply_mods
 from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.check import check_mods
 from imagefactory.mods.table import markdown, read_table
 from imagefactory.mods.trees import Trees
 from imagefactory.plan import Layer
 from imagefactory.project import Project
+from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, line_of, manifest, write_mod
 from tests.fixtures.platforms import wheel_tag

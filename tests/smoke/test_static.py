@@ -23,8 +23,6 @@ from imagefactory.audit.run import judge_libraries
 from imagefactory.content import Digest
 from imagefactory.known import KnownLayers
 from imagefactory.layers.mods import RECORD_OF_MODS, image_path
-from imagefactory.mods.facts import failing
-from imagefactory.mods.manifest import Mod
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import make_image
@@ -36,6 +34,8 @@ from imagefactory.serving.container import CACHES, PROGRAM
 from imagefactory.smoke.contents import Contents
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.subject import Subject
+from images.shipped.mods.checks import failing
+from images.shipped.mods.manifest import Mod
 
 Applies = Callable[[bool, str], None]
 OWN_LAYERS = ("serve", "mod", "model")

@@ -17,12 +17,12 @@ from imagefactory.layers.mods import RECORD_OF_MODS, mod_entries, read_content
 from imagefactory.layers.wheels import Environment, wheel_entries
 from imagefactory.locks import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
-from imagefactory.mods.load import load_mod
-from imagefactory.mods.manifest import Mod, Variant
 from imagefactory.mods.sources import package_hash
-from imagefactory.mods.text import record_row
 from imagefactory.oci.entry import Entry
 from imagefactory.plan import Layer, _licences, _mod_layers
+from images.shipped.mods.load import load_mod
+from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import Data, edit, has, make_mod, manifest
 from tests.fixtures.wheels import WheelFactory

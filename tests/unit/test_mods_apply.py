@@ -24,8 +24,8 @@ from imagefactory.errors.mods import (
     ModSyntaxError,
     PatchError,
 )
-from imagefactory.mods.apply import Applied, apply_mods, in_levels, in_order
-from imagefactory.mods.manifest import Mod, Variant
+from images.shipped.mods.apply import Applied, apply_mods, in_levels, in_order
+from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.engines import need
 from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader

@@ -28,11 +28,11 @@ from imagefactory.locks import (
 )
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.check import check_mods, refuse_broken
-from imagefactory.mods.load import load_mod
 from imagefactory.mods.sources import FolderSource, package_hash
 from imagefactory.mods.table import BEGIN, END, markdown, read_table, write_table
 from imagefactory.project import Project
 from imagefactory.store import Store
+from images.shipped.mods.load import load_mod
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file

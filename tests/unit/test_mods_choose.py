@@ -12,10 +12,10 @@ from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
 from imagefactory.matrix import load_matrix
 from imagefactory.mods.choose import Chosen, choose_mods
-from imagefactory.mods.load import load_mods
 from imagefactory.plan import make_plan
 from imagefactory.project import Project
 from imagefactory.targets import select
+from images.shipped.mods.load import load_mods
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.mods.diffs import Hunk, parse_diff, split_lines
+from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 
 HEAD = "--- a/vllm/x.py\n+++ b/vllm/x.py\n"
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from imagefactory.mods.facts import failing, syntax_fault
-from imagefactory.mods.manifest import Check
+from images.shipped.mods.checks import failing, syntax_fault
+from images.shipped.mods.manifest import Check
 
 SOURCE = '''\
 raise RuntimeError("importing this would fail")

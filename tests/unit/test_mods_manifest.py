@@ -19,8 +19,8 @@ from imagefactory.errors.mods import (
     ModPathError,
     ModVersionsError,
 )
-from imagefactory.mods.load import load_mod, load_mods
-from imagefactory.mods.manifest import IMAGE_FILES, Mod
+from images.shipped.mods.load import load_mod, load_mods
+from images.shipped.mods.manifest import IMAGE_FILES, Mod
 from tests.fixtures.mods import edit, has, make_mod, manifest, write_mod
 
 GOOD = """\

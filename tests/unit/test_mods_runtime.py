@@ -19,9 +19,9 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
 from imagefactory.layers.serve import serve_files
-from imagefactory.mods import runtime
-from imagefactory.mods.runtime import Installation, apply_installed
-from imagefactory.mods.text import record_row
+from images.shipped.mods import at_start
+from images.shipped.mods.at_start import Installation, apply_installed
+from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 
@@ -240,9 +240,9 @@ def test_the_program_ends_with_the_error_and_its_code(
     write_mod(mods, one("good"))
     write_mod(mods, one("bad", "not there\n"))
     monkeypatch.setattr(Installation, "here", classmethod(lambda _: here))
-    assert runtime.main(["--folder", str(mods), "--name", "good"]) == 0
+    assert at_start.main(["--folder", str(mods), "--name", "good"]) == 0
     assert capsys.readouterr().err == "mods: good: applied (>=1,<2), 1 files\n"
-    assert runtime.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == AnchorError.exit_code
+    assert at_start.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == AnchorError.exit_code
     assert "An anchor of the mod bad (>=1,<2) occurs 0 times in vllm/x.py." in capsys.readouterr().err
 
 
@@ -254,7 +254,7 @@ def test_an_environment_without_vllm_is_refused() -> None:
 def test_what_an_image_carries_of_the_factory_is_enough_to_apply_mods(tmp_path: Path, mods: Path) -> None:
     """The serve layer brings some modules of the factory along; they must not need the others."""
     for path in serve_files(REPOSITORY):
-        if path.startswith("imagefactory/"):
+        if path.startswith(("images/shipped/", "images/__init__")):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_bytes((REPOSITORY / path).read_bytes())
     site = tmp_path / "site"
@@ -263,7 +263,7 @@ def test_what_an_image_carries_of_the_factory_is_enough_to_apply_mods(tmp_path: 
     write_mod(mods, one("m"))
     program = (
         "import pathlib\n"
-        "from imagefactory.mods import runtime\n"
+        "from images.shipped.mods import at_start as runtime\n"
         f"assert runtime.__file__.startswith({str(tmp_path)!r})\n"
         "here = runtime.Installation.here()\n"
         f"there = runtime.Installation(pathlib.Path({str(site)!r}), pathlib.Path({str(tmp_path)!r}), here.vllm)\n"

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from imagefactory.mods.check import refuse_idle_variants
-from imagefactory.mods.load import load_mod, load_mods
-from imagefactory.mods.manifest import STAGES, Mod
 from imagefactory.mods.table import BEGIN, END, read_table
 from imagefactory.project import Project
+from images.shipped.mods.load import load_mod, load_mods
+from images.shipped.mods.manifest import STAGES, Mod
 from tests.fixtures.checkouts import REPOSITORY
 
 ROOT = REPOSITORY / "mods"

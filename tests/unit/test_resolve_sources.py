@@ -14,7 +14,6 @@ from imagefactory.errors.locks import WheelMissingError
 from imagefactory.errors.mods import ModFileError, SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks import LockedSource
-from imagefactory.mods.manifest import GitSource
 from imagefactory.mods.sources import (
     FolderSource,
     ReleaseSource,
@@ -26,6 +25,7 @@ from imagefactory.mods.sources import (
 from imagefactory.resolve.index import Indexes
 from imagefactory.resolve.sources import lock_sources
 from imagefactory.store import Store
+from images.shipped.mods.manifest import GitSource
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 

@@ -21,12 +21,12 @@ from imagefactory.content import Sha256
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locking import locked_cells
 from imagefactory.locks import licence_lock_path
-from imagefactory.mods.manifest import Mod
 from imagefactory.plan import Plan, make_plan
 from imagefactory.project import Project
 from imagefactory.supply.parts import parts_of, wheel_purl
 from imagefactory.supply.sbom import LARGEST, make_sbom
 from imagefactory.supply.sbom_difference import first_difference
+from images.shipped.mods.manifest import Mod
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
-from imagefactory.yamlfile import parse_yaml, read_yaml
+from images.shipped.yamlfile import parse_yaml, read_yaml
 
 
 def where(text: str) -> str:

@@ -1,6 +1,6 @@
 """Mods at start-up: applied inside a running container, by the same code and with the same strictness.
 
-    python -m imagefactory.mods.runtime --folder /mods --name eagle3-marker
+    python -m images.shipped.mods.at_start --folder /mods --name eagle3-marker
 
 changes the installed files before the server starts. A mod that does not apply stops the start and leaves every file
 as it was; one that is applied already (a restarted container, or an image that was built with it) is left alone.
@@ -26,15 +26,19 @@ from typing import Any
 
 from packaging.version import Version
 
-from imagefactory.content import sha256_of
-from imagefactory.errors import FactoryError, did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import ModFileError, ModNotApplicableError
-from imagefactory.mods.apply import Applied, apply_mods
-from imagefactory.mods.load import load_mods
-from imagefactory.mods.manifest import IMAGE_FILES, Mod
-from imagefactory.mods.requirements import Picked, with_requirements
-from imagefactory.mods.text import read_text, record_row
+from images.shipped.errors import (
+    FactoryError,
+    ModFileError,
+    ModNotApplicableError,
+    UnknownNameError,
+    did_you_mean,
+)
+from images.shipped.hashing import sha256_of
+from images.shipped.mods.apply import Applied, apply_mods
+from images.shipped.mods.load import load_mods
+from images.shipped.mods.manifest import IMAGE_FILES, Mod
+from images.shipped.mods.requirements import Picked, with_requirements
+from images.shipped.mods.text import read_text, record_row
 
 Record = list[dict[str, Any]]
 """What mods.json lists: the mods that were applied, in order."""
@@ -122,7 +126,7 @@ def _left_to_do(mod: Mod) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program; the exit code is the error's."""
-    parser = argparse.ArgumentParser(prog="imagefactory.mods.runtime", description=__doc__)
+    parser = argparse.ArgumentParser(prog="images.shipped.mods.at_start", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the mods' folders are")
     parser.add_argument(
         "--name", action="append", default=[], help="a mod to apply; may be given several times"

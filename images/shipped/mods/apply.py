@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from imagefactory.content import Sha256, sha256_of
-from imagefactory.errors.mods import ModCheckError, ModConflictError, ModSyntaxError
-from imagefactory.mods.edits import (
+from images.shipped.errors import ModCheckError, ModConflictError, ModSyntaxError
+from images.shipped.hashing import Sha256, sha256_of
+from images.shipped.mods.checks import failing, syntax_fault
+from images.shipped.mods.edits import (
     Texts,
     Written,
     apply_spans,
@@ -17,8 +18,7 @@ from imagefactory.mods.edits import (
     refuse_overlaps,
     refuse_trespass,
 )
-from imagefactory.mods.facts import failing, syntax_fault
-from imagefactory.mods.manifest import Mod, Variant
+from images.shipped.mods.manifest import Mod, Variant
 
 Reader = Callable[[str], str | None]
 """Gives the text of a file of the untouched tree, None when there is no such file."""

@@ -20,10 +20,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from imagefactory.content import Sha256, checksum
-from imagefactory.matrix import Condition
-from imagefactory.matrix_values import Distribution, HubRepo, Name, Specifier, VersionText
-from imagefactory.yamlfile import YamlFile
+from images.shipped.conditions import Condition
+from images.shipped.hashing import Sha256, checksum
+from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
+from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
 IMAGE_FILES = "/usr/share/imagefactory/mods/"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from imagefactory.errors.mods import ModNotApplicableError
-from imagefactory.mods.manifest import Mod, Stage, Variant
+from images.shipped.errors import ModNotApplicableError
+from images.shipped.mods.manifest import Mod, Stage, Variant
 
 Picked = dict[str, tuple[Mod, Variant]]
 

@@ -10,8 +10,7 @@ import yaml
 import yaml.reader
 from yaml.constructor import SafeConstructor
 
-from imagefactory.errors import Location
-from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
+from images.shipped.errors import DuplicateKeyError, Location, YamlSyntaxError
 
 KeyPath = tuple[str | int, ...]
 

@@ -9,10 +9,18 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from imagefactory.errors import FactoryError, did_you_mean
-from imagefactory.errors.mods import ModCycleError, ModKeyError, ModLicenceError, ModManifestError, ModPathError, ModVersionsError
-from imagefactory.matrix import Condition
-from imagefactory.mods.manifest import (
+from images.shipped.conditions import Condition
+from images.shipped.errors import (
+    FactoryError,
+    ModCycleError,
+    ModKeyError,
+    ModLicenceError,
+    ModManifestError,
+    ModPathError,
+    ModVersionsError,
+    did_you_mean,
+)
+from images.shipped.mods.manifest import (
     MANIFEST,
     STAGES,
     Check,
@@ -27,8 +35,8 @@ from imagefactory.mods.manifest import (
     Stage,
     Variant,
 )
-from imagefactory.mods.versions import common_version
-from imagefactory.yamlfile import YamlFile, read_yaml
+from images.shipped.mods.versions import common_version
+from images.shipped.yamlfile import YamlFile, read_yaml
 
 _PARTS: dict[str, type[BaseModel]] = {
     "variants": Variant,
@@ -104,7 +112,7 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
     where = source.location(first["loc"])
     path = [str(part) for part in first["loc"]]
     at = ".".join(part for part in path if " " not in part) or MANIFEST
-    help_ = "schemas/mod.schema.json describes every key, mods/README.md shows an example."
+    help_ = "docs/schemas/mod.schema.json describes every key, mods/README.md shows an example."
     if first["type"] == "extra_forbidden":
         owner = next((_PARTS[part] for part in reversed(path[:-1]) if part in _PARTS), Manifest)
         known = [field.alias or key for key, field in owner.model_fields.items()]

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from pathlib import Path
 
-from imagefactory.errors.mods import ModFileError
+from images.shipped.errors import ModFileError
 
 
 def read_text(file: Path, path: str) -> str | None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, PatchError
-from imagefactory.mods.diffs import Hunk, parse_diff, split_lines
-from imagefactory.mods.manifest import Edit, Mod, Patch, Variant
+from images.shipped.errors import AnchorError, ModConflictError, ModFileError, PatchError
+from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
+from images.shipped.mods.manifest import Edit, Mod, Patch, Variant
 
 Texts = Mapping[str, str | None]
 """The text of each file; None for one that is missing."""

@@ -1,0 +1,1 @@
+"""What goes into images, and what they are made with."""

@@ -1,0 +1,26 @@
+"""What makes content comparable: sha256 digests and one canonical JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import NewType
+
+Sha256 = NewType("Sha256", str)
+"""64 lower-case hex digits."""
+
+
+def canonical_json(value: object) -> bytes:
+    """Serialise to the one JSON that all keys and checksums are taken over."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def sha256_of(data: bytes) -> Sha256:
+    """Hash bytes."""
+    return Sha256(hashlib.sha256(data).hexdigest())
+
+
+def checksum(value: object) -> Sha256:
+    """Hash a JSON-serialisable value by its canonical form."""
+    return sha256_of(canonical_json(value))

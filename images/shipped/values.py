@@ -1,0 +1,46 @@
+"""The kinds of values in mod.yaml and matrix.yaml: names, versions, ranges, each checked where it stands."""
+
+from __future__ import annotations
+
+from typing import Annotated, LiteralString
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidName, canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, StringConstraints
+from pydantic_core import PydanticCustomError
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise _wrong("specifier", "{text} is not a version range", text) from None
+    return text
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise _wrong("specifier", "{text} is not a version", text) from None
+    return text
+
+
+def _distribution(text: str) -> str:
+    try:
+        return str(canonicalize_name(text, validate=True))
+    except InvalidName:
+        raise _wrong("distribution", "{text} is not the name of a Python package", text) from None
+
+
+def _wrong(kind: LiteralString, message: LiteralString, text: str) -> PydanticCustomError:
+    return PydanticCustomError(kind, message, {"text": repr(text)})
+
+
+Specifier = Annotated[str, AfterValidator(_specifier)]
+VersionText = Annotated[str, AfterValidator(_version)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=60)]
+"""Names become parts of tags and paths, so they keep to what a registry accepts."""
+HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+Distribution = Annotated[str, AfterValidator(_distribution)]
