@@ -80,9 +80,9 @@ def _engine_missing() -> str | None:
 @cache
 def _network_missing() -> str | None:
     """Say why tests with the real package index cannot run."""
-    from imagefactory.environment.indexes import IndexConfig  # noqa: PLC0415
+    from imagefactory.environment.index_config import IndexConfig  # noqa: PLC0415
     from imagefactory.errors import FactoryError  # noqa: PLC0415
-    from imagefactory.resolve.index import Indexes  # noqa: PLC0415
+    from imagefactory.store.indexes import Indexes  # noqa: PLC0415
 
     try:
         files = Indexes(IndexConfig.from_environment()).files("packaging")

@@ -1,1 +1,1 @@
-"""The commands: each parses, calls one function of a room below, and shows the result."""
+"""The commands: each parses, calls one function of a room below, and shows the result. Above `publish`."""

@@ -42,10 +42,10 @@ def plan(
     """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
     from dataclasses import replace
 
-    from imagefactory.ci.compiles import find_compiles
-    from imagefactory.ci.jobs import fitted
-    from imagefactory.ci.plan import nightly_cells, plan_night
-    from imagefactory.ci.summary import night_summary
+    from imagefactory.publish.automation.jobs import fitted
+    from imagefactory.publish.automation.needed_compiles import find_compiles
+    from imagefactory.publish.automation.night import nightly_cells, plan_night
+    from imagefactory.publish.automation.run_summary import night_summary
 
     project = _project()
     cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
@@ -66,12 +66,12 @@ def plan(
 @command(iterable=["target"], help={"target": TARGETS})
 def push(context: Context, target: list[str]) -> None:
     """Assemble and upload images, each by itself: one that fails does not stop the others."""
-    from imagefactory import console
-    from imagefactory.ci.stages import push_each
-    from imagefactory.display import watching
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_build import watching
+    from imagefactory.publish.automation.stages import push_each
 
     project = _project()
-    with _repository(project) as repository, watching(console.err) as watch:
+    with _repository(project) as repository, watching(terminal.err) as watch:
         done = push_each(project, repository, _cells(project, target), watch, say)
     for cell, digest in done.finished.items():
         print(f"{cell}/{cell.machine} {digest}")
@@ -85,7 +85,7 @@ def push(context: Context, target: list[str]) -> None:
 )
 def smoke(context: Context, target: list[str], level: list[str]) -> None:
     """Pull what was pushed, test it, and leave the records in build/smoke; one that fails does not stop the others."""
-    from imagefactory.ci.stages import smoke_each
+    from imagefactory.publish.automation.stages import smoke_each
     from imagefactory.smoke.levels import levels_named
 
     project = _project()
@@ -111,10 +111,10 @@ def promote(
     context: Context, target: list[str], records: list[str], subjects: str = "", key: str = ""
 ) -> None:
     """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
-    from imagefactory import console
-    from imagefactory.ci import stages
-    from imagefactory.ci.summary import promotion_summary
-    from imagefactory.supply.signing import find_signer, signs_as_job
+    from imagefactory.commands.show import terminal
+    from imagefactory.publish.attest.signing import find_signer, signs_as_job
+    from imagefactory.publish.automation import stages
+    from imagefactory.publish.automation.run_summary import promotion_summary
 
     if signs_as_job(key):
         need("sign")
@@ -134,7 +134,7 @@ def promote(
         checksum_file.write_text(checksums, "utf-8")
     print(summary)
     for error in outcome.refused:
-        say(console.error_message(error))
+        say(terminal.error_message(error))
     if outcome.refused:
         raise Exit(code=outcome.refused[0].exit_code)
 
@@ -142,10 +142,10 @@ def promote(
 @command(help={"dry_run": DRY_RUN})
 def record(context: Context, dry_run: bool = False) -> None:
     """Write the history page and the catalog to the branch `records`."""
-    from imagefactory.ci.commits import RECORDS, commit
-    from imagefactory.ci.github import GitHub
-    from imagefactory.ci.summary import history_page
-    from imagefactory.publish.claim import read_catalog
+    from imagefactory.publish.automation.commits import RECORDS, commit
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.run_summary import history_page
+    from imagefactory.publish.catalog_writes import read_catalog
 
     project = _project()
     with _repository(project) as repository:
@@ -168,7 +168,7 @@ def record(context: Context, dry_run: bool = False) -> None:
 )
 def summary(context: Context, plan: str = "", records: str = "") -> None:
     """Show a plan or smoke records as Markdown, on the page of the run and here."""
-    from imagefactory.ci.summary import plan_document, smoke_summary
+    from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
 
     texts = [plan_document(Path(plan))] if plan else []
@@ -188,7 +188,7 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
 )
 def status(context: Context, needs: str, broken: str = "") -> None:
     """Fail when a job of the run failed or was cancelled: the one result that others look at."""
-    from imagefactory.ci.summary import read_results, refuse_failed_jobs, status_summary
+    from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
     count = options.whole_number("--broken", broken) or 0
     results = read_results(needs)
@@ -205,7 +205,7 @@ def status(context: Context, needs: str, broken: str = "") -> None:
 )
 def changes(context: Context, base: str, json: bool = False) -> None:
     """Say which mods and which images a change concerns, with the inputs that changed."""
-    from imagefactory.ci.changes import find_changes
+    from imagefactory.publish.automation.pull_request import find_changes
 
     project = _project()
     found = find_changes(project, base)
@@ -224,9 +224,9 @@ def changes(context: Context, base: str, json: bool = False) -> None:
 )
 def check_mods(context: Context, base: str = "", names: str = "") -> None:
     """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
-    from imagefactory.ci.changes import changed_mods
-    from imagefactory.mods import table
-    from imagefactory.mods.check import check_mods, refuse_broken
+    from imagefactory.mods import readme_table
+    from imagefactory.mods.compatibility import check_mods, refuse_broken
+    from imagefactory.publish.automation.pull_request import changed_mods
 
     project = _project()
     wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
@@ -234,7 +234,7 @@ def check_mods(context: Context, base: str = "", names: str = "") -> None:
         print("no mod is changed")
         return
     results = check_mods(project, list(wanted))
-    text = f"## Mods\n\n{table.markdown(results)}\n"
+    text = f"## Mods\n\n{readme_table.markdown(results)}\n"
     _summary(text)
     print(text)
     refuse_broken(results)
@@ -253,18 +253,18 @@ def report_mods(
     context: Context, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
     """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
-    from imagefactory.ci.changes import commit_of
-    from imagefactory.ci.github import GitHub
-    from imagefactory.ci.report_mods import findings, report
-    from imagefactory.mods import table
-    from imagefactory.mods.check import check_mods
-    from imagefactory.mods.sources import FolderSource
+    from imagefactory.mods import readme_table
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.mods.source_files import FolderSource
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.pull_request import commit_of
+    from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.folder("--source", source)
     project = _project()
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = commit_of(tree)
-    text = f"## Mods on {vllm}\n\n{table.markdown(results)}\n"
+    text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
     _summary(text)
     print(text)
     if dry_run:
@@ -278,8 +278,8 @@ def report_mods(
 @command(help={"commit": "the commit of the branch `records` (default: its head)"})
 def take_locks(context: Context, commit: str = "") -> None:
     """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
-    from imagefactory.ci.commits import take_locks
-    from imagefactory.ci.github import GitHub
+    from imagefactory.publish.automation.commits import take_locks
+    from imagefactory.publish.automation.github import GitHub
 
     sha, written = take_locks(GitHub.from_environment(), checkout_root(), commit)
     _outputs({"locks": sha})
@@ -290,10 +290,10 @@ def take_locks(context: Context, commit: str = "") -> None:
 @command(iterable=["target"], help={"target": TARGETS, "dry_run": DRY_RUN})
 def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     """Lock what was compiled, keep the locks on the branch `records`, and start the next run."""
-    from imagefactory.ci.commits import RECORDS, commit
-    from imagefactory.ci.compiles import adopt, find_compiles
-    from imagefactory.ci.github import GitHub
-    from imagefactory.ci.plan import nightly_cells
+    from imagefactory.publish.automation.commits import RECORDS, commit
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
+    from imagefactory.publish.automation.night import nightly_cells
 
     project = _project()
     cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
@@ -319,10 +319,10 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
 )
 def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
     """Take newer packages into the locks, and a new vLLM release into the matrix."""
-    from imagefactory.ci.refresh import refresh
-    from imagefactory.environment.indexes import IndexConfig
-    from imagefactory.mods.check import check_mods
-    from imagefactory.resolve.index import Indexes
+    from imagefactory.environment.index_config import IndexConfig
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.publish.automation.refresh import refresh
+    from imagefactory.store.indexes import Indexes
 
     body_file = options.new_file("--body", body) if body else None
     indexes = Indexes(IndexConfig.from_environment())
@@ -344,8 +344,8 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
 )
 def propose(context: Context, branch: str, title: str, body: str, dry_run: bool = False) -> None:
     """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
-    from imagefactory.ci.commits import changed_files, propose
-    from imagefactory.ci.github import GitHub
+    from imagefactory.publish.automation.commits import changed_files, propose
+    from imagefactory.publish.automation.github import GitHub
 
     body_file = options.file("--body", body)
     files = changed_files(checkout_root())
@@ -360,8 +360,8 @@ def propose(context: Context, branch: str, title: str, body: str, dry_run: bool 
 @command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
 def release(context: Context, tag: str, dry_run: bool = False) -> None:
     """Publish a release of the factory with what the changelog says about it."""
-    from imagefactory.ci.github import GitHub
-    from imagefactory.ci.releases import publish_release, release_notes
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.releases import publish_release, release_notes
 
     notes = release_notes(checkout_root(), tag)
     _summary(notes.text)
@@ -374,7 +374,7 @@ def release(context: Context, tag: str, dry_run: bool = False) -> None:
 )
 def room(context: Context, target: list[str], pulled: bool = False) -> None:
     """Fail early when this machine has less free disk than the job is going to need."""
-    from imagefactory.ci.stages import refuse_full, room_needed
+    from imagefactory.publish.automation.stages import refuse_full, room_needed
 
     project = _project()
     needed = room_needed(project, _cells(project, target), pulled=pulled)
@@ -383,14 +383,14 @@ def room(context: Context, target: list[str], pulled: bool = False) -> None:
 
 
 def _project() -> Any:
-    from imagefactory.project import Project
+    from imagefactory.locks.project import Project
 
     return Project(checkout_root())
 
 
 def _cells(project: Any, target: list[str]) -> list[Any]:
     from imagefactory.errors.matrix import UnknownNameError
-    from imagefactory.targets import select
+    from imagefactory.matrix.targets import select
 
     words = [word for text in target for word in text.split()]
     if not words:
@@ -404,14 +404,14 @@ def _cells(project: Any, target: list[str]) -> list[Any]:
 
 
 def _repository(project: Any) -> Any:
-    from imagefactory.registry.client import Repository
+    from imagefactory.oci.registry.repository import Repository
 
     return Repository.open(project.matrix.effective_registry)
 
 
 def _outputs(values: dict[str, str]) -> None:
     """Hand values on to later steps and jobs of a workflow."""
-    from imagefactory.ci.summary import append
+    from imagefactory.publish.automation.run_summary import append
 
     path = os.environ.get("GITHUB_OUTPUT")
     if path:
@@ -420,7 +420,7 @@ def _outputs(values: dict[str, str]) -> None:
 
 def _summary(text: str) -> None:
     """Show a text on the page of a workflow's run."""
-    from imagefactory.ci.summary import append
+    from imagefactory.publish.automation.run_summary import append
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:

@@ -52,7 +52,7 @@ def need(packages: str) -> None:
 
 def say(text: str | Text) -> None:
     """Tell the user something, on standard error; long paths and commands stay whole, so that they can be copied."""
-    from imagefactory.console import err
+    from imagefactory.commands.show.terminal import err
 
     err.print(text, soft_wrap=True)
 

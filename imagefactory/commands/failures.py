@@ -49,9 +49,9 @@ def in_words(where: str) -> Iterator[None]:
 def complain(error: FactoryError) -> None:
     """Show an error on standard error; if that is not possible, the exit code has to do."""
     try:
-        from imagefactory import console
+        from imagefactory.commands.show import terminal
 
-        console.err.print(console.error_message(error), soft_wrap=True)
+        terminal.err.print(terminal.error_message(error), soft_wrap=True)
     except Exception:  # noqa: BLE001 - whatever keeps it from being shown well, it is shown
         try:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -68,18 +68,18 @@ def _examine_machine_once() -> None:
         return
     with suppress(Exception):  # what was to be said is said; nothing here may hide it
         mark.touch()
-        from imagefactory import console
-        from imagefactory.doctor import BUILD, examine
-        from imagefactory.project import Project
+        from imagefactory.commands.show import terminal
+        from imagefactory.locks.project import Project
+        from imagefactory.resolve.doctor import BUILD, examine
 
-        console.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
+        terminal.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
         wrong = [finding for finding in examine(Project(checkout_root())) if finding.health != "ok"]
         for finding in wrong:
             if finding.health == "failed" or finding.needed_by == BUILD:
                 line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
-                console.err.print(line, soft_wrap=True)
+                terminal.err.print(line, soft_wrap=True)
         if not wrong:
-            console.err.print("  nothing else is wrong")
+            terminal.err.print("  nothing else is wrong")
 
 
 def prepare_streams() -> None:
@@ -113,7 +113,7 @@ def _translated(error: Exception, where: str) -> FactoryError:
 
 
 def _internal(error: Exception, where: str) -> FactoryError:
-    from imagefactory.crash_report import hide, write_report
+    from imagefactory.commands.crash_report import hide, write_report
     from imagefactory.errors.internal import InternalError
 
     why = hide(f"{type(error).__name__}: {error}", sys.argv, os.environ)
@@ -134,7 +134,7 @@ def _internal(error: Exception, where: str) -> FactoryError:
 
 def _issues() -> str:
     with suppress(Exception):
-        from imagefactory.matrix import load_matrix
+        from imagefactory.matrix.matrix import load_matrix
 
         return f"{load_matrix(checkout_root() / 'matrix.yaml').source.rstrip('/')}/issues"
     return "the place that this repository was cloned from"
@@ -153,7 +153,7 @@ def _commit() -> str:
 
 
 def _cache() -> Path | None:
-    from imagefactory.store import default_root
+    from imagefactory.store.cache import default_root
 
     try:
         return default_root()

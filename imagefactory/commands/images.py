@@ -39,13 +39,13 @@ def build(
     builder: str = "",
 ) -> None:
     """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
-    from imagefactory import console
-    from imagefactory.build import build
-    from imagefactory.display import watching
-    from imagefactory.engines import engine_named
-    from imagefactory.paths import expand_home
-    from imagefactory.project import Project
-    from imagefactory.targets import select
+    from imagefactory.build.assemble import build
+    from imagefactory.build.engines import engine_named
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_build import watching
+    from imagefactory.environment.paths import expand_home
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     project = Project(checkout_root())
@@ -53,16 +53,16 @@ def build(
     named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
     if named == "docker":
-        from imagefactory.engines.docker.build import build_with_docker
+        from imagefactory.build.engines.docker.engine import build_with_docker
 
         caches = {"cache_from": cache_from, "cache_to": cache_to}
         for cell in cells:
-            with watching(console.err) as watch:
+            with watching(terminal.err) as watch:
                 made = build_with_docker(project, cell, watch, say, builder=builder or None, **caches)
             say(f"built {cell} as {made.name}")
             print(made.id)
         return
-    with watching(console.err) as watch:
+    with watching(terminal.err) as watch:
         images = build(
             project,
             cells,
@@ -73,14 +73,14 @@ def build(
             workers=count,
         )
     for image in images:
-        say(console.built_message(image))
+        say(terminal.built_message(image))
         print(image.image.digest)
 
 
 @command(iterable=["target"], help={"target": TARGET})
 def load(context: Context, target: list[str]) -> None:
     """Stream built images into the Docker daemon."""
-    from imagefactory.engines.docker import load
+    from imagefactory.build.engines.docker import load
 
     for cell, layout, name in built(target):
         say(f"loading {cell} as {name}")
@@ -112,26 +112,26 @@ def run(
     detach: bool = False,
 ) -> None:
     """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
-    from imagefactory.project import Project
-    from imagefactory.serving import starting
-    from imagefactory.serving.run import HUB_CACHE
-    from imagefactory.targets import select_one
+    from imagefactory.build.start import prepare
+    from imagefactory.build.start.docker_run import HUB_CACHE
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select_one
 
     project = Project(checkout_root())
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
-    reference = image or (starting.published_reference if shown else starting.local_image)(project, cell)
-    start = starting.prepare(
+    reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
+    start = prepare.prepare(
         project,
         cell,
         reference,
-        given=starting.settings_from(set),
+        given=prepare.settings_from(set),
         api_key=os.environ.get("VLLM_API_KEY", ""),
         models=models or HUB_CACHE,
     )
     if recipe:
-        print(start.recipe(starting.recipe_format(recipe)))
+        print(start.recipe(prepare.recipe_format(recipe)))
     elif compose:
         print(start.compose())
     elif print_:
@@ -180,11 +180,11 @@ def verify(
     rebuild: bool = False,
 ) -> None:
     """Rebuild from the lock with an empty layer cache and compare, bit for bit; or check a published image."""
-    from imagefactory import console
-    from imagefactory.display import watching
-    from imagefactory.project import Project
-    from imagefactory.targets import select
-    from imagefactory.verify import verify
+    from imagefactory.build.verify import verify
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_build import watching
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
@@ -194,13 +194,13 @@ def verify(
             need("sign")  # it may be signed by a workflow
         for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
             if rebuild:
-                with watching(console.err) as watch:
+                with watching(terminal.err) as watch:
                     verify(project, cell, watch, say, digest=found)
                 say(f"{cell}: a rebuild gives the same bits")
             print(found)
         return
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
-        with watching(console.err) as watch:
+        with watching(terminal.err) as watch:
             verified = verify(project, cell, watch, say, digest=digest or None)
         say(f"{cell}: verified")
         print(verified)
@@ -210,11 +210,11 @@ def _check_published(
     project: Any, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
     """Check a published image and show what was found; give the cells to rebuild, with their digests."""
-    from imagefactory.registry.client import Repository
-    from imagefactory.supply.check import check_image, require_plan
-    from imagefactory.supply.display import checked_lines
-    from imagefactory.supply.findings import refuse_failing
-    from imagefactory.supply.signing import find_trust
+    from imagefactory.commands.show.published_checks import checked_lines
+    from imagefactory.oci.registry.repository import Repository
+    from imagefactory.publish.attest.findings import refuse_failing
+    from imagefactory.publish.attest.image_check import check_image, require_plan
+    from imagefactory.publish.attest.signing import find_trust
 
     with Repository.open(image) as repository:
         trust = find_trust(project, keys)
@@ -236,12 +236,12 @@ def _check_published(
 )
 def diff(context: Context, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path."""
-    from imagefactory import console
-    from imagefactory.engines.differences import compare_named
-    from imagefactory.project import Project
+    from imagefactory.build.engines.differences import compare_named
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
 
     differences, declared = compare_named(Project(checkout_root()), left, right)
-    console.out.print(console.differences_table([*differences, *declared] if all else differences))
+    terminal.out.print(terminal.differences_table([*differences, *declared] if all else differences))
     if declared:
         say(f"{len(declared)} declared differences between the engines (--all shows them)")
     if differences:
@@ -251,14 +251,14 @@ def diff(context: Context, left: str, right: str, all: bool = False) -> None:
 @command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
 def explain(context: Context, path: str, target: list[str]) -> None:
     """Say which layer, package and lock entry own a path in an image."""
-    from imagefactory import console
-    from imagefactory.explain import explain
-    from imagefactory.project import Project
-    from imagefactory.targets import select
+    from imagefactory.build.explain import explain
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
 
     project = Project(checkout_root())
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
-        console.out.print(console.ownership_table(explain(project, cell, path), checkout_root()))
+        terminal.out.print(terminal.ownership_table(explain(project, cell, path), checkout_root()))
 
 
 @command(
@@ -277,9 +277,9 @@ def clean(
     dry_run: bool = False,
 ) -> None:
     """Clean the cache: by default what was not used for 30 days."""
-    from imagefactory import console
-    from imagefactory.cleaning import clean
-    from imagefactory.project import Project
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.store.cleaning import clean
 
     days = options.number("--older-than", older_than)
     gigabytes = options.number("--larger-than", larger_than)
@@ -295,12 +295,12 @@ def clean(
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
-    say(f"{verb} {console.size(cleaned.freed)} ({cleaned.files} files); {console.size(cleaned.kept)} kept")
+    say(f"{verb} {terminal.size(cleaned.freed)} ({cleaned.files} files); {terminal.size(cleaned.kept)} kept")
 
 
 def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
     """Find built images: the cell, its layout and the name it goes by."""
-    from imagefactory.build import built_layouts
-    from imagefactory.project import Project
+    from imagefactory.build.assemble import built_layouts
+    from imagefactory.locks.project import Project
 
     return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

@@ -40,10 +40,10 @@ def compile_(
     The compilers are pinned with `invoke lock --toolchain VERSION`. A finished wheel is kept under a key of everything
     that it was made from, so nothing compiles twice. See docs/compiling.md.
     """
-    from imagefactory import console
-    from imagefactory.compile.display import watching_compile
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_compile import watching_compile
+    from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
-    from imagefactory.compile.run import compile_kernels
     from imagefactory.compile.toolchain import CompileProject
 
     count = options.whole_number("--jobs", jobs, least=1, most=options.MOST_AT_ONCE)
@@ -62,7 +62,7 @@ def compile_(
         jobs=count or 0,
     )
     for request in wanted:
-        with watching_compile(console.err) as watch:
+        with watching_compile(terminal.err) as watch:
             made = compile_kernels(project, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
@@ -91,9 +91,9 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
-    from imagefactory import console
-    from imagefactory.audit.run import audit, audit_release, refuse_failing, refuse_wrong_record
-    from imagefactory.project import Project
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.resolve.audit.auditing import audit, audit_release, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
     project = Project(checkout_root())
@@ -106,7 +106,7 @@ def audit(
     if json:
         print_json([asdict(verdict) for verdict in verdicts])
     elif markdown:
-        print(console.audit_markdown(verdicts))
+        print(terminal.audit_markdown(verdicts))
     else:
-        console.out.print(console.audit_table(verdicts))
+        terminal.out.print(terminal.audit_table(verdicts))
     refuse_failing(subject, verdicts)

@@ -15,21 +15,21 @@ from imagefactory.commands.command import TARGET, command, print_json, say
 )
 def targets(context: Context, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that the matrix stands for."""
-    from imagefactory import console
-    from imagefactory.cells import exclusions
-    from imagefactory.project import Project
-    from imagefactory.targets import EVERYTHING, select
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.cells import exclusions
+    from imagefactory.matrix.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
     project = Project(checkout_root())
     if excluded:
-        console.out.print(console.exclusions_table(exclusions(project.matrix)))
+        terminal.out.print(terminal.exclusions_table(exclusions(project.matrix)))
         return
     cells = select(project.matrix, target or [EVERYTHING])
     if json:
-        print_json(console.target_rows(project, cells))
+        print_json(terminal.target_rows(project, cells))
         return
-    console.out.print(console.targets_table(project, cells))
+    terminal.out.print(terminal.targets_table(project, cells))
     count = len(exclusions(project.matrix))
     say(f"{len(cells)} targets; {count} combinations are excluded (--excluded says why)")
 
@@ -57,11 +57,11 @@ def lock(
     environment: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
-    from imagefactory.locking import check_locks, locked_cells, make_locks
-    from imagefactory.project import Project
-    from imagefactory.resolve.environment import check_environment, lock_environment
-    from imagefactory.supply.licence_record import check_licences, update_licences
-    from imagefactory.targets import select
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
+    from imagefactory.publish.attest.licence_record import check_licences, update_licences
+    from imagefactory.resolve.environment_locks import check_environment, lock_environment
+    from imagefactory.resolve.locking import check_locks, locked_cells, make_locks
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
@@ -79,8 +79,8 @@ def lock(
             say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
         return
     if toolchain:
-        from imagefactory.compile.locking import make_toolchain_locks
         from imagefactory.compile.toolchain import CompileProject
+        from imagefactory.compile.toolchain_locks import make_toolchain_locks
 
         results = make_toolchain_locks(
             CompileProject(checkout_root()), toolchain, upgrade="all" in upgrade, say=say
@@ -101,15 +101,15 @@ def lock(
     iterable=["target"],
     help={
         "target": TARGET,
-        "json": "print the plans as JSON (schemas/plan.schema.json)",
+        "json": "print the plans as JSON (docs/schemas/plan.schema.json)",
         "diff": "say which input changed since the last build here",
     },
 )
 def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Explain what would be built: the layers, their keys, what is cached and what is shared."""
-    from imagefactory.plan import locked_plans, make_plan
-    from imagefactory.project import Project
-    from imagefactory.targets import select
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
+    from imagefactory.plan.make import locked_plans, make_plan
 
     options.at_most_one(json=json, diff=diff)
     project = Project(checkout_root())
@@ -118,26 +118,26 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
-    from imagefactory import console
-    from imagefactory.planview import diff_plans, last_plan, shared_download
+    from imagefactory.commands.show import terminal
+    from imagefactory.plan.changes import diff_plans, last_plan, shared_download
 
     if diff:
         for plan in plans:
             last = last_plan(project.build_folder(plan.cell))
-            console.out.print(plan.target, style="bold")
-            console.out.print(console.changes_table(None if last is None else diff_plans(last, plan)))
+            terminal.out.print(plan.target, style="bold")
+            terminal.out.print(terminal.changes_table(None if last is None else diff_plans(last, plan)))
         return
     others = locked_plans(project)
     for plan in plans:
-        console.out.print(console.plan_table(project, plan, shared_download(plan, others)))
+        terminal.out.print(terminal.plan_table(project, plan, shared_download(plan, others)))
 
 
 @command(iterable=["target"], help={"target": TARGET})
 def render(context: Context, target: list[str]) -> None:
     """Write the Dockerfile of a target, and the description of its build context."""
-    from imagefactory.project import Project
-    from imagefactory.render import render, write
-    from imagefactory.targets import select
+    from imagefactory.build.engines.docker.dockerfile import render, write
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
 
     project = Project(checkout_root())
     for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):

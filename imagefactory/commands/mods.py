@@ -32,11 +32,11 @@ def check(
     write: bool = False,
 ) -> None:
     """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
-    from imagefactory import console
-    from imagefactory.mods import table
-    from imagefactory.mods.check import check_mods, refuse_broken
-    from imagefactory.mods.sources import FolderSource
-    from imagefactory.project import Project
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.mods import readme_table
+    from imagefactory.mods.compatibility import check_mods, refuse_broken
+    from imagefactory.mods.source_files import FolderSource
 
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
@@ -45,19 +45,19 @@ def check(
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
-        print(table.markdown(results))
+        print(readme_table.markdown(results))
     else:
-        console.out.print(console.mods_table(results))
+        terminal.out.print(terminal.mods_table(results))
     refuse_broken(results)
     if write:
-        table.write_table(checkout_root() / "mods" / "README.md", results)
+        readme_table.write_table(checkout_root() / "mods" / "README.md", results)
 
 
 @command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
 def new(context: Context, name: str) -> None:
     """Make the folder of a new mod, with a mod.yaml to fill in."""
+    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import scaffold
-    from imagefactory.project import Project
 
     print(scaffold(Project(checkout_root()), name).relative_to(checkout_root()))
 
@@ -65,8 +65,8 @@ def new(context: Context, name: str) -> None:
 @command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
 def diff(context: Context, name: str, vllm: str = "") -> None:
     """Show exactly what a mod changes in a version, as a diff."""
+    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import changes, unified_diff
-    from imagefactory.project import Project
 
     project = Project(checkout_root())
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
@@ -82,9 +82,9 @@ def diff(context: Context, name: str, vllm: str = "") -> None:
 )
 def export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
     """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
+    from imagefactory.environment.paths import expand_home
+    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import changes, export
-    from imagefactory.paths import expand_home
-    from imagefactory.project import Project
 
     project = Project(checkout_root())
     version = vllm or project.matrix.defaults.vllm

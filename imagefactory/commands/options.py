@@ -9,10 +9,10 @@ import math
 import os
 from pathlib import Path
 
+from imagefactory.environment.paths import expand_home
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.store import OutputError
 from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
-from imagefactory.paths import expand_home
 
 _MOST = 1_000_000
 _SHOWN = 60

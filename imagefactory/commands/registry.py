@@ -25,18 +25,18 @@ AGAIN = "also promote an image that was rolled back from"
 )
 def push(context: Context, target: list[str], workers: str = "") -> None:
     """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
-    from imagefactory import console
-    from imagefactory.display import watching
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.push import push
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     project, cells = _selected(target)
     with _repository(project) as repository:
-        with watching(console.err) as watch:
+        with watching(terminal.err) as watch:
             pushed = push(project, repository, cells, watch, say, pushing=watch, workers=count)
         for staged in pushed:
             sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
-            amount = console.size(staged.pushed.uploaded)
+            amount = terminal.size(staged.pushed.uploaded)
             say(
                 f"pushed {staged.plan.target} for {staged.plan.platform}: {sent} blobs sent ({amount}), {there} there"
             )
@@ -67,17 +67,17 @@ def publish(
     context: Context, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
     """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
-    from imagefactory import console
-    from imagefactory.display import watching
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.live_build import watching
+    from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.pipeline import publish
-    from imagefactory.supply.signing import find_signer, signs_as_job
 
     if signs_as_job(key):
         need("sign")
     project, cells = _selected(target)
     signer = find_signer(project, key)
     with _repository(project) as repository:
-        with watching(console.err) as watch:
+        with watching(terminal.err) as watch:
             outcome = publish(
                 project,
                 repository,
@@ -115,9 +115,9 @@ def rollback(context: Context, target: str = "", to: str = "") -> None:
 @command(help={"target": ONE_TARGET, "json": "print JSON"})
 def history(context: Context, target: str = "", json: bool = False) -> None:
     """List what was published of a target: when, what is in it, what changed, which tags name it today."""
-    from imagefactory import console
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.publications import history_rows, history_table
     from imagefactory.publish.history import read_history
-    from imagefactory.publish.tables import history_rows, history_table
 
     project, [cell] = _selected([target] if target else [], one=True)
     with _repository(project) as repository:
@@ -125,7 +125,7 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
     if json:
         print_json(history_rows(found.lines))
     else:
-        console.out.print(history_table(found.lines))
+        terminal.out.print(history_table(found.lines))
     for tag in found.astray:
         say(
             f"{tag} is not where the catalog has it: a promotion was interrupted; `invoke promote` finishes it"
@@ -140,10 +140,10 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
 )
 def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
     """List what there is to pull today: every moving tag, and the image that it names."""
-    from imagefactory import console
-    from imagefactory.publish import offers
-    from imagefactory.publish.claim import read_catalog
-    from imagefactory.publish.tables import offers_table
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.publications import offers_table
+    from imagefactory.publish import current_images
+    from imagefactory.publish.catalog_writes import read_catalog
 
     options.at_most_one(json=json, markdown=markdown)
     project, _ = _selected(["all"])
@@ -152,9 +152,9 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     if json:
         print(found.to_json().decode("utf-8"), end="")
     elif markdown:
-        print(offers.markdown(repository.reference.name, offers.offers(found)))
+        print(current_images.markdown(repository.reference.name, current_images.offers(found)))
     else:
-        console.out.print(offers_table(offers.offers(found)))
+        terminal.out.print(offers_table(current_images.offers(found)))
 
 
 @command(
@@ -175,9 +175,9 @@ def prune(
     keep: str = "",
 ) -> None:
     """Delete from the registry what no kept tag reaches."""
-    from imagefactory import console
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.publications import pruning_table
     from imagefactory.publish.prune import Policy, prune
-    from imagefactory.publish.tables import pruning_table
 
     options.at_most_one(delete=delete, dry_run=dry_run)
     days = options.number("--staging", staging)
@@ -190,7 +190,7 @@ def prune(
     with _repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.doomed:
-        console.out.print(pruning_table(found))
+        terminal.out.print(pruning_table(found))
     for tag in found.undated:
         say(f"{tag} stays: nothing was attached to it that says how old it is")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
@@ -198,8 +198,8 @@ def prune(
 
 
 def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
-    from imagefactory.project import Project
-    from imagefactory.targets import select, select_one
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select, select_one
 
     project = Project(checkout_root())
     wanted = target or [next(iter(project.matrix.models))]
@@ -209,19 +209,19 @@ def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
 
 
 def _repository(project: Any) -> Any:
-    from imagefactory.registry.client import Repository
+    from imagefactory.oci.registry.repository import Repository
 
     return Repository.open(project.matrix.effective_registry)
 
 
 def _show(outcome: Any) -> None:
     """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
-    from imagefactory import console
-    from imagefactory.publish.tables import promoted_table
+    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show.publications import promoted_table
 
     if outcome.promoted:
-        console.out.print(promoted_table(outcome.promoted))
+        terminal.out.print(promoted_table(outcome.promoted))
     for error in outcome.refused:
-        say(console.error_message(error))
+        say(terminal.error_message(error))
     if outcome.refused:
         raise Exit(code=outcome.refused[0].exit_code)

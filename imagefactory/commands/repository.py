@@ -32,12 +32,12 @@ CHECKS = (
 @command()
 def doctor(context: Context) -> None:
     """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
-    from imagefactory import console
-    from imagefactory.doctor import examine
-    from imagefactory.project import Project
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.resolve.doctor import examine
 
     findings = list(examine(Project(checkout_root())))
-    console.out.print(console.findings_table(findings))
+    terminal.out.print(terminal.findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
@@ -45,12 +45,11 @@ def doctor(context: Context) -> None:
 @command()
 def docs(context: Context) -> None:
     """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
-    from imagefactory import pictures, readme
-    from imagefactory.mods.check import check_mods
-    from imagefactory.plan import make_plan
-    from imagefactory.project import Project
-    from imagefactory.serving import document
-    from imagefactory.targets import select_one
+    from imagefactory.commands.show import pictures, readme, settings_docs
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select_one
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.plan.make import make_plan
 
     project = Project(checkout_root())
     cell = select_one(project.matrix, next(iter(project.matrix.models)))
@@ -61,7 +60,7 @@ def docs(context: Context) -> None:
         or f"build {cell} to know its digest"
     )
     for path in (
-        *document.update(checkout_root()),
+        *settings_docs.update(checkout_root()),
         *pictures.write(checkout_root() / "docs" / "pictures", drawn),
     ):
         print(path.relative_to(checkout_root()))
@@ -70,9 +69,9 @@ def docs(context: Context) -> None:
 @command(help={"check": "change nothing; fail when a schema is out of date"})
 def schemas(context: Context, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml and of plans."""
-    from imagefactory.schemas import write_schemas
+    from imagefactory.commands.show.schemas import write_schemas
 
-    stale = write_schemas(checkout_root() / "schemas", check=check)
+    stale = write_schemas(checkout_root() / "docs" / "schemas", check=check)
     print(
         "\n".join(
             f"{'out of date' if check else 'written'}: {path.relative_to(checkout_root())}" for path in stale

@@ -21,10 +21,10 @@ from imagefactory.commands.command import command, say
 )
 def smoke(context: Context, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
     """Test an image, and record by its digest what was found; a level that cannot run is never called passed."""
-    from imagefactory import console
-    from imagefactory.project import Project
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
     from imagefactory.smoke.levels import levels_named
-    from imagefactory.smoke.run import refuse_failed, results_folder, smoke
+    from imagefactory.smoke.runner import refuse_failed, results_folder, smoke
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
     options.at_most_one(target=target, image=image)
@@ -40,6 +40,6 @@ def smoke(context: Context, level: list[str], target: str = "", image: str = "",
     if json:
         print(record.to_json(), end="")
     else:
-        console.out.print(console.smoke_table(record))
+        terminal.out.print(terminal.smoke_table(record))
         print(folder / "record.json")
     refuse_failed(record, levels, by_name=bool(level), folder=folder)

@@ -22,13 +22,12 @@ def licences(
     context: Context, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
     """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
-    from imagefactory import console
-    from imagefactory.plan import make_plan
-    from imagefactory.project import Project
-    from imagefactory.supply import display
-    from imagefactory.supply.licence_record import update_licences
-    from imagefactory.supply.licences import summarise
-    from imagefactory.targets import select
+    from imagefactory.commands.show import published_checks, terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.attest.licence_record import update_licences
+    from imagefactory.publish.attest.licence_summary import summarise
 
     options.at_most_one(json=json, markdown=markdown, update=update)
     project = Project(checkout_root())
@@ -43,18 +42,18 @@ def licences(
         return
     for summary in summaries:
         if markdown:
-            print(display.licences_markdown(summary))
+            print(published_checks.licences_markdown(summary))
         else:
-            console.out.print(display.licences_table(summary))
+            terminal.out.print(published_checks.licences_table(summary))
 
 
 @command(help={"target": TARGET})
 def sbom(context: Context, target: str = "") -> None:
     """Print the SBOM of an image (CycloneDX), made from its locks."""
-    from imagefactory.plan import make_plan
-    from imagefactory.project import Project
-    from imagefactory.supply.sbom import make_sbom
-    from imagefactory.targets import select_one
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select_one
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.attest.sbom import make_sbom
 
     project = Project(checkout_root())
     cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
@@ -70,10 +69,10 @@ def sbom(context: Context, target: str = "") -> None:
 )
 def attest(context: Context, image: str, target: str = "", key: str = "") -> None:
     """Attach SBOM, provenance and signature to an image that is in a registry."""
-    from imagefactory.project import Project
-    from imagefactory.supply.attest import attest
-    from imagefactory.supply.signing import find_signer, signs_as_job
-    from imagefactory.targets import select_one
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.targets import select_one
+    from imagefactory.publish.attest.published import attest
+    from imagefactory.publish.attest.signing import find_signer, signs_as_job
 
     if signs_as_job(key):
         need("sign")
@@ -93,9 +92,9 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
 )
 def new(context: Context, private: str = "", public: str = "") -> None:
     """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
-    from imagefactory.paths import expand_home
-    from imagefactory.supply.keys import default_key_path, new_key_pair
-    from imagefactory.supply.signing import TRUSTED
+    from imagefactory.environment.paths import expand_home
+    from imagefactory.publish.attest.keys import default_key_path, new_key_pair
+    from imagefactory.publish.attest.signing import TRUSTED
 
     secret = expand_home(private, "--private").absolute() if private else default_key_path()
     shown = (

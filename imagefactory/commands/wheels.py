@@ -22,22 +22,22 @@ KEY = "only the wheel whose key begins like this"
 )
 def list_(context: Context, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
     """Show the compiled wheels that are kept, and what they were compiled from."""
-    from imagefactory import console
-    from imagefactory.project import Project
-    from imagefactory.wheelhouse.share import listing
+    from imagefactory.commands.show import terminal
+    from imagefactory.locks.project import Project
+    from imagefactory.resolve.wheelhouse.share import listing
 
     rows = listing(Project(checkout_root()), name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
-        console.out.print(console.wheels_table(rows))
+        terminal.out.print(terminal.wheels_table(rows))
 
 
 @command(help={"name": NAME, "key": KEY})
 def push(context: Context, name: str = "", key: str = "") -> None:
     """Bring compiled wheels into the registry, each as an OCI artifact; what is there is not sent again."""
-    from imagefactory.project import Project
-    from imagefactory.wheelhouse.share import push_all
+    from imagefactory.locks.project import Project
+    from imagefactory.resolve.wheelhouse.share import push_all
 
     for moved in push_all(Project(checkout_root()), name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
@@ -47,8 +47,8 @@ def push(context: Context, name: str = "", key: str = "") -> None:
 @command(help={"name": NAME, "key": KEY})
 def pull(context: Context, name: str = "", key: str = "") -> None:
     """Bring compiled wheels from the registry: those that the locks name, or those that are asked for."""
-    from imagefactory.project import Project
-    from imagefactory.wheelhouse.share import pull_all
+    from imagefactory.locks.project import Project
+    from imagefactory.resolve.wheelhouse.share import pull_all
 
     for moved in pull_all(Project(checkout_root()), name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")

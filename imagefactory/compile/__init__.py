@@ -1,1 +1,1 @@
-"""Compiling vLLM and FlashInfer for an arch, in a container of pinned compilers."""
+"""Kernels that no wheel ships: the toolchain, the sources, and the container that compiles them. Above `build`."""

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from imagefactory.cells import Cell
-from imagefactory.compile.locking import locked_flashinfer
-from imagefactory.compile.settings import FILE, What
-from imagefactory.compile.sources import (
+from imagefactory.compile.git_sources import (
     MARKERS,
     Source,
     check_folder,
@@ -19,17 +16,20 @@ from imagefactory.compile.sources import (
     resolve,
     tree_digest,
 )
+from imagefactory.compile.settings import FILE, What
+from imagefactory.compile.source_tree import source_mods
 from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
-from imagefactory.compile.tree import source_mods
-from imagefactory.content import sha256_of
+from imagefactory.compile.toolchain_locks import locked_flashinfer
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
-from imagefactory.locks import LockedSource
-from imagefactory.matrix import Arch, VllmVersion
-from imagefactory.plan import Plan
-from imagefactory.store import Store
-from imagefactory.targets import host_machine
-from imagefactory.wheelhouse.keep import CompileInputs
+from imagefactory.locks.files import LockedSource
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import Arch, VllmVersion
+from imagefactory.matrix.targets import host_machine
+from imagefactory.plan.make import Plan
+from imagefactory.resolve.wheelhouse.keep import CompileInputs
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import sha256_of
 from images.shipped.mods.manifest import Mod, Variant
 
 SCRIPTS: Final = "images/compile"

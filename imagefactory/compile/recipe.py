@@ -8,16 +8,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from imagefactory.cells import Cell
+from imagefactory.build.engines.docker.build_context import (
+    SETTLE,
+    TOOLS,
+    UV,
+    Copy,
+    Piece,
+    Program,
+    Written,
+    copied_layers,
+)
 from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
-from imagefactory.context import SETTLE, TOOLS, UV, Copy, Piece, Program, Written, copied_layers
-from imagefactory.launch import describe
-from imagefactory.matrix import VllmVersion
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import VllmVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.plan import ImageConfig, Layer, base_layer, image_config, model_layer, serve_layer
-from imagefactory.project import Project
+from imagefactory.plan.make import ImageConfig, Layer, base_layer, image_config, model_layer, serve_layer
+from imagefactory.plan.serve.served import describe
 
 JOB_MEMORY: Final = "3 to 8 GB of memory"
 

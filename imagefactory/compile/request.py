@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from imagefactory.compile.git_sources import known_names
 from imagefactory.compile.job import Request
 from imagefactory.compile.settings import WHAT, What
-from imagefactory.compile.sources import known_names
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError

@@ -10,12 +10,12 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix import Base, VllmVersion
-from imagefactory.matrix_values import DebianPackage
+from imagefactory.matrix.field_types import DebianPackage
+from imagefactory.matrix.matrix import Base, VllmVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 
-FILE = "compile.yaml"
+FILE = "images/compile.yaml"
 What = Literal["vllm", "flashinfer"]
 WHAT: tuple[What, ...] = get_args(What)
 Ref = Annotated[str, StringConstraints(pattern=r"^([\w.-]+/[\w.-]+@)?[\w.-]+$")]
@@ -157,7 +157,7 @@ class CompileSettings(_Model):
 
 def load_settings(root: Path) -> CompileSettings:
     """Read and check compile.yaml; a mistake is reported with its line."""
-    source = read_yaml(root / FILE)
+    source = read_yaml(root / FILE, FILE)
     try:
         return CompileSettings.model_validate(source.data)
     except ValidationError as error:
@@ -167,5 +167,5 @@ def load_settings(root: Path) -> CompileSettings:
             f"{'.'.join(str(part) for part in first['loc'])} is wrong.",
             where=source.location(first["loc"]),
             why=first["msg"],
-            fix="Correct the value; schemas/compile.schema.json describes every key.",
+            fix="Correct the value; docs/schemas/compile.schema.json describes every key.",
         ) from None

@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from imagefactory.cells import Cell
+from imagefactory.build.engines.docker import daemon
+from imagefactory.build.engines.embedded import build_layers
+from imagefactory.build.inputs import Sources
+from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
+from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
-from imagefactory.content import Sha256, checksum
-from imagefactory.engines.docker import daemon
-from imagefactory.engines.embedded import build_layers
-from imagefactory.engines.watch import Watcher
-from imagefactory.layers.cuda import CUDA_HOME
-from imagefactory.layers.records import mark_layer_used, read_blob_record
-from imagefactory.matrix import Arch, Base, Matrix, Platform
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import Arch, Base, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan import ImageConfig, Layer, Plan, base_layer, toolkit_layer, wheel_layers
-from imagefactory.project import Project
-from imagefactory.sources import Sources
+from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
+from imagefactory.plan.make import ImageConfig, Layer, Plan, base_layer, toolkit_layer, wheel_layers
+from imagefactory.store.digests import Sha256, checksum
 
 IMAGE = "imagefactory/toolchain"
 MODEL = "toolchain"

@@ -1,4 +1,1 @@
-"""The factory's own Python environment: which indexes it installs from, what is locked, and how `.venv` is made.
-
-Everything here runs before anything is installed: standard library only.
-"""
+"""The factory's own Python environment, made before anything is installed: standard library only. Above `errors`."""

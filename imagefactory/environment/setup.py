@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from imagefactory.environment.indexes import IndexConfig, environment_for_uv, options_for_uv, redact
+from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.sets import RUN, SETS, LockedSet
 from imagefactory.errors.environment import SetUpError
 

@@ -1,7 +1,6 @@
-"""Every failure a user can meet, one class and one exit code each; a module for each part of the factory.
+"""Every failure a user can meet, with an exit code of its own.
 
-A message has four parts: what happened, where, why, and what to do next. What the operating system says becomes one of
-them, too (`system`), and whatever is left is a mistake of ours (`internal`), whose traceback goes to a file.
+Above `images.shipped`; imports nothing from the rooms above it.
 """
 
 from __future__ import annotations

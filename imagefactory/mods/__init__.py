@@ -1,1 +1,1 @@
-"""Mods: small, declarative source changes that vLLM has not released yet, applied exactly or not at all."""
+"""Mods of this checkout: choosing them for a cell, trying them on every version, writing new ones. Above `locks`."""

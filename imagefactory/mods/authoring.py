@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
-from imagefactory.locks import write_text_atomically
-from imagefactory.mods.check import named_mod, named_versions
+from imagefactory.locks.files import write_text_atomically
+from imagefactory.locks.project import Project
+from imagefactory.mods.compatibility import named_mod, named_versions
 from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
-from imagefactory.project import Project
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
 from images.shipped.mods.requirements import why_not, with_requirements
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
 TEMPLATE = """\
-# yaml-language-server: $schema=../../schemas/mod.schema.json
+# yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
 summary: Say in one line what gets better, for whom
 why: https://github.com/vllm-project/vllm/issues/1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagefactory.cells import Cell, condition_holds, intended_kernels, usable_drafters
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModNotApplicableError
-from imagefactory.matrix import Matrix
+from imagefactory.matrix.cells import Cell, condition_holds, intended_kernels, usable_drafters
+from imagefactory.matrix.matrix import Matrix
 from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import Mod, Variant
 from images.shipped.mods.requirements import Picked, why_not, with_requirements

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from imagefactory.cells import Cell
-from imagefactory.locks import LockedSource
+from imagefactory.locks.files import LockedSource
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.mods.choose import choose_mods
-from imagefactory.mods.sources import ReleaseSource, needed_git_source
-from imagefactory.project import Project
-from imagefactory.resolve.index import Indexes
+from imagefactory.mods.source_files import ReleaseSource, needed_git_source
+from imagefactory.store.indexes import Indexes
 from images.shipped.mods.apply import Reader, apply_mods
 from images.shipped.mods.manifest import GitSource, Mod, Variant
 

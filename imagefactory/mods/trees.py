@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from imagefactory.environment.indexes import IndexConfig
+from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.mods import SourceMissingError
-from imagefactory.locks import LockedSource, WheelLock
-from imagefactory.mods.sources import FolderSource, ReleaseSource, needed_git_source
-from imagefactory.project import Project
-from imagefactory.resolve.index import Indexes
+from imagefactory.locks.files import LockedSource, WheelLock
+from imagefactory.locks.project import Project
+from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_git_source
+from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import Mod, Variant
 
 Tree = FolderSource | ReleaseSource

@@ -1,1 +1,1 @@
-"""The container image formats: tar, gzip, layers, images and layouts."""
+"""The bytes of images: layers, layouts, manifests, and the registries that keep them. Above `store`."""

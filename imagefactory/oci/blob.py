@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from imagefactory.content import Digest
+from imagefactory.store.digests import Digest
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NewType
 
-from imagefactory.content import Sha256
+from imagefactory.store.digests import Sha256
 
 ImagePath = NewType("ImagePath", str)
 """A path in the image: relative to `/`, forward slashes, no `.` or `..`, no trailing slash."""

@@ -19,11 +19,11 @@ from typing import BinaryIO
 import deflate
 from isal import igzip_lib, isal_zlib
 
-from imagefactory.content import Digest
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
+from imagefactory.store.digests import Digest
 
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """No name, no time, operating system unknown: the same on every machine."""

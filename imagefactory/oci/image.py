@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagefactory.content import Digest, canonical_json, sha256_of
 from imagefactory.oci.blob import Blob
-from imagefactory.plan import Plan
+from imagefactory.plan.make import Plan
+from imagefactory.store.digests import Digest, canonical_json, sha256_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"

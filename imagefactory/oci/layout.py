@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.content import Digest, canonical_json
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.store import OutputError
 from imagefactory.oci.entry import Bytes, Content, Entry, ImagePath, Kind, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store import Store, locked, translating_disk_full
+from imagefactory.store.cache import Store, locked, translating_disk_full
+from imagefactory.store.digests import Digest, canonical_json
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024

@@ -13,10 +13,10 @@ from typing import IO
 
 from isal import igzip
 
-from imagefactory.content import Digest, Sha256
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.gzip import INFLATE_ERROR
-from imagefactory.store import Store
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest, Sha256
 
 FACTS = "layer-listing-1"
 

@@ -1,1 +1,1 @@
-"""Publishing: an image is uploaded, tested by its digest, and only then named by tags."""
+"""From an image to its tags: pushing, attesting, promoting, going back, and doing so every night. Above `smoke`."""

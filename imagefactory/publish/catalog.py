@@ -12,10 +12,10 @@ from typing import Final, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from imagefactory.cells import Cell
-from imagefactory.content import Digest, Sha256
 from imagefactory.errors.publishing import CatalogError
-from imagefactory.locks import Kernels, first_problem
+from imagefactory.locks.files import Kernels, first_problem
+from imagefactory.matrix.cells import Cell
+from imagefactory.store.digests import Digest, Sha256
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"

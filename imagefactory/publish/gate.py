@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from imagefactory.audit.gate import audit_verdict
-from imagefactory.content import Digest
 from imagefactory.errors.publishing import NotPromotableError, NotStagedError
-from imagefactory.known import KnownLayers
+from imagefactory.locks.kernels import audit_verdict
+from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import make_image
-from imagefactory.plan import LOCKED_LABEL, Layer, Plan
-from imagefactory.project import Project
+from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import LOCKED_LABEL, Layer, Plan
 from imagefactory.publish.catalog import Part, Published
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag, staging_tag
-from imagefactory.registry.client import Manifest, Repository
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.digests import Digest
 
 _LONGEST = 300
 _BUNDLES = ("pure-bundle", "platform-bundle")

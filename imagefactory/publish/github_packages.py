@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import requests
 
-from imagefactory.content import Digest
 from imagefactory.errors.registry import AccessDeniedError, RegistryError, RegistryUnreachableError
-from imagefactory.registry.credentials import find_credentials
-from imagefactory.registry.reference import Reference, is_digest
+from imagefactory.oci.registry.credentials import find_credentials
+from imagefactory.oci.registry.reference import Reference, is_digest
+from imagefactory.store.digests import Digest
 
 GHCR: Final = "ghcr.io"
 _PAGE = 100

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from imagefactory.cells import Cell
-from imagefactory.content import Digest
 from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.project import Project
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, Part, Published
-from imagefactory.publish.claim import read_catalog
+from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.tags import moving_tags
-from imagefactory.registry.client import Repository
+from imagefactory.store.digests import Digest
 
 
 @dataclass(frozen=True)

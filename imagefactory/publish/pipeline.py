@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagefactory.build import Say, lay_out_if_here
-from imagefactory.cells import Cell
-from imagefactory.engines.watch import Watcher
+from imagefactory.build.assemble import Say, lay_out_if_here
+from imagefactory.build.watch import Watcher
 from imagefactory.errors import FactoryError
-from imagefactory.project import Project
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry.credentials import find_credentials
+from imagefactory.oci.registry.image_push import PushWatcher
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.promote import Promotion, promote
 from imagefactory.publish.push import Staged, push
 from imagefactory.publish.smoke_records import attach_record, read_records
-from imagefactory.registry.client import Repository
-from imagefactory.registry.credentials import find_credentials
-from imagefactory.registry.images import PushWatcher
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 
 if TYPE_CHECKING:
-    from imagefactory.supply.signing import Signer
+    from imagefactory.publish.attest.signing import Signer
 
 Test = Callable[[Project, Repository, Staged, Sequence[Level], Say], SmokeRecord]
 
@@ -39,7 +39,7 @@ def publish(
     test: Test | None = None,
 ) -> Promotion:
     """Publish cells. What fails its tests is on record in the registry, and gets no tag."""
-    from imagefactory.supply.attach import attach_all  # noqa: PLC0415 - with the signing of statements
+    from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with the signing of statements
 
     tested: list[Cell] = []
     refused: list[FactoryError] = []
@@ -74,7 +74,7 @@ def smoke_pulled(
     project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
 ) -> SmokeRecord:
     """Test an image as users get it: pulled from the registry, by its digest."""
-    from imagefactory.smoke.run import smoke  # noqa: PLC0415 - with Docker's client
+    from imagefactory.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
     from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
 
     reference = f"{repository.reference.name}@{staged.image.digest}"

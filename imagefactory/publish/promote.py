@@ -12,21 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from imagefactory.cells import Cell
-from imagefactory.content import Digest, sha256_of
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import NotPromotableError, PromotionLostError, TagTakenError
-from imagefactory.matrix import Matrix
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.image import INDEX_TYPE
-from imagefactory.plan import make_plan
-from imagefactory.project import Project
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.plan.make import make_plan
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
-from imagefactory.publish.claim import Snapshot, read_catalog, write_catalog
+from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import Candidate, candidate
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
-from imagefactory.registry.client import Manifest, Repository
-from imagefactory.registry.descriptor import Descriptor
-from imagefactory.registry.images import index_document
+from imagefactory.store.digests import Digest, sha256_of
 
 
 @dataclass(frozen=True)

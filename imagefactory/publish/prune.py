@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from imagefactory.content import Digest
 from imagefactory.errors.publishing import PromotionLostError
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Published, now
-from imagefactory.publish.claim import PREVIOUS, read_catalog, write_catalog
+from imagefactory.publish.catalog_writes import PREVIOUS, read_catalog, write_catalog
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.holdings import KINDS, Holdings, Kind, subject_of, survey
+from imagefactory.publish.inventory import KINDS, Holdings, Kind, subject_of, survey
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
-from imagefactory.registry.client import Repository
+from imagefactory.store.digests import Digest
 
 _SETTLED = timedelta(days=1)
 

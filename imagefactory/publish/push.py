@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from imagefactory.build import Say, make_layers, remember
-from imagefactory.cells import Cell
-from imagefactory.content import Sha256
-from imagefactory.engines.watch import Watcher
+from imagefactory.build.assemble import Say, make_layers, remember
+from imagefactory.build.watch import Watcher
 from imagefactory.errors.publishing import NotPromotableError
-from imagefactory.known import KnownLayers
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image, make_image
-from imagefactory.plan import Layer, Plan, make_plan
-from imagefactory.project import Project
+from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import Layer, Plan, make_plan
 from imagefactory.publish.tags import staging_tag
-from imagefactory.registry.client import Repository
-from imagefactory.registry.images import PARALLEL, Pushable, Pushed, PushWatcher, push_image
+from imagefactory.store.digests import Sha256
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from imagefactory.cells import Cell
 from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.project import Project
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, Published, now
-from imagefactory.publish.claim import read_catalog, write_catalog
+from imagefactory.publish.catalog_writes import read_catalog, write_catalog
 from imagefactory.publish.promote import Manifests, pointer, set_tags
 from imagefactory.publish.tags import moving_tags
-from imagefactory.registry.client import Repository
 
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{6,64}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")

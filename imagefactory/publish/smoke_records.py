@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from imagefactory.content import Digest, Sha256
-from imagefactory.registry.artifacts import TITLE, Payload, contents
-from imagefactory.registry.client import Repository
-from imagefactory.registry.descriptor import Descriptor
+from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.digests import Digest, Sha256
 
 SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from imagefactory.cells import Cell, buildable
-from imagefactory.content import Sha256
 from imagefactory.errors.publishing import TagNameError
-from imagefactory.matrix import Matrix
+from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.store.digests import Sha256
 
 CATALOG: Final = "catalog"
 LATEST: Final = "latest"

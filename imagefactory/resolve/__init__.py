@@ -1,1 +1,1 @@
-"""Turning what the matrix asks for into exact files."""
+"""From the matrix to locks: wheels, Debian packages, model revisions, kernels, compiled wheels. Above `mods`."""

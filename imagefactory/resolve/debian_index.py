@@ -19,7 +19,7 @@ import pysequoia
 from debian.debian_support import Version
 
 from imagefactory.errors.locks import MirrorError, SignatureError
-from imagefactory.locks import LockedSuite
+from imagefactory.locks.files import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
 
 Say = Callable[[str], None]

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 import requests
 
+from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import MirrorError
-from imagefactory.paths import expand_home, split_address
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
 """Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""

@@ -1,1 +1,1 @@
-"""Smoke tests: what an image must show, as the image it is, before anybody gets a tag for it."""
+"""What an image must show, as the image it is, before anybody gets a tag for it. Above `compile`."""

@@ -10,20 +10,19 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.build import build
-from imagefactory.cells import Cell
-from imagefactory.content import Digest, Sha256
-from imagefactory.engines.docker import daemon
-from imagefactory.engines.watch import State
+from imagefactory.build.assemble import build
+from imagefactory.build.engines.docker import daemon
+from imagefactory.build.watch import State
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
-from imagefactory.plan import Layer
-from imagefactory.project import Project
+from imagefactory.plan.make import Layer
 from imagefactory.smoke.containers import Containers
+from imagefactory.smoke.cpu_counterparts import sisters
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import Level
-from imagefactory.smoke.sisters import sisters
 from imagefactory.smoke.subject import (
     Subject,
     bring_into_daemon,
@@ -31,6 +30,7 @@ from imagefactory.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
+from imagefactory.store.digests import Digest, Sha256
 from images.shipped.mods.manifest import Mod
 
 _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import requests
 
-from imagefactory.serving.container import CACHES, KEY_FILE
+from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
 
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120

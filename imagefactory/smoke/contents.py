@@ -12,13 +12,13 @@ from typing import IO, Any, Protocol
 
 from isal import igzip
 
-from imagefactory.compare import Opened, merged, open_layout
-from imagefactory.content import Digest
-from imagefactory.engines.docker.daemon import files_of
-from imagefactory.engines.docker.saved import open_image
+from imagefactory.build.engines.docker.daemon import files_of
+from imagefactory.build.engines.docker.saved_image import open_image
+from imagefactory.oci.compare import Opened, merged, open_layout
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import Listed
-from imagefactory.store import Store
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
 
 _FILES = frozenset({"file", "hard link"})
 

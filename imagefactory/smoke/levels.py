@@ -7,7 +7,7 @@ from typing import Final
 
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.matrix import Matrix
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.smoke.record import LEVELS, Level
 
 MEANING: Final[dict[Level, str]] = {

@@ -12,9 +12,9 @@ from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from imagefactory.content import Digest, Sha256
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.locks import first_problem, write_text_atomically
+from imagefactory.locks.files import first_problem, write_text_atomically
+from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)

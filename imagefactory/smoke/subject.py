@@ -15,17 +15,17 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.build import built_layouts
-from imagefactory.cells import Cell, reason_excluded
-from imagefactory.content import Digest, Sha256, sha256_of
-from imagefactory.engines.docker import daemon
+from imagefactory.build.assemble import built_layouts
+from imagefactory.build.engines.docker import daemon
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.known import KnownLayers
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, reason_excluded
 from imagefactory.oci.layout import Layout
-from imagefactory.plan import Plan, make_plan
-from imagefactory.planview import last_plan
-from imagefactory.project import Project
+from imagefactory.plan.changes import last_plan
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import Plan, make_plan
+from imagefactory.store.digests import Digest, Sha256, sha256_of
 
 PLAN_LABEL: Final = "imagefactory.plan"
 _OWN_NAME = "imagefactory-smoke"

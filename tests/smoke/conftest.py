@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import pytest
 import testinfra
 
+from imagefactory.locks.project import Project
 from imagefactory.oci.layout import Layout
-from imagefactory.plan import Plan
-from imagefactory.project import Project
+from imagefactory.plan.make import Plan
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
 from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from imagefactory.layers.cuda import CUDA_HOME
-from imagefactory.plan import Plan
-from imagefactory.project import Project
-from imagefactory.serving.container import ENTRYPOINT
+from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
+from imagefactory.locks.project import Project
+from imagefactory.plan.make import Plan
+from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.plan import Plan
-from imagefactory.serving.container import MODEL_CACHE
-from imagefactory.serving.run import HUB_CACHE, STACK, STOP_SECONDS
+from imagefactory.build.start.docker_run import HUB_CACHE, STACK, STOP_SECONDS
+from imagefactory.plan.make import Plan
+from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
 from images.serve.program.watch import LOW_ACCEPTANCE, counters

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from imagefactory.serving.container import ENTRYPOINT
-from imagefactory.serving.run import STOP_SECONDS
+from imagefactory.build.start.docker_run import STOP_SECONDS
+from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
 

@@ -18,22 +18,22 @@ from typing import Any
 import pytest
 from isal import igzip
 
-from imagefactory.audit.libraries import Library, is_library
-from imagefactory.audit.run import judge_libraries
-from imagefactory.content import Digest
-from imagefactory.known import KnownLayers
-from imagefactory.layers.mods import RECORD_OF_MODS, image_path
+from imagefactory.build.layers.mod_layer import RECORD_OF_MODS, image_path
+from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import Listed
-from imagefactory.plan import Plan
-from imagefactory.project import Project
-from imagefactory.serving.container import CACHES, PROGRAM
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import Plan
+from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
+from imagefactory.resolve.audit.auditing import judge_libraries
+from imagefactory.resolve.audit.libraries import Library, is_library
 from imagefactory.smoke.contents import Contents
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.subject import Subject
+from imagefactory.store.digests import Digest
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import Mod
 

@@ -1,0 +1,1 @@
+"""From a plan to an image: inputs, layers, engines, and starting, explaining and verifying the result. Above `plan`."""

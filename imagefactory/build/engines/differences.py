@@ -1,0 +1,93 @@
+"""What the engines' images may differ in, and nothing else: docs/engines.md explains each line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from imagefactory.build.assemble import built_layouts
+from imagefactory.locks.project import Project
+from imagefactory.oci.compare import Difference, Opened, diff_images
+from imagefactory.oci.format import VENV
+from imagefactory.oci.layout import Layout
+
+_METADATA = f"{VENV}/lib/python*/site-packages/*.dist-info"
+_CONTENT = ("sha256", "size")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A difference that is expected, and why."""
+
+    path: str
+    """A glob; `*` crosses slashes."""
+    fields: tuple[str, ...]
+    reason: str
+    kind: str = ""
+    """Only for paths of this kind."""
+    up_to: int | None = None
+    """Only for files of at most so many bytes."""
+
+    def covers(self, difference: Difference, sizes: dict[str, int]) -> bool:
+        """Say whether a difference is this one."""
+        return (
+            difference.field in self.fields
+            and fnmatchcase(difference.path, self.path)
+            and self.kind in ("", difference.kind)
+            and (self.up_to is None or sizes.get(difference.path, 0) <= self.up_to)
+        )
+
+
+DECLARED: Final = (
+    Declared(
+        "(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"
+    ),
+    Declared("(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"),
+    Declared(
+        "*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"
+    ),
+    Declared(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
+    Declared(
+        f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"
+    ),
+    Declared(f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024),
+)
+
+
+def compare_named(project: Project, left: str, right: str) -> tuple[list[Difference], list[Difference]]:
+    """Compare two images by their names; give the differences, apart from those that are declared.
+
+    A name is that of an OCI layout, of an image of the Docker daemon (those have a colon) or of a target. Between two
+    images of the embedded engine nothing is declared.
+    """
+    one, other = (_open(project, name) for name in (left, right))
+    differences = diff_images(one, other, project.store)
+    if isinstance(one, Layout) and isinstance(other, Layout):
+        return differences, []
+    unexpected = undeclared(differences)
+    return unexpected, [item for item in differences if item not in unexpected]
+
+
+def _open(project: Project, name: str) -> Layout | Opened:
+    if Path(name, "index.json").exists():
+        return Layout(Path(name))
+    if ":" in name:
+        from imagefactory.build.engines.docker.saved_image import open_image  # noqa: PLC0415 - only where Docker is meant
+
+        return open_image(name)
+    [(_, layout, _)] = built_layouts(project, [name], one=True)
+    return layout
+
+
+def undeclared(differences: Iterable[Difference]) -> list[Difference]:
+    """List the differences that nobody declared."""
+    differences = list(differences)
+    sizes = {
+        difference.path: max(int(difference.left), int(difference.right))
+        for difference in differences
+        if difference.field == "size"
+    }
+    return [item for item in differences if not any(line.covers(item, sizes) for line in DECLARED)]

@@ -1,0 +1,191 @@
+"""The Docker daemon: what it is, taking images in, and giving them out."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound
+from packaging.version import Version
+
+from imagefactory.build.engines.docker.chunk_stream import ChunkStream
+from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
+from imagefactory.errors.layers import EngineError, ImageMissingError
+from imagefactory.oci.layout import Layout, archive
+
+OLDEST = Version("20.10")
+"""The first Docker whose own BuildKit knows `RUN --mount` without fetching a newer frontend."""
+EMULATORS = Path("/proc/sys/fs/binfmt_misc")
+_QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
+_TIMEOUT = 600
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What a daemon says about itself."""
+
+    version: str
+    machine: str
+    """As Docker has it: amd64, arm64."""
+
+
+def ask() -> Daemon:
+    """Find out which daemon answers; refuse one that is too old."""
+    with _talking("docker version", "The Docker daemon does not answer."), _client() as client:
+        said = client.version()
+    daemon = Daemon(str(said["Version"]), str(said["Arch"]))
+    number = re.match(r"\d+(\.\d+)*", daemon.version)
+    if number is not None and Version(number[0]) < OLDEST:
+        raise EngineTooOldError(
+            f"Docker {daemon.version} is too old.",
+            where="the Docker daemon",
+            why=f"Wheels are mounted into the build, which Docker can do since {OLDEST}.",
+            fix="Update Docker, or build without it: `invoke build --engine embedded`.",
+        )
+    return daemon
+
+
+def refuse_foreign(daemon: Daemon, platform: str) -> None:
+    """Refuse to run programs of another kind of machine where nothing emulates it."""
+    machine = platform.rpartition("/")[2]
+    if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
+        return
+    raise foreign(platform, f"a daemon on linux/{daemon.machine}")
+
+
+def foreign(platform: str, where: str) -> ForeignPlatformError:
+    """Say that an image cannot be built somewhere because its programs do not run there."""
+    return ForeignPlatformError(
+        f"An image for {platform} cannot be built here by Docker.",
+        where=where,
+        why=f"Steps of the build run programs for {platform}, and no emulation is set up.",
+        fix="Use the embedded engine, which runs nothing of the image; or name a builder of that platform "
+        "with --builder, or set up QEMU (docker run --privileged tonistiigi/binfmt).",
+    )
+
+
+def load(layout: Layout, name: str) -> str:
+    """Stream an image into the daemon, without a temporary file; give the id by which Docker knows it."""
+    with _talking("docker load", "The Docker daemon does not take the image."), _client() as client:
+        client.ping()
+        answers = client.api.load_image(archive(layout, name), quiet=True)
+        errors = [answer["error"] for answer in answers if "error" in answer]
+        if errors:
+            raise _refused(str(errors[0]))
+        image: str = client.images.get(name).id
+    return image
+
+
+def image_id(name: str) -> str | None:
+    """Give the id of an image, if the daemon has it."""
+    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
+        try:
+            found: str = client.images.get(name).id
+        except ImageNotFound:
+            return None
+    return found
+
+
+def remove_name(name: str) -> None:
+    """Take a name away; an image without names and containers goes with it."""
+    with _talking("docker rmi", "The Docker daemon does not answer."), _client() as client:
+        client.images.remove(name, noprune=False)
+
+
+def save(name: str) -> Iterator[bytes]:
+    """Stream an image out of the daemon."""
+    if image_id(name) is None:
+        raise ImageMissingError(
+            f"Docker has no image {name}.",
+            where="the Docker daemon",
+            why="Neither a target, nor an OCI layout, nor an image of the daemon goes by this name.",
+            fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
+        )
+    with _talking("docker save", "The Docker daemon does not give the image out."), _client() as client:
+        yield from client.api.get_image(name)
+
+
+def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Give files of an image one after the other, from a container that is made for it and never started."""
+    with _talking("docker cp", "The Docker daemon does not give files out."), _client() as client:
+        container = client.containers.create(name, command=["true"])
+        try:
+            for path in paths:
+                chunks, _ = container.get_archive(f"/{path}")
+                with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+                    content = archive.extractfile(archive.next() or tarfile.TarInfo())
+                    if content is not None:
+                        yield path, content
+        finally:
+            container.remove(force=True)
+
+
+def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Pull an image; say what the daemon knows of it, with the digests that it was pulled by (`RepoDigests`)."""
+    with _talking("docker pull", f"{reference} cannot be pulled."), _client() as client:
+        for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
+            if "error" in answer:
+                raise EngineError(
+                    f"{reference} cannot be pulled.",
+                    where=reference,
+                    why=str(answer["error"]),
+                    fix="Check the name and the network; for a private registry, run `docker login` first.",
+                )
+        found: Mapping[str, Any] = client.images.get(reference).attrs
+    return found
+
+
+def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Ask the registry, through the daemon, what a name stands for: digest and media type."""
+    with _talking("docker pull", f"{reference} is not to be had."), _client() as client:
+        found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
+    return found
+
+
+def inspect(name: str) -> Mapping[str, Any] | None:
+    """Say what the daemon knows of an image, if it has it."""
+    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
+        try:
+            found: Mapping[str, Any] = client.images.get(name).attrs
+        except ImageNotFound:
+            return None
+    return found
+
+
+@contextmanager
+def _client() -> Iterator[docker.DockerClient]:
+    client = docker.from_env(timeout=_TIMEOUT)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def _talking(what: str, failed: str) -> Iterator[None]:
+    try:
+        yield
+    except (DockerException, APIError, requests.RequestException) as error:
+        raise EngineError(
+            failed,
+            where=what,
+            why=str(error),
+            fix="Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine "
+            "and `invoke export` need none.",
+        ) from None
+
+
+def _refused(why: str) -> EngineError:
+    return EngineError(
+        "The Docker daemon refused the image.",
+        where="docker load",
+        why=why,
+        fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
+    )

@@ -1,0 +1,143 @@
+"""Rendered Dockerfiles: a plan as a recipe that people can read and Docker can run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from imagefactory.build.engines.docker.build_context import BuildContext, make_context
+from imagefactory.compile.recipe import compile_recipe
+from imagefactory.locks.files import write_text_atomically
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, intended_kernels
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.layout import writing_output
+from imagefactory.plan.make import ImageConfig, Layer, Plan, make_plan
+
+DOCKERFILE = "Dockerfile"
+CONTEXT = "context.json"
+BASE_IMAGE = "imagefactory/base"
+SECOND = 1_000_000_000
+INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A Dockerfile and the description of its context."""
+
+    dockerfile: str
+    context: str
+
+
+def render(project: Project, cell: Cell) -> Rendered:
+    """Write the recipe of a cell: from its plan, or with the compile that its lock still waits for."""
+    if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
+        recipe = compile_recipe(project, cell)
+        values = recipe.values | config_values(recipe.config, None) | {"base": _base(recipe.base)}
+        return Rendered(_fill(project.root, "compile.j2", values), _json(recipe.context))
+    return render_plan(project, make_plan(project, cell))
+
+
+def render_plan(project: Project, plan: Plan) -> Rendered:
+    """Write the recipe of a plan."""
+    context = plan_context(project, plan)
+    described = {
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
+        "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
+        "files": context.describe(),
+    }
+    return Rendered(_fill(project.root, "Dockerfile.j2", _values(plan, context)), _json(described))
+
+
+def plan_context(project: Project, plan: Plan) -> BuildContext:
+    """Work out the build context of a plan."""
+    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
+    return make_context(plan, project.root, project.tool_lock.find("uv", plan.cell.machine), lock)
+
+
+def base_image(base: Layer) -> str:
+    """Name the image that holds the base alone, by what it is made of."""
+    return f"{BASE_IMAGE}:{base.key[:16]}"
+
+
+def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
+    """Write both files; say where they are."""
+    with writing_output(folder):
+        write_text_atomically(folder / DOCKERFILE, rendered.dockerfile)
+        write_text_atomically(folder / CONTEXT, rendered.context)
+    return folder / DOCKERFILE, folder / CONTEXT
+
+
+def config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
+    """Give what the end of every Dockerfile needs: the image's configuration, as instructions take it."""
+    labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
+    return {
+        "config": config,
+        "labels": dict(sorted(labels.items())),
+        "healthcheck": _healthcheck(config.healthcheck),
+    }
+
+
+def _values(plan: Plan, context: BuildContext) -> dict[str, Any]:
+    return {
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
+        "base": _base(plan.layers[0]),
+        "epoch": MTIME,
+        "venv": VENV,
+        "install": INSTALL,
+        "steps": context.steps,
+        "copies": context.copies,
+        **config_values(plan.config, plan.key),
+    }
+
+
+def _base(base: Layer) -> dict[str, Any]:
+    return {"name": base.name, "packages": len(base.inputs), "key": base.key, "image": base_image(base)}
+
+
+def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(root / "images" / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Dockerfiles are not HTML; `quoted` and `json` do what they need
+    )
+    environment.filters["quoted"] = quoted
+    environment.filters["json"] = lambda value: json.dumps(list(value))
+    return environment.get_template(template).render(values)
+
+
+def quoted(text: str) -> str:
+    """Write a value of ENV or LABEL so that Docker reads exactly this text."""
+    if "\n" in text:
+        raise ValueError(f"a value of several lines cannot stand in a Dockerfile: {text!r}")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def _healthcheck(check: Mapping[str, Any]) -> str:
+    if not check:
+        return "NONE"
+    names = {"interval": "Interval", "timeout": "Timeout", "start-period": "StartPeriod"}
+    options = [f"--{option}={check[name] // SECOND}s" for option, name in names.items() if name in check]
+    if "Retries" in check:
+        options.append(f"--retries={check['Retries']}")
+    kind, *words = check["Test"]
+    if kind != "CMD":
+        raise ValueError(f"a health check of the kind {kind} is not rendered")
+    return f"{' '.join(options)} \\\n    CMD {json.dumps(words)}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

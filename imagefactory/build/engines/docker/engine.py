@@ -1,0 +1,221 @@
+"""Building with Docker: the same plan and base; uv installs the wheels, the rest is what the embedded engine makes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.build.engines.docker import daemon
+from imagefactory.build.engines.docker.build_context import BuildContext, Locked
+from imagefactory.build.engines.docker.buildx import (
+    Builder,
+    build_arguments,
+    find_builder,
+    refuse_unsupported,
+)
+from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
+from imagefactory.build.engines.embedded import build_layers
+from imagefactory.build.inputs import Sources
+from imagefactory.build.watch import Watcher
+from imagefactory.errors.docker import ImageBuildError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.format import MTIME
+from imagefactory.oci.image import make_image
+from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import ImageConfig, Plan, make_plan
+from imagefactory.store.digests import Sha256
+from imagefactory.store.downloads import Downloader, Wanted
+
+LOG = "docker-build.log"
+CONTEXT_FOLDER = "context"
+_TOLD = 12
+"""Lines of a failed build that are shown; the rest is in the log."""
+_STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
+"""Newer BuildKits name the stage, too: `#6 [stage-0  1/13] RUN ...`."""
+_WHEELS = re.compile(r"source=(wheels/[^,]+)")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DockerBuilt:
+    """An image in the Docker daemon."""
+
+    plan: Plan
+    name: str
+    id: str
+
+
+def docker_name(project: Project, cell: Cell) -> str:
+    """Name the image that the Docker engine makes of a cell."""
+    repository = project.matrix.effective_registry.rpartition("/")[2].lower()
+    return f"{repository}:{cell.slug}-docker"
+
+
+def build_with_docker(
+    project: Project,
+    cell: Cell,
+    watch: Watcher,
+    say: Say,
+    *,
+    builder: str | None = None,
+    cache_from: Sequence[str] = (),
+    cache_to: Sequence[str] = (),
+) -> DockerBuilt:
+    """Build the image of a cell from its rendered Dockerfile."""
+    plan = make_plan(project, cell)
+    way = find_builder(builder, cell.platform)
+    refuse_unsupported(way, cache_to)
+    engine = daemon.ask()
+    if not way.buildx:
+        daemon.refuse_foreign(engine, cell.platform)
+    folder = project.build_folder(cell)
+    name = docker_name(project, cell)
+    with project.store.in_use():
+        sources = Sources(project, [cell])
+        watch.layers([plan.layers[0]])
+        base = _base_layout(project, plan, sources, watch)
+        context = plan_context(project, plan)
+        _fetch(project, plan, sources)
+        dockerfile, _ = write(render_plan(project, plan), folder)
+        arguments = build_arguments(
+            way,
+            dockerfile=dockerfile,
+            context=folder / CONTEXT_FOLDER,
+            platform=cell.platform,
+            tag=name,
+            epoch=MTIME,
+            base=_provide_base(way, base, plan, say),
+            cache_from=cache_from,
+            cache_to=cache_to,
+        )
+        _say_context(context, say)
+        try:
+            context.put_together(folder / CONTEXT_FOLDER, project.store)
+            _run(arguments, way, folder / LOG, say)
+        finally:
+            shutil.rmtree(folder / CONTEXT_FOLDER, ignore_errors=True)
+    found = daemon.image_id(name)
+    if found is None:
+        raise ImageBuildError(
+            f"The build ended well, but Docker has no image {name}.",
+            where=folder / LOG,
+            why="The builder did not hand the image to this daemon.",
+            fix="Check that DOCKER_HOST and the builder belong together.",
+        )
+    return DockerBuilt(plan, name, found)
+
+
+def _base_layout(project: Project, plan: Plan, sources: Sources, watch: Watcher) -> Layout:
+    """Lay out the base alone as an image, from the very layer that the embedded engine makes."""
+    layer = plan.layers[0]
+    blob = read_blob_record(layer.key, project.store)
+    known = KnownLayers(project.known_layers)
+    if blob is None:
+        expected = known.among([layer])
+        blob = build_layers([layer], sources.wanted, project.store, watch, expected=expected)[layer.key]
+    known.confirm(layer, blob)
+    watch.state(layer.key, "done", blob.size, blob.size)
+    return _lay_out_base(project, plan, blob)
+
+
+def _lay_out_base(project: Project, plan: Plan, blob: Blob) -> Layout:
+    layer = plan.layers[0]
+    empty = ImageConfig(
+        env={},
+        entrypoint=(),
+        command=(),
+        labels={},
+        user="",
+        working_dir="",
+        exposed_ports=(),
+        stop_signal="",
+        created=plan.config.created,
+    )
+    alone = plan.model_copy(update={"layers": (layer,), "config": empty, "key": layer.key})
+    image = make_image(alone, [blob])
+    return write_layout(image, layer.name, project.store, project.root / "build" / "bases" / layer.key[:16])
+
+
+def _provide_base(way: Builder, base: Layout, plan: Plan, say: Say) -> tuple[str, str] | None:
+    """Give the base to whoever builds: into the daemon, or as a layout to a builder that is elsewhere."""
+    name = base_image(plan.layers[0])
+    if way.is_remote:
+        return name, f"{base.folder}@{base.manifest_digest()}"
+    if daemon.image_id(name) != base.config_digest():
+        say(f"loading the base as {name}")
+        daemon.load(base, name)
+    return None
+
+
+def _fetch(project: Project, plan: Plan, sources: Sources) -> None:
+    """Download the wheels that the store does not have, and uv."""
+    wanted: dict[Sha256, Wanted] = {}
+    for layer in plan.layers[1:]:
+        if layer.kind != "serve":
+            wanted |= {item.sha256: item for item in sources.wanted(layer)}
+    uv = project.tool_lock.find("uv", plan.cell.machine)
+    wanted[uv.sha256] = sources.tool(uv)
+    with Downloader(project.store) as downloader:
+        futures = [
+            downloader.submit(item, lambda _: None)
+            for item in wanted.values()
+            if not project.store.download(item.sha256).exists()
+        ]
+        for future in futures:
+            future.result()
+    project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
+
+
+def _say_context(context: BuildContext, say: Say) -> None:
+    wheels = sum(isinstance(piece, Locked) for piece in context.pieces)
+    say(f"putting the build context together: {wheels} wheels as hard links")
+
+
+def _name_of(instruction: str) -> str:
+    """Name a step by what it is about: the folder of its wheels, or its first words."""
+    wheels = _WHEELS.search(instruction)
+    return wheels[1] if wheels else instruction[:70]
+
+
+def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
+    """Run the build; tell of its steps, keep everything it says in a log."""
+    last: deque[str] = deque(maxlen=_TOLD)
+    say(f"$ {' '.join(arguments)}")
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(  # noqa: S603 - our own words, and a command of the user's PATH
+            arguments,
+            env=way.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                file.write(line)
+                last.append(line.rstrip())
+                step = _STEP.match(line)
+                if step is not None:
+                    say(f"step {step[1]}: {_name_of(step[2])}")
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode != 0:
+        raise ImageBuildError(
+            "The Docker build failed.",
+            where=log,
+            why="\n         ".join(last),
+            fix="The log has every step; when a step of ours is at fault, the embedded engine may still build it.",
+        )

@@ -1,0 +1,68 @@
+"""Looking into an image of the Docker daemon: `docker save`, read as it comes and never put on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import posixpath
+import tarfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from isal import igzip
+
+from imagefactory.build.engines.docker.chunk_stream import ChunkStream
+from imagefactory.build.engines.docker.daemon import save
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.oci.compare import Opened
+from imagefactory.oci.gzip import INFLATE_ERROR
+from imagefactory.oci.listing import Listed, read_stream
+
+_GZIP = b"\x1f\x8b"
+_DOCUMENT = b"{["
+"""How a JSON document begins; no layer begins that way."""
+_PEEK = 512
+
+
+def open_image(name: str) -> Opened:
+    """Look into an image of the daemon."""
+    return open_saved(save(name), name)
+
+
+def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
+    """Look into a `docker save` stream: that of an old daemon (layer.tar), or an OCI layout."""
+    documents: dict[str, Any] = {}
+    layers: dict[str, list[Listed]] = {}
+    links: dict[str, str] = {}
+    try:
+        with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+            for member in archive:
+                if member.issym():  # one layer that occurs twice
+                    links[member.name] = posixpath.normpath(
+                        posixpath.join(posixpath.dirname(member.name), member.linkname)
+                    )
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    _take(member.name, content, documents, layers)
+        [image] = documents["manifest.json"]
+        stack = [layers[links.get(layer, layer)] for layer in image["Layers"]]
+        return Opened(documents[image["Config"]], stack)
+    except (tarfile.TarError, INFLATE_ERROR, EOFError, ValueError, LookupError, TypeError) as error:
+        raise DamagedFileError(
+            f"What Docker gives out for {name} cannot be read.",
+            where="docker save",
+            why=f"{type(error).__name__}: {error}",
+            fix="Try again; if it stays, save it with `docker save` and look into the file.",
+        ) from None
+
+
+def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[Listed]]) -> None:
+    """Keep a document, list a layer, pass over the rest."""
+    buffered = io.BufferedReader(content, _PEEK)  # type: ignore[type-var]
+    head = buffered.peek(_PEEK)
+    if head[:1] and head[:1] in _DOCUMENT:
+        documents[name] = json.load(buffered)
+    elif head.startswith(_GZIP):
+        layers[name] = list(read_stream(igzip.open(buffered, "rb")))  # type: ignore[no-untyped-call]
+    elif name.endswith("layer.tar") or name.startswith("blobs/"):
+        layers[name] = list(read_stream(buffered))

@@ -1,0 +1,69 @@
+"""Whose is this path: the layer, the package and the lock entry that put it into an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from imagefactory.errors.layers import PathNotFoundError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.plan.built_layers import read_owners
+from imagefactory.plan.make import Layer, make_plan
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Everything that is known about one path."""
+
+    path: str
+    layer: Layer
+    owner: str
+    lock: Path | None
+    version: str
+    needed_by: tuple[str, ...]
+
+
+def explain(project: Project, cell: Cell, path: str) -> Ownership:
+    """Find the uppermost layer that has a path, and what it came from."""
+    wanted = path.strip("/")
+    known: set[str] = set()
+    built = False
+    for layer in reversed(make_plan(project, cell).layers):
+        owners = read_owners(layer.key, project.store)
+        built |= bool(owners)
+        known |= owners.keys()
+        if wanted in owners:
+            return _ownership(project, cell, wanted, layer, owners[wanted])
+    raise PathNotFoundError(
+        f"Nothing in {cell} owns /{wanted}.",
+        where=str(cell),
+        why="No layer that was built here has this path." if built else "The image has not been built here.",
+        fix=_nearest(wanted, known) if built else f"Run `invoke build --target {cell}` first.",
+    )
+
+
+def _nearest(wanted: str, known: Iterable[str]) -> str:
+    """Say what may have been meant: a file in this folder, the same name elsewhere, a like name nearby."""
+    inside = min((path for path in known if path.startswith(f"{wanted}/")), default=None)
+    if inside is not None:
+        return f"Folders belong to nobody; name a file, such as /{inside}."
+    folder, _, name = wanted.rpartition("/")
+    namesakes = sorted(path for path in known if path.rpartition("/")[2] == name)
+    siblings = {path.rpartition("/")[2]: path for path in known if path.rpartition("/")[0] == folder}
+    near = namesakes or [siblings[name] for name in get_close_matches(name, siblings, n=3)]
+    return f"Did you mean {' or '.join(f'/{path}' for path in near[:3])}?" if near else "Check the spelling."
+
+
+def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
+    for wheel in project.wheel_lock(cell).wheels:
+        if wheel.file == owner:
+            return Ownership(
+                path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by
+            )
+    for deb in project.base_lock(cell).debs:
+        if deb.name == owner:
+            return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)
+    return Ownership(path, layer, owner, None, "", ())

@@ -1,0 +1,73 @@
+"""The base layer: Debian, unpacked from .deb files without running their scripts.
+
+No root, no emulation, no dpkg: an arm64 base is assembled on an amd64 laptop. The result depends on the
+packages and on nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from imagefactory.build.layers.debian.accounts import account_entries
+from imagefactory.build.layers.debian.alternatives import add_alternatives
+from imagefactory.build.layers.debian.ca_bundle import add_certificates
+from imagefactory.build.layers.debian.deb import Deb, Package, open_deb
+from imagefactory.build.layers.debian.dpkg_database import add_dpkg_database
+from imagefactory.build.layers.debian.file_tree import Tree
+from imagefactory.build.layers.debian.ldcache import add_ld_cache
+from imagefactory.build.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
+from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
+from imagefactory.errors.layers import DebFormatError
+from imagefactory.oci.entry import Entry
+
+
+def base_entries(*, debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[str, Entry]]:
+    """Assemble the base from its packages, given with the files that hold them; say who owns each entry.
+
+    The entries refer to spool files in `scratch`, which must stay until the layer is written.
+    """
+    packages = _unpack_all(debs, scratch)
+    architecture = _architecture(debs)
+    tree = Tree()
+    add_merged_links(tree, architecture)
+    for deb, unpacked in packages:
+        for entry in unpacked.entries:
+            tree.add(entry, deb.name)
+        add_apt_sources(tree, unpacked.left_out)
+    for entry in account_entries():
+        tree.add(entry)
+    opened = [deb for deb, _ in packages]
+    add_settled_files(tree)
+    add_alternatives(tree, opened)
+    add_certificates(tree)
+    add_dpkg_database(tree, packages, architecture)
+    add_ld_cache(tree, architecture)
+    tree.add_parents()
+    return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
+
+
+def _unpack_all(debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
+    """Decompress on all cores (decompressors let go of Python's lock); the result is in order of names."""
+    architecture = _architecture(debs)
+
+    def one(item: tuple[Package, Path]) -> tuple[Deb, Unpacked]:
+        deb = open_deb(*item, scratch)
+        return deb, unpack(deb, architecture)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
+
+
+def _architecture(debs: Sequence[tuple[Package, Path]]) -> str:
+    found = sorted({deb.architecture for deb, _ in debs} - {"all"})
+    if len(found) > 1:
+        raise DebFormatError(
+            f"The packages of one base are for several architectures: {', '.join(found)}.",
+            where="the base's lock",
+            why="An image has one architecture.",
+            fix="Make a new lock: `invoke lock`.",
+        )
+    return found[0] if found else "all"

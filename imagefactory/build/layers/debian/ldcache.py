@@ -1,0 +1,201 @@
+"""/etc/ld.so.cache, and the SONAME links, as glibc's own ldconfig would make them, without running it.
+
+The format is glibc's `elf/cache.c` ("glibc-ld.so.cache1.1" with an extension that names the generator); the
+order and the choice of files follow `elf/ldconfig.c` of glibc 2.36. Both were compared with the image's own
+ldconfig: apart from the generator's name, the file is the same to the byte. Left out: glibc-hwcaps
+subfolders, so that the baseline variant of a library is used; none of our packages has any.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import posixpath
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+
+from imagefactory.build.layers.debian.file_tree import Tree
+from imagefactory.oci.entry import Entry, Kind
+
+CACHE = "etc/ld.so.cache"
+GENERATOR = b"spark-image-factory"
+
+_MAGIC = b"glibc-ld.so.cache1.1"
+_LITTLE_ENDIAN = 2
+_EXTENSION_MAGIC = 0xEAA42174
+_HEADER = struct.Struct("<20sIIB3xI12x")
+_ENTRY = struct.Struct("<iIIIQ")
+_EXTENSION = struct.Struct("<IIIIII")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What ldconfig knows about an architecture."""
+
+    elf: str
+    flags: int
+    """FLAG_ELF_LIBC6 (3) and the architecture's own bits, see glibc's `sysdeps/generic/ldconfig.h`."""
+    triplet: str
+
+
+MACHINES: Mapping[str, Machine] = {
+    "amd64": Machine("EM_X86_64", 0x0303, "x86_64-linux-gnu"),
+    "arm64": Machine("EM_AARCH64", 0x0A03, "aarch64-linux-gnu"),
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """One line of the cache: a name to load, and the file it leads to."""
+
+    soname: str
+    path: str
+
+
+def add_ld_cache(tree: Tree, architecture: str) -> None:
+    """Make the missing SONAME links, and the cache over all library folders."""
+    machine = MACHINES.get(architecture)
+    if machine is None or "etc/ld.so.conf" not in tree:
+        return
+    children = tree.children()
+    libraries: list[Library] = []
+    for shown, real in _folders(tree, machine).items():
+        for soname, name in sorted(_libraries(tree, children.get(real, []), machine).items()):
+            _link_soname(tree, real, soname, name)
+            libraries.append(Library(soname, f"{shown}/{soname}"))
+    tree.add_file(CACHE, cache_bytes(libraries, machine))
+
+
+def cache_bytes(libraries: list[Library], machine: Machine) -> bytes:
+    """Write the cache file."""
+    # Python's sort is stable, also in reverse: among equal names the folder that comes first stays first.
+    ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
+    table = _StringTable({text for library in ordered for text in (library.soname, library.path)})
+    strings_at = _HEADER.size + len(ordered) * _ENTRY.size
+    extension_at = -(-(strings_at + len(table.data)) // 4) * 4
+    parts = [_HEADER.pack(_MAGIC, len(ordered), len(table.data), _LITTLE_ENDIAN, extension_at)]
+    parts += [
+        _ENTRY.pack(
+            machine.flags,
+            strings_at + table.offset[library.soname],
+            strings_at + table.offset[library.path],
+            0,
+            0,
+        )
+        for library in ordered
+    ]
+    parts += [table.data, bytes(extension_at - strings_at - len(table.data))]
+    generator_at = extension_at + _EXTENSION.size
+    parts += [_EXTENSION.pack(_EXTENSION_MAGIC, 1, 0, 0, generator_at, len(GENERATOR)), GENERATOR]
+    return b"".join(parts)
+
+
+class _StringTable:
+    """Strings behind one another, each ended by a zero; one that ends another is not stored twice."""
+
+    def __init__(self, strings: set[str]) -> None:
+        self.offset: dict[str, int] = {}
+        data = b""
+        before = b""
+        # By their last letters, backwards: then the longer string that ends alike is right before a shorter
+        # one.
+        for string in sorted((text.encode() for text in strings), key=lambda text: text[::-1], reverse=True):
+            if before.endswith(string):
+                self.offset[string.decode()] = len(data) - 1 - len(string)
+            else:
+                self.offset[string.decode()] = len(data)
+                data += string + b"\0"
+                before = string
+        self.data = data
+
+
+def _sort_key(name: str) -> list[tuple[int, int]]:
+    """Order names as glibc's `_dl_cache_libcmp`: numbers by value, and after every other letter."""
+    return [(1, int(run)) if run.isdigit() else (0, ord(run)) for run in re.findall(r"[0-9]+|[^0-9]", name)]
+
+
+def _folders(tree: Tree, machine: Machine) -> dict[str, str]:
+    """List library folders in ldconfig's order: as configured, and where they really are, each once."""
+    builtin = (f"/lib/{machine.triplet}", f"/usr/lib/{machine.triplet}", "/lib", "/usr/lib")
+    found: dict[str, str] = {}
+    for folder in (*_configured(tree, "etc/ld.so.conf"), *builtin):
+        real = tree.resolve(folder)
+        if real is not None and real not in found.values():
+            found[folder] = real
+    return found
+
+
+def _configured(tree: Tree, conf: str) -> Iterator[str]:
+    for line in tree.read(conf).decode().splitlines():
+        setting = line.partition("#")[0].strip()
+        if setting.startswith("include "):
+            pattern = setting.removeprefix("include ").strip().lstrip("/")
+            files = [entry.path for entry in tree if fnmatch.fnmatchcase(entry.path, pattern)]
+            for file in files:
+                yield from _configured(tree, file)
+        elif setting:
+            yield setting.rstrip("/")
+
+
+def _libraries(tree: Tree, entries: list[Entry], machine: Machine) -> dict[str, str]:
+    """Find the libraries of one folder: by SONAME, the best file (`search_dir` in ldconfig.c)."""
+    best: dict[str, tuple[bool, str]] = {}
+    for entry in entries:
+        name = posixpath.basename(entry.path)
+        if not re.match(r"(lib|ld-).*\.so|ld(64)?\.so\.", name) or name.endswith("-gdb.py"):
+            continue
+        soname = _soname(tree, entry, machine)
+        if soname is None:
+            continue
+        soname = soname or name
+        # A link is taken as itself when it is the SONAME, or the .so that compilers link with.
+        link = entry.kind is Kind.SYMLINK and (
+            name == soname or (name.endswith(".so") and soname.startswith(name))
+        )
+        if link:
+            soname = name
+        known = best.get(soname)
+        # Files go before links, then higher versions before lower ones.
+        if known is None or (not link, _sort_key(name)) > (not known[0], _sort_key(known[1])):
+            best[soname] = (link, name)
+    return {soname: name for soname, (_, name) in best.items()}
+
+
+def _soname(tree: Tree, entry: Entry, machine: Machine) -> str | None:
+    """Read a library's SONAME; empty when it has none, None when this is no library for this machine."""
+    real = tree.resolve(entry.path)
+    target = tree.get(real) if real is not None else None
+    if target is None or target.kind is not Kind.FILE:
+        return None
+    try:
+        elf = ELFFile(io.BytesIO(tree.read(target.path)))
+        if elf["e_machine"] != machine.elf:
+            return None
+        for segment in elf.iter_segments("PT_DYNAMIC"):
+            if isinstance(segment, DynamicSegment):
+                return next((_text(tag, "soname") for tag in segment.iter_tags("DT_SONAME")), "")
+    except ELFError:
+        return None  # a linker script, such as libc.so
+    return None
+
+
+def _text(tag: object, name: str) -> str:
+    """Read an attribute that pyelftools adds to a tag only at run time."""
+    return str(getattr(tag, name))
+
+
+def _link_soname(tree: Tree, folder: str, soname: str, name: str) -> None:
+    """Make the link from a library's SONAME to its file, unless something right is there already."""
+    path = f"{folder}/{soname}"
+    if path not in tree:
+        tree.add_link(path, name)
+    elif tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
+        known = tree.get(path)
+        if known is not None and known.kind is Kind.SYMLINK:
+            tree.replace_link(path, name)

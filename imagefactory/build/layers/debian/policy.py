@@ -1,0 +1,102 @@
+"""The tables of the base layer: what usr-merge moves, what is left out, which folders are special."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from imagefactory.build.layers.debian.accounts import GROUPS, UIDS
+from imagefactory.oci.entry import ImagePath
+
+# --- usr-merge ------------------------------------------------------------------------------------ Since
+# bookworm, /bin and friends are links into /usr. Packages still ship files under the old names; dpkg
+# unpacks them through the links, we rewrite the paths. amd64 has lib64 for its dynamic linker.
+
+_EVERYWHERE = ("bin", "lib", "sbin")
+MERGED: Mapping[str, tuple[str, ...]] = {
+    "amd64": (*_EVERYWHERE, "lib64"),
+    "arm64": _EVERYWHERE,
+    "all": _EVERYWHERE,
+}
+
+
+def merged(path: str, architecture: str) -> ImagePath:
+    """Say where a packaged path really lies."""
+    top = path.partition("/")[0]
+    return ImagePath(f"usr/{path}" if top in MERGED[architecture] else path)
+
+
+# --- what is left out ----------------------------------------------------------------------------- In
+# dpkg's own pattern language (`*` crosses slashes), because the same lines go into the image's dpkg.cfg.d:
+# a package that a derived image installs leaves out the same things.
+
+EXCLUDED = (
+    "/usr/share/doc/*",  # manuals and changelogs; licences stay, see INCLUDED
+    "/usr/share/man/*",
+    "/usr/share/info/*",
+    "/usr/share/groff/*",
+    "/usr/share/lintian/*",
+    "/usr/share/linda/*",
+    "/usr/share/locale/*",  # translated messages; C.UTF-8 itself lies in /usr/lib/locale
+    "/usr/bin/*lto-dump*",  # 32 MB to look into LTO objects; compiling with -flto does not need it
+    "/usr/lib/*/libpython3*.a",  # 2 x 11 MB to link Python statically into other programs
+)
+INCLUDED = (
+    "/usr/share/doc/*/copyright",  # the licences: an image that is passed on must carry them
+)
+_KEPT_FOLDERS = re.compile(
+    r"usr/share/man(/man[1-9])?"
+)  # alternatives of later packages are linked into them
+_KEPT_LINKS = re.compile(r"usr/share/doc/[^/]+")  # a package whose licence lies in another one's folder
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns))
+
+
+_EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
+
+
+def is_left_out(path: ImagePath, *, folder: bool = False, link: bool = False) -> bool:
+    """True for what the base does not ship although a package does."""
+    if folder and _KEPT_FOLDERS.fullmatch(path):
+        return False
+    if link and _KEPT_LINKS.fullmatch(path):
+        return False
+    return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
+
+
+# --- folders -------------------------------------------------------------------------------------- A
+# folder in an upper layer replaces the attributes of the one below, so all layers must agree: this table,
+# or 0755 root.
+
+
+class Folder(NamedTuple):
+    """Mode and owner of a directory."""
+
+    mode: int = 0o755
+    uid: int = 0
+    gid: int = 0
+
+
+FOLDERS: Mapping[str, Folder] = {
+    "etc/ssl/private": Folder(0o700),
+    "home/vllm": Folder(0o755, UIDS["vllm"], GROUPS["vllm"]),
+    "root": Folder(0o700),
+    "run/lock": Folder(0o1777),
+    "tmp": Folder(0o1777),
+    "var/cache/ldconfig": Folder(0o700),
+    "var/local": Folder(0o2775, 0, GROUPS["staff"]),
+    "var/mail": Folder(0o2775, 0, GROUPS["mail"]),
+    "var/tmp": Folder(0o1777),
+}
+
+PLAIN_SINCE_TRIXIE = frozenset({"var/local"})
+"""Folders that newer releases have without special attributes; the table holds for all, so that layers agree."""
+
+
+def folder(path: str) -> Folder:
+    """Give the mode and owner of a directory of the image."""
+    return FOLDERS.get(path, Folder())

@@ -1,0 +1,183 @@
+"""What maintainer scripts would write into the image: default configuration, links, folders, PAM, shells.
+
+Each line below stands for a line of a postinst script, which is named. Not done, because a container has no
+use for it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and
+/var/cache.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+from imagefactory.build.layers.debian.file_tree import Tree, read_content
+from imagefactory.build.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
+from imagefactory.build.layers.debian.unpack import LINKED_FOLDERS
+from imagefactory.oci.entry import Entry, ImagePath
+
+APT_EXAMPLE = ImagePath("usr/share/doc/apt/examples/sources.list")
+
+# Copied when the source is there and the target is not: install_from_default() of several scripts.
+DEFAULTS: Mapping[str, str] = {
+    "etc/inputrc": "usr/share/readline/inputrc",  # readline-common
+    "etc/motd": "usr/share/base-files/motd",  # base-files
+    "etc/nsswitch.conf": "usr/share/libc-bin/nsswitch.conf",  # libc-bin
+    "etc/profile": "usr/share/base-files/profile",  # base-files
+    "root/.bashrc": "usr/share/base-files/dot.bashrc",  # base-files
+    "root/.profile": "usr/share/base-files/dot.profile",  # base-files
+}
+
+# Made when the path in the second column is in the tree, or always when it is empty: (link, needs, target).
+LINKS = (
+    ("etc/dpkg/origins/default", "etc/dpkg/origins/debian", "debian"),  # base-files
+    ("etc/localtime", "usr/share/zoneinfo/Etc/UTC", "/usr/share/zoneinfo/Etc/UTC"),  # tzdata
+    ("usr/local/man", "", "share/man"),  # base-files
+    ("var/spool/mail", "", "../mail"),  # base-files
+)
+
+_PYTHON_CONFIG = """\
+[DEFAULT]
+# how to byte-compile (comma separated: standard, optimize)
+byte-compile = standard
+"""
+
+# Written when the path in the second column is in the tree, or always: (file, needs, mode, content).
+FILES = (
+    ("etc/environment", "etc/pam.d", 0o644, ""),  # libpam-modules
+    ("etc/machine-id", "", 0o644, ""),  # empty: "not set yet", see machine-id(5)
+    ("etc/python3/debian_config", "usr/bin/python3", 0o644, _PYTHON_CONFIG),  # python3
+    ("etc/security/opasswd", "etc/security", 0o600, ""),  # libpam-modules
+    ("etc/subgid", "usr/bin/newgrp", 0o644, ""),  # login
+    ("etc/subuid", "usr/bin/newgrp", 0o644, ""),  # login
+    ("etc/timezone", "usr/share/zoneinfo/Etc/UTC", 0o644, "Etc/UTC\n"),  # tzdata
+    (
+        "var/lib/dpkg/diversions",
+        "usr/bin/dash",
+        0o644,
+        "/usr/share/man/man1/sh.1.gz\n/usr/share/man/man1/sh.distrib.1.gz\ndash\n/bin/sh\n/bin/sh.distrib\ndash\n",
+    ),  # dash claims /bin/sh
+)
+
+FOLDERS = (
+    *("etc/opt", "home/vllm", "media", "mnt", "opt", "root", "run/lock", "srv", "tmp"),
+    *("var/mail", "var/opt", "var/tmp"),
+    *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share/man", "src")),
+)
+
+# What pam-auth-update makes of the one profile the base has, `unix` (a password, checked against
+# /etc/shadow): the two blocks of each file, and the state by which it recognises its own work later.
+_PERMIT = "[default=1]\t\t\tpam_permit.so"
+PAM: Mapping[str, tuple[str, str, str]] = {
+    "account": (
+        "account\t[success=1 new_authtok_reqd=done default=ignore]\tpam_unix.so ",
+        "",
+        "Module: unix\n[success=end new_authtok_reqd=done default=ignore]\tpam_unix.so\n",
+    ),
+    "auth": (
+        "auth\t[success=1 default=ignore]\tpam_unix.so nullok",
+        "",
+        "Module: unix\n[success=end default=ignore]\tpam_unix.so nullok\n",
+    ),
+    "password": (
+        "password\t[success=1 default=ignore]\tpam_unix.so obscure yescrypt",
+        "",
+        "Module: unix\n[success=end default=ignore]\tpam_unix.so obscure yescrypt\n",
+    ),
+    "session": (
+        f"session\t{_PERMIT}",
+        "session\trequired\tpam_unix.so ",
+        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
+    ),
+    "session-noninteractive": (
+        f"session\t{_PERMIT}",
+        "session\trequired\tpam_unix.so ",
+        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
+    ),
+}
+_PAM_SEEN = "unix\nmkhomedir\n"
+
+
+def add_merged_links(tree: Tree, architecture: str) -> None:
+    """Link /bin and its siblings into /usr."""
+    for name in MERGED[architecture]:
+        tree.add_folder(f"usr/{name}")
+        tree.add_link(name, f"usr/{name}")
+
+
+def add_settled_files(tree: Tree) -> None:
+    """Add everything that the scripts of the unpacked packages would have written."""
+    for path, target in LINKED_FOLDERS.items():
+        tree.add_link(path, target)
+    for name in FOLDERS:
+        tree.add_folder(name)
+    for path, source in DEFAULTS.items():
+        if source in tree and path not in tree:
+            tree.add_file(path, tree.read(source))
+    for path, needs, target in LINKS:
+        if (not needs or needs in tree) and path not in tree:
+            tree.add_link(path, target)
+    for path, needs, mode, text in FILES:
+        if (not needs or needs in tree) and path not in tree:
+            tree.add_file(path, text, mode)
+    _add_python_folders(tree)
+    _add_pam(tree)
+    _add_shells(tree)
+    _add_package_manager_settings(tree)
+
+
+def _add_python_folders(tree: Tree) -> None:
+    """Make the folder that Debian's Python searches for what `pip install` puts under /usr/local."""
+    for entry in list(tree):
+        if match := re.fullmatch(r"usr/bin/(python3\.\d+)", entry.path):
+            tree.add_folder(f"usr/local/lib/{match[1]}/dist-packages")
+
+
+def _add_pam(tree: Tree) -> None:
+    """Fill in the templates of libpam-runtime."""
+    if "usr/share/pam-configs/unix" not in tree:
+        return
+    for name, (primary, additional, state) in PAM.items():
+        text = tree.read(f"usr/share/pam/common-{name}").decode()
+        text = re.sub(r"\$\w+_primary\n", f"{primary}\n", text)
+        text = re.sub(r"\$\w+_additional\n", f"{additional}\n" if additional else "", text)
+        tree.add_file(f"etc/pam.d/common-{name}", text)
+        tree.add_file(f"var/lib/pam/{name}", state)
+    tree.add_file("var/lib/pam/seen", _PAM_SEEN)
+
+
+def _add_shells(tree: Tree) -> None:
+    """List the login shells, each under both of its names, as update-shells does."""
+    files = sorted(
+        entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d"
+    )
+    if "usr/share/debianutils/shells" not in tree:
+        return
+    template = tree.read("usr/share/debianutils/shells").decode().splitlines()
+    names: dict[str, None] = {}
+    for text in (*template, *(line for file in files for line in tree.read(file).decode().splitlines())):
+        shell = text.partition("#")[0].strip()
+        if shell:
+            folder = tree.resolve(posixpath.dirname(shell))
+            names[shell] = names[f"/{folder}/{posixpath.basename(shell)}"] = None
+    comments = [line for line in template if line.startswith("#")]
+    tree.add_file("etc/shells", "".join(f"{line}\n" for line in (*comments, *names)))
+    tree.add_file("var/lib/shells.state", "".join(f"{name}\n" for name in names))
+
+
+def _add_package_manager_settings(tree: Tree) -> None:
+    """Let derived images install packages, and leave out the same documentation as the base."""
+    if "usr/bin/dpkg" in tree:
+        lines = [f"path-exclude {pattern}" for pattern in EXCLUDED]
+        lines += [f"path-include {pattern}" for pattern in INCLUDED]
+        tree.add_file("etc/dpkg/dpkg.cfg.d/imagefactory", "".join(f"{line}\n" for line in lines))
+
+
+def add_apt_sources(tree: Tree, left_out: Mapping[ImagePath, Entry]) -> None:
+    """Make apt's sources from the example that apt itself ships: same mirrors, but `main` only."""
+    example = left_out.get(APT_EXAMPLE)
+    if example is not None:
+        lines = read_content(example.content).decode().splitlines()
+        sources = [line.split() for line in lines if line.startswith("deb ")]
+        text = "".join(f"{kind} {root} {suite} main\n" for kind, root, suite, *_ in sources)
+        tree.add_file("etc/apt/sources.list", text)

@@ -1,0 +1,128 @@
+"""Mod layers: the files that a mod leaves changed, the RECORD that says so, and a note of what was done."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.mods.source_files import needed_git_source, package_files
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
+from images.shipped.mods.apply import Applied, apply_mods
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
+from images.shipped.mods.text import decoded, record_row
+
+RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
+
+
+def mod_entries(
+    settings: Mapping[str, Any], wheels: Mapping[str, Path], environment: Environment
+) -> list[Entry]:
+    """List the files of the last mod of a chain, after all of them were applied.
+
+    The chain stands in the layer's settings, so a plan alone says what is done. RECORD and mods.json are written by
+    every mod layer for all mods so far; the uppermost one is what a container sees.
+    """
+    chosen = [((mod := Mod.from_data(link)), mod.manifest.variants[0]) for link in settings["chain"]]
+    trees = {
+        distribution: _InstalledWheel(
+            distribution, wheels[file], file, environment, settings["without"].get(file, ())
+        )
+        for distribution, file in settings["wheels"].items()
+    }
+    applied: list[Applied] = []
+    for distribution, tree in trees.items():
+        own = [(mod, variant) for mod, variant in chosen if mod.manifest.distribution == distribution]
+        for source in dict.fromkeys(variant.source for _, variant in own):
+            group = [(mod, variant) for mod, variant in own if variant.source == source]
+            applied += apply_mods(
+                group, tree.read if source is None else needed_git_source(*group[0], source).read
+            )
+    order = [mod.name for mod, _ in chosen]
+    applied.sort(key=lambda result: order.index(result.mod.name))
+    last = applied[-1]
+    tree = trees[last.mod.manifest.distribution]
+    files = _brought_along(last.mod, last.variant) | {
+        path: text.encode() for path, text in last.files.items()
+    }
+    entries = [
+        Entry(image_path(path, tree.site), Kind.FILE, 0o644, Bytes(data)) for path, data in files.items()
+    ]
+    return [*entries, _record_of_mods(applied), *tree.updated_record(applied)]
+
+
+def image_path(path: str, site: str) -> ImagePath:
+    """Say where a path of a mod lies in the image."""
+    if path.startswith(IMAGE_FILES):
+        return ImagePath(path.lstrip("/"))
+    return ImagePath(f"{site}/{path}")
+
+
+class _InstalledWheel:
+    """A distribution as its wheel layer installs it: what mods are applied to."""
+
+    def __init__(
+        self, distribution: str, wheel: Path, file: str, environment: Environment, without: Sequence[str]
+    ) -> None:
+        self.distribution = distribution
+        self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
+        entries = wheel_entries(wheel, file, environment, without=without)
+        self._entries = {entry.path: entry for entry in entries}
+
+    def read(self, path: str) -> str | None:
+        """Read a file, by its path below site-packages or in the image."""
+        entry = self._entries.get(image_path(path, self.site))
+        return None if entry is None or entry.content is None else decoded(read_content(entry.content), path)
+
+    def updated_record(self, applied: Sequence[Applied]) -> list[Entry]:
+        """Write RECORD anew: changed files with their new hash, added ones as new rows."""
+        changed = {
+            path: text
+            for result in applied
+            if result.variant.source is None and result.mod.manifest.distribution == self.distribution
+            for path, text in result.files.items()
+            if not path.startswith(IMAGE_FILES)
+        }
+        if not changed:
+            return []
+        [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
+        content = self._entries[record].content
+        rows = list(csv.reader(io.StringIO(read_content(content).decode() if content is not None else "")))
+        *others, itself = rows
+        updated = {row[0]: row for row in others} | {
+            path: record_row(path, text) for path, text in changed.items()
+        }
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            [*(updated[path] for path in sorted(updated)), itself]
+        )
+        return [Entry(record, Kind.FILE, 0o644, Bytes(text.getvalue().encode()))]
+
+
+def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
+    """Read the package that a mod brings along, if it does."""
+    if variant.source is None:
+        return {}
+    return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
+
+
+def read_content(content: Content) -> bytes:
+    """Read a file's content as it will be in the image."""
+    if isinstance(content, Bytes):
+        return content.data
+    with content.file.open("rb") as file:
+        file.seek(content.offset)
+        if isinstance(content, DeflatedSlice):
+            return zlib.decompress(file.read(content.deflated), wbits=-15)
+        return file.read(content.size)
+
+
+def _record_of_mods(applied: Sequence[Applied]) -> Entry:
+    """Note in the image what was changed, by which mod, under which licence."""
+    text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
+    return Entry(ImagePath(RECORD_OF_MODS), Kind.FILE, 0o644, Bytes(text.encode()))

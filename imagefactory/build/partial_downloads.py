@@ -1,0 +1,70 @@
+"""Mod layers without downloads: the files that mods change are read out of wheels where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from zipfile import BadZipFile, ZipFile
+
+import requests
+
+from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import Layer
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256
+from imagefactory.store.indexes import WheelLocation
+from imagefactory.store.ranges import RangeFile
+from images.shipped.mods.apply import apply_mods
+from images.shipped.mods.manifest import Mod
+from images.shipped.mods.text import decoded
+
+Say = Callable[[str], None]
+Locations = Callable[[Sha256], Sequence[WheelLocation]]
+
+
+def take_excerpts(
+    missing: Sequence[Layer], known: KnownLayers, store: Store, locations: Locations, say: Say
+) -> None:
+    """Put excerpts into the store for mod layers whose wheels nothing else needs; leave out what cannot be trusted."""
+    needed_anyway = {item.sha256 for layer in missing if layer.kind != "mod" for item in layer.inputs}
+    with requests.Session() as session:
+        for layer in missing:
+            for distribution, file in _wheels(layer).items():
+                sha256 = next(item.sha256 for item in layer.inputs if item.name == file)
+                if sha256 in needed_anyway or store.input(layer.key, sha256).exists():
+                    continue
+                record = known.wheel_record(sha256)
+                if record is None:
+                    continue
+                try:
+                    excerpt = _open(locations(sha256), record, session)
+                    _read_what_mods_read(layer, distribution, excerpt)
+                    with store.writing(store.excerpt(layer.key, sha256)) as target:
+                        excerpt.write(target)
+                except (NoExcerptError, BadZipFile, OSError, ValueError) as error:
+                    say(f"{file} has to be downloaded: {error}")
+                    needed_anyway.add(sha256)
+
+
+def _wheels(layer: Layer) -> dict[str, str]:
+    wheels = layer.settings.get("wheels") if layer.kind == "mod" else None
+    return dict(wheels) if isinstance(wheels, dict) else {}
+
+
+def _open(offers: Sequence[WheelLocation], record: Sha256, session: requests.Session) -> Excerpt:
+    for offer in offers:
+        return Excerpt(ZipFile(offer.local or RangeFile(offer.url, session)), record)
+    raise NoExcerptError("no index offers it to be read in places")
+
+
+def _read_what_mods_read(layer: Layer, distribution: str, excerpt: Excerpt) -> None:
+    """Apply the mods of a layer on trial: what they read then, they read again when the layer is made."""
+    chain = layer.settings["chain"]
+    mods = [Mod.from_data(link) for link in chain] if isinstance(chain, list) else []
+    own = [(mod, mod.manifest.variants[0]) for mod in mods if mod.manifest.distribution == distribution]
+
+    def read(path: str) -> str | None:
+        data = excerpt.read(path)
+        return None if data is None else decoded(data, path)
+
+    apply_mods([(mod, variant) for mod, variant in own if variant.source is None], read)

@@ -1,0 +1,1 @@
+"""Starting an image: what `invoke run` prints, composes, exports or runs."""

@@ -1,0 +1,118 @@
+"""Recipes: an image and its command in the formats of the tools that people start DGX Sparks with.
+
+`eugr` is version 1 of eugr/spark-vllm-docker's recipes, `sparkrun` is version 2 of spark-arena/sparkrun's. Both hold
+the command as a template whose `{names}` stand for defaults that a user may override.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import yaml
+
+from imagefactory.build.start.docker_run import pinned
+from imagefactory.matrix.cells import Cell
+from imagefactory.plan.serve.description import Description
+
+Format = Literal["eugr", "sparkrun"]
+TEMPLATED = {
+    "--max-model-len": "max_model_len",
+    "--max-num-seqs": "max_num_seqs",
+    "--max-num-batched-tokens": "max_num_batched_tokens",
+    "--gpu-memory-utilization": "gpu_memory_utilization",
+}
+
+
+def recipe(
+    style: Format,
+    cell: Cell,
+    *,
+    image: str,
+    description: Description,
+    model: Mapping[str, Any],
+    command: list[str],
+    env: Mapping[str, str],
+) -> str:
+    """Write a recipe. `command` is what `Preview.command` gives, `env` the model's own variables."""
+    facts = description["image"]
+    defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
+    words = _template(command, defaults)
+    document: dict[str, Any] = {
+        "recipe_version": "1" if style == "eugr" else "2",
+        "name": cell.model,
+        "description": f"{model['model']} with vLLM {facts['vllm']} on {cell.arch}",
+        "model": model["model"],
+    }
+    if style == "sparkrun":
+        if model.get("revision"):
+            document["model_revision"] = model["revision"]
+        document |= {"runtime": "vllm", "runtime_version": facts["vllm"], "min_nodes": 1, "max_nodes": 1}
+    else:
+        document["solo_only"] = True
+    document |= {
+        "container": pinned(image),
+        "defaults": defaults,
+        "env": dict(sorted(env.items())),
+        "command": _folded(words, double_braces=style == "eugr"),
+    }
+    if style == "sparkrun":
+        document["metadata"] = _metadata(facts)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def _template(command: list[str], defaults: dict[str, object]) -> list[str]:
+    """Replace the values that a user may override by names, and put the defaults aside."""
+    words: list[str] = []
+    rest = iter(command)
+    for word in rest:
+        words.append(word)
+        if word in TEMPLATED:
+            name = TEMPLATED[word]
+            defaults[name] = json.loads(next(rest))
+            words.append(f"\0{name}\0")
+        elif word in {"--host", "--port"}:
+            words.pop()
+            value = next(rest)
+            defaults[word[2:]] = int(value) if word == "--port" else value
+    return [*words, "--host", "\0host\0", "--port", "\0port\0", "-tp", "\0tensor_parallel\0"]
+
+
+def _folded(words: list[str], *, double_braces: bool) -> str:
+    """Write the command over several lines; names become {names} once everything else is quoted."""
+    lines = [" ".join(words[:3])]
+    for word in words[3:]:
+        quoted = shlex.quote(word) if "\0" not in word else word
+        if double_braces:
+            quoted = quoted.replace("{", "{{").replace("}", "}}")
+        if "\0" in quoted:
+            quoted = "{" + quoted.strip("\0") + "}"
+        if word.startswith("-"):
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    return " \\\n  ".join(lines) + "\n"
+
+
+def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
+    memory = facts.get("memory") or {}
+    found: dict[str, object] = {"category": "chat", "quantization": facts["weights"]}
+    if memory:
+        # sparkrun counts in GB.
+        found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
+        found["kv_vram_per_token"] = round(memory["kv_per_token"] / 1e9, 9)
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,134 @@
+"""What `invoke run` does: settle how a cell's image is started, then print, compose, export or start it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from imagefactory.build.assemble import built_layouts
+from imagefactory.build.engines.docker.daemon import image_id, load
+from imagefactory.build.start.docker_run import (
+    HUB_CACHE,
+    Launch,
+    compose,
+    docker_run,
+    pinned,
+    shell_line,
+    write_key_file,
+)
+from imagefactory.build.start.launcher_recipes import Format, recipe
+from imagefactory.build.start.preview import Preview
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.serve.served import Served, describe
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start that the serve program has accepted."""
+
+    launch: Launch
+    served: Served
+    command: tuple[str, ...]
+    """What vLLM will run."""
+
+    def line(self, *, detach: bool = True) -> list[str]:
+        """Give the words of the `docker run` line."""
+        return docker_run(self.launch, detach=detach)
+
+    def shell(self, *, detach: bool = True) -> str:
+        """Give the `docker run` line, ready to be pasted."""
+        return shell_line(self.line(detach=detach))
+
+    def compose(self) -> str:
+        """Give the compose file."""
+        return compose(self.launch)
+
+    def recipe(self, style: Format) -> str:
+        """Give the recipe for another tool."""
+        return recipe(
+            style,
+            self.launch.cell,
+            image=self.launch.image,
+            description=self.launch.description,
+            model=self.served.model,
+            command=list(self.command),
+            env=self.served.extra,
+        )
+
+
+def prepare(
+    project: Project,
+    cell: Cell,
+    image: str,
+    *,
+    given: Mapping[str, str] | None = None,
+    api_key: str = "",
+    models: str = HUB_CACHE,
+    name: str = "",
+) -> Start:
+    """Settle a start. Settings that the image would refuse are refused here; a key goes into a file of its own."""
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    kernels = project.wheel_lock(cell).kernels
+    served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
+    settings = dict(given or {})
+    command = Preview(project.root, served.description, served.model).command(settings)
+    key_file = write_key_file(_key_folder(project, cell), api_key) if api_key else None
+    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, name)
+    return Start(launch, served, tuple(command))
+
+
+def settings_from(words: Sequence[str]) -> dict[str, str]:
+    """Read NAME=VALUE words."""
+    for word in words:
+        if not re.match(r"[A-Z][A-Z0-9_]*=", word):
+            raise SettingRefusedError(
+                f"{word!r} is not a setting.",
+                where="the --set option",
+                why="It is not written as NAME=VALUE.",
+                fix="Write, for example, --set MAX_MODEL_LEN=32768.",
+            )
+    return dict(word.split("=", 1) for word in words)
+
+
+def recipe_format(name: str) -> Format:
+    """Find a recipe format by name."""
+    known: tuple[Format, ...] = get_args(Format)
+    for style in known:
+        if style == name:
+            return style
+    raise UnknownNameError(
+        f"There is no recipe format {name!r}.",
+        where="the --recipe option",
+        why="Recipes are written for two launchers.",
+        fix=did_you_mean(name, known).capitalize(),
+    )
+
+
+def published_reference(project: Project, cell: Cell) -> str:
+    """Name a cell's image by registry and digest; the digest is known before the image is built, or from its layout."""
+    image = KnownLayers(project.known_layers).image(make_plan(project, cell))
+    if image is not None:
+        return f"{project.matrix.effective_registry}@{image.digest}"
+    [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    return f"{project.matrix.effective_registry}@{layout.manifest_digest()}"
+
+
+def local_image(project: Project, cell: Cell) -> str:
+    """Name a cell's image by its id in the Docker daemon, loading it when it is not there."""
+    [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    found = image_id(name)
+    return found if found == layout.config_digest() else load(layout, name)
+
+
+def _key_folder(project: Project, cell: Cell) -> Path:
+    return project.build_folder(cell).parent / "run" / cell.slug

@@ -1,0 +1,96 @@
+"""Ask the serve program itself what it would do in an image, without a container.
+
+The program runs on this machine with the image's settings.json and model.json, so what is printed, composed and
+exported here is what a container will run: there is no second implementation that could disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.plan.serve.description import Description, image_environment, settings_bytes
+from imagefactory.plan.serve.image_paths import program_folder
+from imagefactory.plan.serve.settings_schema import NAMES
+
+
+@dataclass(frozen=True)
+class Preview:
+    """The serve program of one image, on this machine."""
+
+    root: Path
+    description: Description
+    model: Mapping[str, Any]
+
+    def command(self, given: Mapping[str, str] | None = None, *, readings: Path | None = None) -> list[str]:
+        """Give the `vllm serve` command of a start with these settings."""
+        return [str(word) for word in self.dry_run(given, readings=readings)["command"]]
+
+    def dry_run(
+        self,
+        given: Mapping[str, str] | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        readings: Path | None = None,
+    ) -> dict[str, Any]:
+        """Give the command and the checks of a start with these settings."""
+        variables = dict(given or {})
+        unknown = sorted(set(variables) - set(NAMES))
+        if unknown:
+            raise SettingRefusedError(
+                f"There is no setting {unknown[0]}.",
+                where=str(self.description["image"]["target"]),
+                why="Only settings of the schema reach the server.",
+                fix=did_you_mean(unknown[0], NAMES).capitalize(),
+            )
+        extra = {"FACTORY_READINGS": str(readings)} if readings else {}
+        ran = self.run("--dry-run", "--json", *arguments, variables=variables | extra)
+        if ran.returncode:
+            what, _, rest = ran.stderr.strip().partition("\n")
+            raise SettingRefusedError(
+                what or "The serve program failed.",
+                where=str(self.description["image"]["target"]),
+                why=" ".join(rest.split()),
+                fix="Change the setting; `invoke run --print` shows the result without starting anything.",
+            )
+        found = json.loads(ran.stdout)
+        if not isinstance(found, dict):
+            raise TypeError("the serve program printed something else than an object")
+        return found
+
+    def markdown(self) -> str:
+        """Give the table of settings as the image prints it."""
+        return self.run("settings", "--markdown").stdout
+
+    def run(
+        self, *arguments: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the program with the image's environment."""
+        with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
+            Path(folder, "settings.json").write_bytes(settings_bytes(self.description))
+            Path(folder, "model.json").write_text(json.dumps(self.model), "utf-8")
+            environment = {
+                **image_environment(self.description),
+                "PATH": os.defpath,
+                "FACTORY_SHARE": folder,
+                # The model's folder and vLLM's sources are in the image, not here.
+                "FACTORY_SITE": folder,
+                "HF_HOME": folder,
+                **(variables or {}),
+            }
+            return subprocess.run(  # noqa: S603 - our own program
+                [sys.executable, "-I", "-S", "-B", str(program_folder(self.root)), *arguments],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )

@@ -1,0 +1,108 @@
+"""Verifying an image: its blobs are what their names say, and a rebuild from the lock gives the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from imagefactory.build.assemble import Built, build, confirm
+from imagefactory.build.watch import Watcher
+from imagefactory.errors.layers import DamagedFileError, VerificationError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.compare import diff_layers
+from imagefactory.oci.layout import Layout
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+
+Say = Callable[[str], None]
+_OTHER_BYTES = "the blob {} has other bytes than its name says"
+
+
+def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: str | None = None) -> Digest:
+    """Rebuild a cell with an empty layer cache and compare with its image, or with a digest somebody names."""
+    layout = Layout(project.build_folder(cell))
+    expected = digest or layout.manifest_digest()
+    with project.store.in_use(), project.store.scratch() as scratch:
+        fresh = replace(project, store=_empty_layers(project.store, scratch))
+        output = scratch / "image"
+        [rebuilt] = build(fresh, [cell], watch, say, locked_only=True, output=output, record=False)
+        if _holds(layout, expected):
+            _compare_documents(layout)
+            _compare_layers(layout, rebuilt, project.store)
+        if rebuilt.image.digest != expected:
+            raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
+        blobs = {
+            layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
+        }
+        confirm(KnownLayers(project.known_layers), [rebuilt.plan], blobs, project.store)
+    return rebuilt.image.digest
+
+
+def _empty_layers(store: Store, scratch: Path) -> Store:
+    """Make a store that shares what layers are made from, and nothing else."""
+    scratch.joinpath("store").mkdir()
+    for name in ("downloads", "wheelhouse"):
+        store.root.joinpath(name).mkdir(parents=True, exist_ok=True)
+        scratch.joinpath("store", name).symlink_to(store.root / name)
+    return Store(scratch / "store")
+
+
+def _holds(layout: Layout, digest: str) -> bool:
+    """Say whether a layout is there, and of the image that is asked about."""
+    return layout.folder.exists() and layout.manifest_digest() == digest
+
+
+def _compare_documents(layout: Layout) -> None:
+    """Check the manifest and the configuration against their own names."""
+    named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
+    for name, digest in named.items():
+        if _digest_of(layout.blob(digest)) != digest:
+            raise _not_the_same(f"the {name} of {layout.folder.name}", f"{_OTHER_BYTES.format(digest)}")
+
+
+def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
+    """Check each layer against its own name, then against the rebuilt one; say where the first difference is."""
+    names = [f"{layer.kind} {layer.name}" for layer in rebuilt.plan.layers]
+    for name, digest, blob in zip(names, layout.layer_digests(), rebuilt.image.layers, strict=False):
+        path = layout.blob(digest)
+        actual = _digest_of(path)
+        if actual == digest == blob.digest:
+            continue
+        what = _OTHER_BYTES.format(digest) if actual != digest else "a rebuild differs"
+        detail = "it is missing"
+        if actual is not None:
+            expected = rebuilt.layout.blob(blob.digest)
+            detail = _first_difference(path, expected, store, (actual, blob.digest))
+        raise _not_the_same(f"layer {name}", f"{what}; {detail}")
+
+
+def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
+    try:
+        differences = diff_layers(path, expected, store, digests)
+    except DamagedFileError as error:
+        return f"it cannot be read: {error.why}"
+    if not differences:
+        return "its bytes differ, but its content does not (another compression)"
+    first = differences[0]
+    return f"/{first.path}: {first.field} is {first.left}, a rebuild gives {first.right}"
+
+
+def _digest_of(path: Path) -> Digest | None:
+    """Hash a blob; None when it is not there."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        return Digest(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
+
+
+def _not_the_same(where: str, why: str) -> VerificationError:
+    return VerificationError(
+        "The image is not what its lock says.",
+        where=where,
+        why=why,
+        fix="Do not use it: remove it (`invoke clean --everything`), build again, and report it if it happens again.",
+    )

@@ -1,0 +1,256 @@
+"""`invoke compile`: from locked sources and a pinned toolchain to a wheel, or to some libraries to look at."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import requests
+
+from imagefactory.build.engines.docker import daemon
+from imagefactory.build.watch import Watcher
+from imagefactory.compile import capacity, container
+from imagefactory.compile.git_sources import place
+from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
+from imagefactory.compile.ninja_progress import Progress, Reader
+from imagefactory.compile.source_tree import change, prepare, unpack_sdist
+from imagefactory.compile.toolchain import CompileProject, image_name, provide, unpacked_size
+from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
+from imagefactory.locks.files import LockedSource
+from imagefactory.oci.format import MTIME
+from imagefactory.resolve.audit.auditing import audit, refuse_failing
+from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
+from imagefactory.store.cache import translating_disk_full
+from imagefactory.store.downloads import Wanted
+from imagefactory.store.downloads import fetch as download
+from imagefactory.store.indexes import Indexes
+
+Say = Callable[[str], None]
+_KILLED = 137
+
+
+class CompileWatcher(Watcher, Protocol):
+    """Somebody who is told how a compile goes."""
+
+    def step(self, progress: Progress) -> None:
+        """Hear how many objects are made."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came out."""
+
+    inputs: CompileInputs
+    wheel: KeptWheel | None
+    libraries: tuple[Path, ...]
+    log: Path | None
+    """None when nothing had to be compiled."""
+    steps: int = 0
+    """Objects, libraries and other things that this run made; those of earlier runs do not count."""
+
+
+def compile_kernels(project: CompileProject, request: Request, watch: CompileWatcher, say: Say) -> Compiled:
+    """Compile what is asked for, unless the wheelhouse has it."""
+    job = work_out(project, request)
+    if not request.targets:
+        kept = find(project.store, job.inputs.key)
+        if kept is not None:
+            return Compiled(job.inputs, kept, (), None)
+    platform = job.inputs.platform
+    if platform not in job.arch.platforms:
+        say(
+            f"{request.arch} is {', '.join(job.arch.platforms)}; what is compiled here runs on {platform} only"
+        )
+    daemon.refuse_foreign(daemon.ask(), platform)
+    jobs = _check_room(project, job)
+    for mod, _ in job.mods:
+        say(f"with the mod {mod.name}: {mod.manifest.summary}")
+    if job.left_out:
+        say(f"left out, since no target needs them: {', '.join(job.left_out)}")
+    with project.store.in_use(), _alone(job.folder(project.store)):
+        image = provide(project, job.plan, watch)
+        return _compile(project, job, image, jobs, watch=watch, say=say)
+
+
+def _check_room(project: CompileProject, job: Job) -> int:
+    cost = project.settings.costs[job.request.what]
+    jobs = capacity.jobs_for(capacity.Machine.this(), cost, job.request.jobs)
+    needed = cost.disk_gb * (capacity.PART if job.request.targets else 1)
+    capacity.refuse_full_disk(job.folder(project.store), needed, "the objects")
+    images = container.root_folder()
+    if images is not None and daemon.image_id(image_name(job.plan)) is None:
+        capacity.refuse_full_disk(
+            images, unpacked_size(job.plan) / capacity.GB, "the toolchain's image in Docker"
+        )
+    return jobs
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a compile's folder; a second run of the same compile is refused rather than made to wait for hours."""
+    with translating_disk_full(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CompileBusyError(
+                "The same compile is already running.",
+                where=folder,
+                why="Its inputs are the same to the last byte, and both would write to one tree.",
+                fix="Wait for it; its result will be in the wheelhouse.",
+            ) from None
+        yield
+
+
+def _compile(
+    project: CompileProject, job: Job, image: str, jobs: int, *, watch: CompileWatcher, say: Say
+) -> Compiled:
+    folder = job.folder(project.store)
+    tree, build, out, ccache = (
+        folder / "src",
+        folder / "build",
+        folder / "out",
+        project.store.root / "ccache",
+    )
+    fresh = prepare(tree, lambda target: _fill(project, job, target))
+    say(f"{'compiling' if fresh else 'going on with'} {job.inputs.name} {job.inputs.version} in {folder}")
+    say(f"for {job.inputs.arch_list}, {jobs} compiler{'s' if jobs > 1 else ''} at once")
+    shutil.rmtree(out, ignore_errors=True)
+    for path in (build, out, ccache):
+        path.mkdir(parents=True, exist_ok=True)
+    reader = Reader()
+
+    def hear(line: str) -> None:
+        progress = reader.read(line)
+        if progress is not None:
+            watch.step(progress)
+
+    ended = container.run(
+        image,
+        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(project, job, jobs))],
+        key=job.inputs.key,
+        mounts=[
+            container.Mount(tree, "/factory/src"),
+            container.Mount(build, "/factory/build"),
+            container.Mount(out, "/factory/out"),
+            container.Mount(ccache, "/ccache"),
+            container.Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
+        ],
+        environment=_environment(job),
+        log=folder / "log",
+        hear=hear,
+    )
+    if ended.status != 0:
+        raise _failed(ended, folder / "log", jobs)
+    if job.request.targets:
+        return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
+    wheel = next(iter(sorted(out.glob("*.whl"))), None)
+    if wheel is None:
+        raise _failed(container.Ended(1, ("The build ended without a wheel.",)), folder / "log", jobs)
+    refuse_failing(wheel.name, audit(project, str(wheel), job.request.arch))
+    kept = keep(project.store, job.inputs, wheel)
+    for finished in (tree, build, out):  # tens of gigabytes that nobody needs once there is a wheel
+        shutil.rmtree(finished, ignore_errors=True)
+    return Compiled(job.inputs, kept, (), folder / "log", reader.objects)
+
+
+def _fill(project: CompileProject, job: Job, target: Path) -> None:
+    """Put the sources together; afterwards the tree is as it will be compiled."""
+    main = target / job.request.what
+    if job.sdist is not None:
+        unpack_sdist(_fetch_sdist(project, job.sdist), main)
+    elif job.source is not None:
+        place(job.source, main, project.store)
+    for source in job.dependencies:
+        place(source, target / source.name, project.store)
+    change(main, job.mods, job.left_out)
+
+
+def _fetch_sdist(project: CompileProject, sdist: LockedSource) -> Path:
+    def locations() -> list[str]:
+        offers = Indexes(IndexConfig.from_environment()).files(sdist.name)
+        return [
+            offer.url for offer in offers if offer.file == sdist.file and offer.sha256 in (None, sdist.sha256)
+        ]
+
+    wanted = Wanted(sdist.file, sdist.sha256, sdist.size, locations)
+    with requests.Session() as session:
+        return download(wanted, project.store, session, lambda _: None)
+
+
+def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
+    """Write what the program in the container is to do."""
+    glibc = project.settings.toolchains[job.cell.arch.removeprefix("toolchain-")].glibc.replace(".", "_")
+    machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[job.inputs.platform]
+    return {
+        "archs": job.inputs.arch_list,
+        "jobs": jobs,
+        "modules": list(job.modules),
+        "platform_tag": f"manylinux_{glibc}_{machine}",
+        "targets": list(job.request.targets),
+        "version": job.inputs.version,
+    }
+
+
+def _environment(job: Job) -> dict[str, str]:
+    variables = {name: value for source in job.dependencies for name, value in source.variable.items()}
+    return {
+        "CCACHE_COMPILERCHECK": f"string:{job.inputs.toolchain}",
+        "CCACHE_DIR": "/ccache",
+        "CCACHE_NOHASHDIR": "1",
+        "FLASHINFER_CUDA_ARCH_LIST": job.inputs.arch_list,
+        "HOME": "/factory/build",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "SOURCE_DATE_EPOCH": str(MTIME),
+        "TORCH_CUDA_ARCH_LIST": job.inputs.arch_list,
+        "USER": "factory",
+        **variables,
+    }
+
+
+def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
+    """Copy libraries to where people look; they are not all of a wheel, so the wheelhouse never sees them."""
+    request = job.request
+    without = "".join(f"-without-{name}" for name in request.without_mods)
+    machine = job.inputs.platform.rpartition("/")[2]
+    folder = (
+        project.root
+        / "build"
+        / "kernels"
+        / f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.so")))
+
+
+def _failed(ended: container.Ended, log: Path, jobs: int) -> Exception:
+    unknown = next((line for line in ended.telling if line.startswith("FACTORY-UNKNOWN ")), None)
+    if unknown is not None:
+        found = json.loads(unknown.partition(" ")[2])
+        return UnknownTargetError(
+            f"There is no target {', '.join(found['unknown'])}.",
+            where="the --targets option",
+            why=f"These sources, for this arch, have {len(found['known'])} others.",
+            fix=did_you_mean(found["unknown"][0], found["known"]).capitalize(),
+        )
+    killed = ended.status == _KILLED or any("Killed" in line for line in ended.telling)
+    return CompileFailedError(
+        "The compile failed.",
+        where=log,
+        why="\n         ".join(line[:400] for line in ended.telling),
+        fix=f"A compiler was killed, mostly for want of memory: run again with fewer than {jobs} (`--jobs`)."
+        if killed
+        else "The log has everything; once the cause is gone, run it again: what is compiled is kept.",
+    )

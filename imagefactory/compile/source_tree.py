@@ -1,0 +1,76 @@
+"""The tree that is compiled: sources unpacked, source-stage mods applied, what is not wanted left out."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import buildable
+from imagefactory.mods.choose import choose_source_mods
+from imagefactory.mods.source_files import FolderSource
+from imagefactory.store.cache import WRITING, translating_disk_full
+from images.shipped.mods.apply import apply_mods, in_order
+from images.shipped.mods.manifest import Mod, Variant
+
+PARTS = "cmake/external_projects"
+LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"
+
+
+def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
+    """Pick the mods that change what is compiled: those of every model that is served by this vLLM on this arch."""
+    found: dict[str, tuple[Mod, Variant]] = {}
+    for cell in buildable(project.matrix):
+        if (cell.vllm, cell.arch) == (vllm, arch):
+            chosen = choose_source_mods(project.matrix, cell, project.mods)
+            found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
+    return [found[mod.name] for mod in in_order([mod for mod, _ in found.values()])]
+
+
+def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
+    """Fill a tree in one step, unless it is there from an earlier run; say whether that was to be done."""
+    if tree.exists():
+        return False
+    writing = tree.with_name(f"{WRITING}{tree.name}")
+    with translating_disk_full(tree):
+        shutil.rmtree(writing, ignore_errors=True)
+        writing.mkdir(parents=True)
+        try:
+            fill(writing)
+            writing.rename(tree)
+        except BaseException:
+            shutil.rmtree(writing, ignore_errors=True)
+            raise
+    return True
+
+
+def unpack_sdist(archive: Path, target: Path) -> None:
+    """Unpack an sdist without the folder that everything in it lies in."""
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                member.name = member.name.partition("/")[2]
+                if member.islnk():
+                    member.linkname = member.linkname.partition("/")[2]
+                if member.name:
+                    tar.extract(member, target, filter="data")
+    except (tarfile.TarError, EOFError) as error:
+        raise DamagedFileError(
+            "The sources cannot be unpacked.",
+            where=archive,
+            why=f"{type(error).__name__}: {error}",
+            fix="Remove the file and try again.",
+        ) from None
+
+
+def change(tree: Path, mods: Sequence[tuple[Mod, Variant]], left_out: Iterable[str]) -> None:
+    """Apply mods to a tree, and empty the parts of CMake that are left out."""
+    for applied in apply_mods(mods, FolderSource(tree).read) if mods else ():
+        for path, text in applied.files.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_text(text, encoding="utf-8", newline="")
+    for part in left_out:
+        (tree / PARTS / f"{part}.cmake").write_text(LEFT_OUT, encoding="utf-8")

@@ -1,5 +1,0 @@
-"""Docker: taking assembled images in, building from a rendered Dockerfile, giving images out to be compared."""
-
-from imagefactory.engines.docker.daemon import load
-
-__all__ = ["load"]

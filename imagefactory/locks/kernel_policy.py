@@ -1,0 +1,75 @@
+"""Whether kernels run on a chip, and if not, whether that matters: a policy per arch, stated in matrix.yaml."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from imagefactory.matrix.matrix import CubinPolicy
+from imagefactory.resolve.audit.cuobjdump import Kernels
+
+Outcome = Literal["native", "jit", "other chips", "fails"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one library on one arch."""
+
+    library: str
+    outcome: Outcome
+    why: str
+    kernels: Kernels
+
+    @property
+    def passes(self) -> bool:
+        """False when the library keeps an image from being published."""
+        return self.outcome != "fails"
+
+
+def judge(library: str, kernels: Kernels, policy: CubinPolicy, capability: str) -> Verdict | None:
+    """Compare a library with the policy of an arch; None when it holds no GPU code at all."""
+    if not kernels.cubins and not kernels.ptx:
+        return None
+    accepted = [arch for arch in policy.accept if arch in kernels.cubins]
+    special = [arch for arch in accepted if arch[-1] in "af"]
+    refused = [arch for arch in policy.refuse if arch in kernels.cubins]
+    if refused and not special:
+        return Verdict(
+            library,
+            "fails",
+            f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}",
+            kernels,
+        )
+    holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
+    if holds_fp4 and not special:
+        return Verdict(
+            library,
+            "fails",
+            f"it holds FP4 kernels, and none is for an a or f target of {capability}",
+            kernels,
+        )
+    if accepted:
+        return Verdict(library, "native", _counts(kernels, accepted), kernels)
+    usable = [arch for arch in kernels.ptx if _runs_by_jit(arch, capability)]
+    if usable:
+        newest = max(usable, key=_number)
+        return Verdict(
+            library, "jit", f"PTX {newest.replace('sm_', 'compute_')}, compiled at first use", kernels
+        )
+    others = ", ".join(sorted({*kernels.cubins, *kernels.ptx}, key=_number))
+    return Verdict(library, "other chips", f"only {others}; vLLM does not choose it here", kernels)
+
+
+def _runs_by_jit(arch: str, capability: str) -> bool:
+    """PTX for an older chip without special features can be compiled for a newer one."""
+    return arch[-1].isdigit() and _number(arch) <= int(capability.replace(".", ""))
+
+
+def _number(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch))
+
+
+def _counts(kernels: Kernels, archs: list[str]) -> str:
+    return ", ".join(f"{arch} x{kernels.cubins[arch]}" for arch in archs)

@@ -1,0 +1,94 @@
+"""What an image says of its own kernels, and whether that lets it out: from the record, without reading a wheel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
+from imagefactory.locks.kernel_policy import Outcome, Verdict, judge
+from imagefactory.matrix.matrix import Arch
+from imagefactory.resolve.audit.cuobjdump import Kernels
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+    from imagefactory.plan.make import Plan
+
+AUDIT_LABEL: Final = "imagefactory.audit"
+SUMMARY_LABEL: Final = "imagefactory.audit.summary"
+Result = Literal["passed", "failed", "not-audited", "not-applicable"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The kernels of an image, judged by the policy of its arch."""
+
+    result: Result
+    verdicts: tuple[Verdict, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Wheels that nobody has looked into."""
+
+    @property
+    def summary(self) -> str:
+        """Say in a few words what runs how."""
+        if self.result == "not-applicable":
+            return "no GPU"
+        if self.result == "not-audited":
+            return f"not looked into: {', '.join(self.missing)}" if self.missing else "no wheels are locked"
+        counts = Counter(verdict.outcome for verdict in self.verdicts)
+        parts = [f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome) if counts[outcome]]
+        failing = [verdict.library for verdict in self.verdicts if not verdict.passes]
+        return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
+
+    def labels(self) -> dict[str, str]:
+        """Give what an image says of it."""
+        return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
+
+
+def audited_wheels(wheels: Iterable[LockedWheel], arch: Arch) -> list[LockedWheel]:
+    """List the wheels that an image of an arch is judged by: vLLM's and FlashInfer's."""
+    if arch.cubins is None or arch.capability is None:
+        return []
+    return [
+        wheel for wheel in wheels if wheel.name == arch.distribution or wheel.name.startswith("flashinfer")
+    ]
+
+
+def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
+    """Judge what the record says of the locked wheels."""
+    if arch.cubins is None or arch.capability is None:
+        return Audit("not-applicable")
+    wheels = audited_wheels(lock.wheels, arch) if lock else []
+    found = [(wheel, record.find(wheel.sha256)) for wheel in wheels]
+    missing = tuple(wheel.file for wheel, entry in found if entry is None)
+    if missing or not found:
+        return Audit("not-audited", missing=missing)
+    verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch)
+    return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
+
+
+def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
+    """Say whether an image may be published as far as its kernels go, and if not, why."""
+    lock, arch = project.wheel_lock(plan.cell), project.matrix.archs[plan.arch]
+    audit = recorded_audit(lock, arch, project.kernel_lock)
+    reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
+    if audit.result == "not-audited":
+        reasons.append(f"{audit.summary}; `invoke lock` does that")
+    stated = plan.config.labels.get(AUDIT_LABEL)
+    if stated != audit.result:
+        reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")
+    return not reasons, reasons
+
+
+def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[Verdict, ...]:
+    """Judge the libraries of wheels by the policy of an arch."""
+    if arch.cubins is None or arch.capability is None:
+        return ()
+    judged = (
+        judge(library.name, Kernels(library.cubins, library.ptx, library.fp4), arch.cubins, arch.capability)
+        for wheel in wheels
+        for library in wheel.libraries
+    )
+    return tuple(verdict for verdict in judged if verdict is not None)

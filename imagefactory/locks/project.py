@@ -1,0 +1,113 @@
+"""A checkout of the factory: its matrix, its locks, its build folder and the machine's store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from imagefactory.locks.files import (
+    BaseLock,
+    KernelLock,
+    ModelLock,
+    SourceLock,
+    ToolLock,
+    WheelLock,
+    base_lock_path,
+    kernel_lock_path,
+    model_lock_path,
+    source_lock_path,
+    tool_lock_path,
+    wheel_lock_path,
+)
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import Matrix, load_matrix
+from imagefactory.store.cache import Store
+from images.shipped.mods.load import load_mods
+from images.shipped.mods.manifest import Mod
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where everything of one checkout is; files are read once and when needed."""
+
+    root: Path
+    store: Store = field(default_factory=Store)
+    _wheel_locks: dict[Path, WheelLock] = field(default_factory=dict, repr=False)
+    _base_locks: dict[Path, BaseLock] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """The checked matrix.yaml."""
+        return load_matrix(self.root / "matrix.yaml")
+
+    @property
+    def locks(self) -> Path:
+        """The folder of the locks."""
+        return self.root / "locks"
+
+    @property
+    def known_layers(self) -> Path:
+        """The record of what layers come out as."""
+        return self.locks / "layers.toml"
+
+    def build_folder(self, cell: Cell) -> Path:
+        """Say where the image of a cell is laid out."""
+        return self.root / "build" / cell.slug
+
+    def wheel_lock_path(self, cell: Cell) -> Path:
+        """Say where the wheels of a cell are locked."""
+        return wheel_lock_path(self.locks, cell.vllm, cell.arch, cell.platform)
+
+    def base_lock_path(self, cell: Cell) -> Path:
+        """Say where the Debian packages of a cell are locked."""
+        return base_lock_path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
+
+    def is_locked(self, cell: Cell) -> bool:
+        """Say whether everything a cell is made of has been pinned."""
+        return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
+
+    def wheel_lock(self, cell: Cell) -> WheelLock:
+        """Read the wheels of a cell."""
+        path = self.wheel_lock_path(cell)
+        if path not in self._wheel_locks:
+            self._wheel_locks[path] = WheelLock.read(path)
+        return self._wheel_locks[path]
+
+    def base_lock(self, cell: Cell) -> BaseLock:
+        """Read the Debian packages of a cell."""
+        path = self.base_lock_path(cell)
+        if path not in self._base_locks:
+            self._base_locks[path] = BaseLock.read(path)
+        return self._base_locks[path]
+
+    def substitute_base_lock(self, cell: Cell, lock: BaseLock) -> None:
+        """Use other Debian packages than the locked ones from here on."""
+        self._base_locks[self.base_lock_path(cell)] = lock
+
+    @cached_property
+    def source_lock(self) -> SourceLock:
+        """The archives that mods are checked against."""
+        return SourceLock.read(source_lock_path(self.locks))
+
+    @cached_property
+    def tool_lock(self) -> ToolLock:
+        """The programs that the factory itself runs."""
+        return ToolLock.read(tool_lock_path(self.locks))
+
+    @cached_property
+    def kernel_lock(self) -> KernelLock:
+        """What wheels hold for GPUs; empty where nothing was looked into."""
+        path = kernel_lock_path(self.locks)
+        return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+
+    @cached_property
+    def mods(self) -> dict[str, Mod]:
+        """Every mod of the checkout, by name."""
+        return load_mods(self.root / "mods")
+
+    @cached_property
+    def model_lock(self) -> ModelLock:
+        """The pinned model revisions; empty where none were looked up."""
+        path = model_lock_path(self.locks)
+        return ModelLock.read(path) if path.exists() else ModelLock(made_from={})

@@ -1,0 +1,161 @@
+"""Cells: the combinations of model, vLLM version, arch and platform that the matrix stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+
+from imagefactory.locks.files import Kernels
+from imagefactory.matrix.matrix import Arch, Drafter, Matrix, ServedModel, VllmVersion
+from images.shipped.conditions import Condition
+
+VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
+"""What a vLLM version may need beyond what its arch does."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One image: a model served by a vLLM version on an arch, for one platform."""
+
+    model: str
+    vllm: str
+    arch: str
+    platform: str
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.vllm}/{self.arch}"
+
+    @property
+    def machine(self) -> str:
+        """The platform without its operating system: arm64 or amd64."""
+        return self.platform.removeprefix("linux/")
+
+    @property
+    def slug(self) -> str:
+        """A name for files and folders."""
+        return f"{self.model}-v{self.vllm}-{self.arch}-{self.machine}"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A combination that is not built, and why."""
+
+    cell: Cell
+    reason: str
+
+
+def all_combinations(matrix: Matrix) -> Iterator[Cell]:
+    """List every combination in the order of the file, whether it can work or not."""
+    for model in matrix.models:
+        for vllm in matrix.vllm:
+            for arch_name, arch in matrix.archs.items():
+                for platform in arch.platforms:
+                    yield Cell(model, vllm, arch_name, platform)
+
+
+def buildable(matrix: Matrix) -> list[Cell]:
+    """List the cells that no rule excludes."""
+    return [cell for cell in all_combinations(matrix) if reason_excluded(matrix, cell) is None]
+
+
+def exclusions(matrix: Matrix) -> list[Exclusion]:
+    """List what is excluded, each with its reason."""
+    reasons = ((cell, reason_excluded(matrix, cell)) for cell in all_combinations(matrix))
+    return [Exclusion(cell, reason) for cell, reason in reasons if reason is not None]
+
+
+def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
+    """Say why a combination cannot work, or None when it can."""
+    model, version, arch = matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    if not version.within(model.vllm):
+        return f"{cell.model} needs vLLM {model.vllm}"
+    if arch.distribution != "vllm" and version.release is None:
+        return f"{arch.distribution} exists for releases only"
+    for rule in matrix.exclude:
+        if rule.when.drafter is None and _holds(rule.when, cell, model, version, arch):
+            return rule.reason
+    if model.drafters and model.draft == "required" and not usable_drafters(matrix, cell):
+        return drafter_exclusions(matrix, cell)[0][1]
+    return None
+
+
+def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
+    """List the drafters that work in a cell; the first is its default."""
+    refused = [drafter for drafter, _ in drafter_exclusions(matrix, cell)]
+    return [drafter for drafter in matrix.models[cell.model].drafters if drafter not in refused]
+
+
+def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
+    """List the drafters that do not work in a cell, each with its reason."""
+    model, version, arch = matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    found: list[tuple[Drafter, str]] = []
+    for drafter in model.drafters:
+        rules = [
+            rule.reason
+            for rule in matrix.exclude
+            if rule.when.drafter is not None
+            and _matches(rule.when.drafter, drafter.method)
+            and _holds(rule.when, cell, model, version, arch)
+        ]
+        if rules:
+            found.append((drafter, rules[0]))
+        elif not version.within(drafter.vllm):
+            found.append((drafter, f"{drafter.repo} needs vLLM {drafter.vllm}"))
+    return found
+
+
+def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
+    """Check a condition on a cell, apart from its drafter."""
+    return _holds(condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch])
+
+
+def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:
+    """Say where vLLM's CUDA kernels have to come from in a cell, before a lock settles it."""
+    return "compiled" if "vllm" in compiled_distributions(matrix, cell) else "upstream"
+
+
+def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """List the packages of a cell that have to be our own compile."""
+    version = matrix.vllm[cell.vllm]
+    if matrix.archs[cell.arch].distribution != "vllm":
+        return ()
+    vllm = ["vllm"] if version.git is not None or version.compile == "required" else []
+    named = version.compile if isinstance(version.compile, list) else []
+    return tuple(dict.fromkeys([*vllm, *named]))
+
+
+def arch_of(matrix: Matrix, cell: Cell) -> Arch:
+    """Give the arch of a cell with what its vLLM version needs beyond it; without a GPU that is nothing."""
+    arch, version = matrix.archs[cell.arch], matrix.vllm[cell.vllm]
+    if arch.distribution != "vllm":
+        return arch
+    return arch.model_copy(
+        update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
+    )
+
+
+def _holds(when: Condition, cell: Cell, model: ServedModel, version: VllmVersion, arch: Arch) -> bool:
+    """Check every part of a rule but its drafter."""
+    globs = [
+        (when.model, cell.model),
+        (when.version, cell.vllm),
+        (when.arch, cell.arch),
+        (when.weights, model.weights),
+    ]
+    if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
+        return False
+    if when.vllm is not None and not version.within(when.vllm):
+        return False
+    if when.capability is not None:
+        return arch.capability is not None and SpecifierSet(when.capability).contains(arch.capability)
+    return True
+
+
+def _matches(pattern: str, value: str) -> bool:
+    if pattern.startswith("!"):
+        return not fnmatchcase(value, pattern[1:])
+    return fnmatchcase(value, pattern)

@@ -1,0 +1,364 @@
+"""matrix.yaml as a checked value: what to build, in the user's words."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from imagefactory.errors import FactoryError, did_you_mean
+from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.matrix.field_types import ArchList, Count, DebianPackage, unique
+from images.shipped.conditions import Condition
+from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
+from images.shipped.yamlfile import YamlFile, read_yaml
+
+Platform = Literal["linux/arm64", "linux/amd64"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Defaults(_Model):
+    """What fills in the parts of a target that the user left out."""
+
+    vllm: str
+    arch: str
+
+
+class Base(_Model):
+    """A Debian system that every image of an arch stands on."""
+
+    debian: Name
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
+    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
+    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
+
+
+Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
+
+
+class CubinPolicy(_Model):
+    """Which machine code runs on an arch."""
+
+    accept: Annotated[list[Sm], Field(min_length=1)]
+    """What runs, best first."""
+    refuse: list[Sm] = []
+    """What looks right and does not load; a library whose special kernels are only these fails."""
+    fp4: list[str] = []
+    """Libraries (globs) whose FP4 kernels need code for an a or f target; Marlin's, elsewhere, only unpack FP4."""
+
+
+class Tool(_Model):
+    """A program from a wheel that the factory itself runs, on the machine it runs on."""
+
+    distribution: Distribution
+    version: VersionText
+
+
+SmokeLevel = Literal["static", "container", "serve", "gpu"]
+
+
+class Arch(_Model):
+    """A kind of machine: its GPU, its platform and what is compiled for it."""
+
+    gpu: str | None = None
+    capability: VersionText | None = None
+    platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(unique)]
+    base: str
+    torch_cuda_arch_list: ArchList | None = None
+    flashinfer_cuda_arch_list: ArchList | None = None
+    cubins: CubinPolicy | None = None
+    distribution: Distribution = "vllm"
+    """Which distribution on the index is vLLM for this arch."""
+    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
+    """Package indexes beyond the configured one."""
+    local_versions: list[Name] = []
+    """Local version labels (torch 2.13.0+cpu) that it accepts; builds for other hardware hide there."""
+    also: list[str] = []
+    """Requirements beyond vLLM's own."""
+    without: list[Distribution] = []
+    """Requirements of vLLM that are left out on this arch."""
+    smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
+        "static", "container", "serve",
+    ]  # fmt: skip
+    """The smoke tests that an image has to pass before it gets a tag."""
+
+
+class VllmVersion(_Model):
+    """A vLLM release, or a git reference that is compiled."""
+
+    release: VersionText | None = None
+    git: HubRepo | None = None
+    ref: str | None = None
+    counts_as: VersionText | None = None
+    """Where a git reference stands among the releases."""
+    compile: Literal["required", "optional"] | Annotated[list[Distribution], Field(min_length=1)] = "optional"
+    """Whose kernels are our own compile: vLLM's where it is required, or those of the packages that are named."""
+    also: list[str] = []
+    """Requirements on machines with a GPU, beyond vLLM's own and the arch's."""
+    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
+    """Package indexes that these need beyond the configured one."""
+    local_versions: list[Name] = []
+    """Local version labels that these bring (torch 2.10.0+cu130)."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.release is None) == (self.git is None):
+            raise PydanticCustomError("origin", "give either `release`, or `git` with `ref` and `counts_as`")
+        if self.git and not (self.ref and self.counts_as):
+            raise PydanticCustomError("origin", "a `git` version needs `ref` and `counts_as`")
+        return self
+
+    @cached_property
+    def version(self) -> Version:
+        """The version that ranges are compared with."""
+        return Version(self.release or self.counts_as or "")
+
+    def within(self, specifier: str) -> bool:
+        """Say whether this version lies in a range; development versions count."""
+        return SpecifierSet(specifier).contains(self.version, prereleases=True)
+
+
+class Drafter(_Model):
+    """A small model that drafts tokens for the large one to verify."""
+
+    repo: HubRepo
+    method: Literal["dflash", "eagle3", "mtp", "ngram"]
+    tokens: Annotated[int, Field(ge=1, le=64)]
+    attention_backend: str | None = None
+    vllm: Specifier = ""
+
+
+class Serve(_Model):
+    """How a model is served unless the user says otherwise; names follow vLLM's flags."""
+
+    served_model_name: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    load_format: str | None = None
+    attention_backend: str | None = None
+    max_model_len: Count | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = False
+    enable_auto_tool_choice: bool = False
+    trust_remote_code: bool = False
+    tool_call_parser: str | None = None
+    chat_template: str | None = None
+    reasoning_parser: str | None = None
+    limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
+    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
+
+
+class Memory(_Model):
+    """How much memory a model takes, for the check that protects a host before the model is even downloaded."""
+
+    weights_gb: Annotated[float, Field(gt=0)]
+    """In memory, after any quantization while loading."""
+    download_gb: Annotated[float, Field(gt=0)] | None = None
+    """On the disk, where it is not the same."""
+    drafter_gb: Annotated[float, Field(ge=0)] = 0
+    kv_bytes_per_token: Count
+    """Of 16-bit numbers: 2 x full attention layers x KV heads x head size x 2."""
+    kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
+    """What does not grow with the context: sliding windows, states of linear attention."""
+    context: Count
+    """The longest context of the model."""
+    hybrid: bool = False
+    """Whether some of its layers are linear attention."""
+
+
+class ServedModel(_Model):
+    """A model, the vLLM versions that can serve it, and its tuned settings."""
+
+    repo: HubRepo | None = None
+    generated: Literal["tiny"] | None = None
+    vllm: Specifier
+    weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "dummy"]
+    arch: str | None = None
+    """The default arch of this model, where it is not the matrix's."""
+    drafters: list[Drafter] = []
+    """In order of preference: the first one that works with a vLLM version is its default."""
+    draft: Literal["required", "optional"] = "required"
+    """Whether a vLLM version that none of the drafters works with is still worth building."""
+    serve: Serve = Serve()
+    serve_on: dict[Name, Serve] = {}
+    """What is served otherwise on an arch."""
+    memory: Memory | None = None
+    mods: Literal["auto", "none"] | list[Name] = "auto"
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.repo is None) == (self.generated is None):
+            raise PydanticCustomError("origin", "give either `repo` or `generated`")
+        return self
+
+    @property
+    def repositories(self) -> list[str]:
+        """The hub repositories that serving this model reads from."""
+        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
+
+
+class Conflict(_Model):
+    """Two wheels that own the same paths, and which of them keeps them."""
+
+    between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(unique)]
+    wins: Distribution
+    reason: Annotated[str, Field(min_length=10)]
+
+    @model_validator(mode="after")
+    def _winner_is_a_party(self) -> Self:
+        if self.wins not in self.between:
+            raise PydanticCustomError("conflict", "`wins` must be one of the two in `between`")
+        return self
+
+
+class BrokenRecord(_Model):
+    """A wheel whose RECORD is known to be wrong, and why that is no reason to refuse it."""
+
+    wheel: Distribution
+    reason: Annotated[str, Field(min_length=10)]
+
+
+class Rule(_Model):
+    """Combinations that cannot work, and why."""
+
+    when: Condition
+    reason: Annotated[str, Field(min_length=10)]
+
+
+class Matrix(_Model):
+    """Everything in matrix.yaml."""
+
+    registry: Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
+    source: Annotated[str, StringConstraints(pattern=r"^https://")]
+    """Where the factory's own sources are; images say so in a label, and GHCR links them by it."""
+    defaults: Defaults
+    bases: Annotated[dict[Name, Base], Field(min_length=1)]
+    archs: Annotated[dict[Name, Arch], Field(min_length=1)]
+    vllm: Annotated[dict[Name, VllmVersion], Field(min_length=1)]
+    models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
+    tools: dict[Name, Tool] = {}
+    conflicts: list[Conflict] = []
+    broken_records: list[BrokenRecord] = []
+    exclude: list[Rule] = []
+
+    @field_validator("registry")
+    @classmethod
+    def _lower_case(cls, registry: str) -> str:
+        # OWNER is a placeholder until a fork sets it; registries accept lower case only.
+        return registry if re.search("OWNER", registry) else registry.lower()
+
+    @property
+    def effective_registry(self) -> str:
+        """The registry to use: `FACTORY_REGISTRY` where it is set."""
+        return os.environ.get("FACTORY_REGISTRY") or self.registry
+
+
+def load_matrix(path: Path) -> Matrix:
+    """Read and check matrix.yaml; every mistake is reported with its line."""
+    source = read_yaml(path)
+    try:
+        matrix = Matrix.model_validate(source.data)
+    except ValidationError as error:
+        raise _explain(source, error.errors(include_url=False)) from None
+    _check_references(source, matrix)
+    return matrix
+
+
+def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
+    """Turn the first validation error, in the order of the file, into one of ours."""
+    # A mistyped key is two errors to the validator, an unknown key and a missing one; the typo tells more.
+    mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
+    details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
+    first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
+    location = source.location(first["loc"])
+    at = ".".join(str(part) for part in first["loc"]) or "the file"
+    more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
+        return MatrixError(
+            f"Unknown key {key!r}{more}.",
+            where=location,
+            why=f"{'.'.join(str(part) for part in first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
+            fix=did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation.",
+        )
+    kind = SpecifierError if first["type"] == "specifier" else MatrixError
+    fix = (
+        'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
+        if kind is SpecifierError
+        else "Correct the value; docs/schemas/matrix.schema.json describes every key."
+    )
+    return kind(f"{at} is wrong{more}.", where=location, why=first["msg"], fix=fix)
+
+
+def _known_keys(path: tuple[str | int, ...]) -> list[str]:
+    """List the keys that a place in the file may have."""
+    kind: object = Matrix
+    collections: dict[str, type[BaseModel]] = {
+        "bases": Base,
+        "archs": Arch,
+        "vllm": VllmVersion,
+        "models": ServedModel,
+        "drafters": Drafter,
+        "conflicts": Conflict,
+        "broken_records": BrokenRecord,
+        "exclude": Rule,
+    }
+    single: dict[str, type[BaseModel]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
+    for depth, part in enumerate(path):
+        # Settings stand at these depths; between them are names that the user chose.
+        if depth in (0, 2):
+            kind = single.get(str(part)) or collections.get(str(part)) or kind
+    return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def _check_references(source: YamlFile, matrix: Matrix) -> None:
+    """Check the names by which one part of the matrix refers to another."""
+    references: list[tuple[tuple[str | int, ...], str, list[str], str]] = [
+        (("defaults", "vllm"), matrix.defaults.vllm, list(matrix.vllm), "vLLM version"),
+        (("defaults", "arch"), matrix.defaults.arch, list(matrix.archs), "arch"),
+    ]
+    for name, arch in matrix.archs.items():
+        references.append((("archs", name, "base"), arch.base, list(matrix.bases), "base"))
+    for name, model in matrix.models.items():
+        if model.arch:
+            references.append((("models", name, "arch"), model.arch, list(matrix.archs), "arch"))
+    for path, value, known, what in references:
+        if value not in known:
+            raise UnknownNameError(
+                f"Unknown {what} {value!r}.",
+                where=source.location(path),
+                why=f"{'.'.join(str(part) for part in path)} names something that matrix.yaml does not have.",
+                fix=did_you_mean(value, known).capitalize(),
+            )
+    shared = set(matrix.vllm) & set(matrix.bases)
+    if shared:
+        name = min(shared)
+        raise MatrixError(
+            f"{name!r} is both a base and a vLLM version.",
+            where=source.location(("bases", name)),
+            why="Both have their locks in the folder of that name.",
+            fix="Rename the base.",
+        )

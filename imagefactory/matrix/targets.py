@@ -1,0 +1,127 @@
+"""Targets: how a user names cells. `MODEL[@VLLM][/ARCH[/MACHINE]]`, globs in every part, or `all`."""
+
+from __future__ import annotations
+
+import platform as host
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
+from imagefactory.matrix.cells import Cell, all_combinations, reason_excluded
+from imagefactory.matrix.matrix import Matrix
+
+EVERYTHING = "all"
+SYNTAX = "MODEL[@VLLM][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
+_MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+
+
+def host_machine() -> str:
+    """Name this computer's processor the way container platforms do."""
+    return _MACHINES.get(host.machine().lower(), "amd64")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The four parts of a target; None where the user left one out."""
+
+    text: str
+    model: str
+    vllm: str | None = None
+    arch: str | None = None
+    machine: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Selector:
+        """Split a target into its parts."""
+        if text == EVERYTHING:
+            return cls(text, "*", "*", "*", "*")
+        left, *rest = text.split("/")
+        model, _, vllm = left.partition("@")
+        arch, machine = (*rest, None, None)[:2]
+        too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
+        if too_many or not model or "" in rest or ("@" in left and not vllm):
+            raise UnknownNameError(
+                f"{text!r} is not a target.",
+                where="the --target option",
+                why="A part is empty, or there are too many.",
+                fix=f"Write {SYNTAX}.",
+            )
+        return cls(text, model, vllm or None, arch, machine)
+
+
+def select(matrix: Matrix, targets: Sequence[str]) -> list[Cell]:
+    """Turn targets into cells, in the order of the matrix and each once."""
+    chosen = {cell for target in targets for cell in _select_one(matrix, Selector.parse(target))}
+    return [cell for cell in all_combinations(matrix) if cell in chosen]
+
+
+def select_one(matrix: Matrix, target: str) -> Cell:
+    """Turn a target into the one cell that it must stand for."""
+    cells = select(matrix, [target])
+    if len(cells) > 1:
+        raise UnknownNameError(
+            f"{len(cells)} images are meant; one is needed.",
+            where=f"the target {target!r}",
+            why=f"It stands for {', '.join(str(cell) for cell in cells[:3])} and others.",
+            fix=f"Name one image in full, for example {cells[0]}.",
+        )
+    return cells[0]
+
+
+def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
+    cells: list[Cell] = []
+    excluded: list[tuple[Cell, str]] = []
+    for model in _matching(selector.text, "model", selector.model, matrix.models):
+        vllm = selector.vllm or matrix.defaults.vllm
+        arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
+        for version in _matching(selector.text, "vLLM version", vllm, matrix.vllm):
+            for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
+                for platform in _platforms(matrix, selector, arch_name):
+                    cell = Cell(model, version, arch_name, platform)
+                    reason = reason_excluded(matrix, cell)
+                    if reason is None:
+                        cells.append(cell)
+                    else:
+                        excluded.append((cell, reason))
+    if not cells and not excluded:
+        raise UnknownNameError(
+            f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
+            where=f"the target {selector.text!r}",
+            why="The archs that it names run on other processors.",
+            fix="`invoke targets` lists the platform of every target.",
+        )
+    if not cells:
+        cell, reason = excluded[0]
+        raise ExcludedCellError(
+            f"{cell} cannot be built.",
+            where=f"the target {selector.text!r}",
+            why=f"{reason}.",
+            fix=f"`invoke targets --target '{cell.model}@*/*'` lists what can be built.",
+        )
+    return cells
+
+
+def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
+    """Choose platforms: as asked, else the only one, else this computer's own."""
+    known = {platform.removeprefix("linux/"): str(platform) for platform in matrix.archs[arch].platforms}
+    if selector.machine is None:
+        return [known[host_machine()]] if host_machine() in known else list(known.values())[:1]
+    if selector.machine == "*" or "*" in (selector.arch or ""):
+        return [platform for name, platform in known.items() if fnmatchcase(name, selector.machine)]
+    return [known[name] for name in _matching(selector.text, "machine", selector.machine, known)]
+
+
+def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
+    """List the known names that a pattern matches; none is an error that names the nearest."""
+    names = list(known)
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise UnknownNameError(
+            f"Unknown {what} {pattern!r}.",
+            where=f"the target {target!r}",
+            why=f"matrix.yaml has no {what} of that name.",
+            fix=f"{did_you_mean(pattern, names).capitalize()} `invoke targets` lists all.",
+        )
+    return found

@@ -1,0 +1,57 @@
+"""The compatibility table as Markdown, kept true in mods/README.md between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imagefactory.errors.mods import SourceMissingError
+from imagefactory.locks.files import write_text_atomically
+from imagefactory.mods.compatibility import Result
+
+BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
+END = "<!-- end of table -->"
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Write the table, and below it why some cells are as they are."""
+    versions = list(dict.fromkeys(result.vllm for result in results))
+    lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
+    reasons: list[str] = []
+    for name in dict.fromkeys(result.mod for result in results):
+        row = {result.vllm: result for result in results if result.mod == name}
+        lines.append(
+            f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |"
+        )
+        explained = {
+            result.detail: result for result in row.values() if result.status not in ("applies", "upstream")
+        }
+        for reason in explained:
+            where = ", ".join(version for version in versions if row[version].detail == reason)
+            reasons.append(f"- {name} on {where}: {reason}.")
+    return "\n".join([*lines, "", *reasons])
+
+
+def read_table(readme: Path) -> str:
+    """Read the table that the README shows."""
+    return readme.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def write_table(readme: Path, results: Sequence[Result]) -> bool:
+    """Put the table into the README; say whether it changed."""
+    missing = [result for result in results if result.status == "out of reach"]
+    if missing:
+        raise SourceMissingError(
+            "The table cannot be written: some of it is out of reach.",
+            where=", ".join(f"{result.mod} on {result.vllm}" for result in missing),
+            why="; ".join(dict.fromkeys(result.detail for result in missing)),
+            fix="Check the sources out and say where they are, as the mod's own `mods.diff` explains.",
+        )
+    text = readme.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    fresh = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
+    if fresh == text:
+        return False
+    write_text_atomically(readme, fresh)
+    return True

@@ -1,0 +1,184 @@
+"""Reading the files that mods change: out of wheels by range request, out of sdists, or from a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import requests
+
+from imagefactory.errors.mods import SourceMissingError
+from imagefactory.errors.store import DigestMismatchError
+from imagefactory.locks.files import LockedSource
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import checksum, sha256_of
+from imagefactory.store.downloads import Wanted, fetch
+from imagefactory.store.indexes import Indexes, WheelLocation
+from imagefactory.store.ranges import RangeFile
+from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
+from images.shipped.mods.text import decoded, read_text
+
+FACTS = "source-files-2"
+
+
+class FolderSource:
+    """A checked-out tree: a nightly, a pull request, a plugin's repository."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, path: str) -> str | None:
+        """Read a file of the tree."""
+        return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
+
+    def verify(self, source: GitSource) -> None:
+        """Make sure that this is the commit that was meant."""
+        found = package_hash(self.folder, source.package)
+        if found != source.sha256:
+            raise DigestMismatchError(
+                f"The folder is not {source.git} at {source.commit[:12]}.",
+                where=self.folder,
+                why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
+                fix="Check that very commit out, without changes.",
+            )
+
+
+class ReleaseSource:
+    """The files of a release, read from its wheel or sdist once and remembered under the archive's hash."""
+
+    def __init__(self, locked: LockedSource, indexes: Indexes, store: Store) -> None:
+        self._locked = locked
+        self._indexes = indexes
+        self._store = store
+        self._memory_file = store.facts(FACTS, locked.sha256)
+        self._memory: dict[str, str | None] = _recall(self._memory_file)
+        self._lock = threading.Lock()
+        self._session = requests.Session()
+        self._open: Callable[[str], str | None] | None = None
+
+    def read(self, path: str) -> str | None:
+        """Read a file of the release."""
+        with self._lock:
+            if path not in self._memory:
+                if self._open is None:
+                    self._open = self._opened()
+                self._memory[path] = self._open(path)
+                with self._store.writing(self._memory_file) as file:
+                    file.write(json.dumps(self._memory, sort_keys=True).encode())
+            return self._memory[path]
+
+    def _opened(self) -> Callable[[str], str | None]:
+        return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
+
+    def _open_wheel(self) -> Callable[[str], str | None]:
+        archive = self._ranges() or ZipFile(self._whole())
+        names = frozenset(archive.namelist())
+        return lambda path: decoded(archive.read(path), path) if path in names else None
+
+    def _ranges(self) -> ZipFile | None:
+        """Open the wheel where it lies, when the index vouches for its hash and the server knows ranges."""
+        if self._store.download(self._locked.sha256).exists():
+            return None
+        vouched = next((offer for offer in self._offers() if offer.sha256 == self._locked.sha256), None)
+        if vouched is None:
+            return None
+        try:
+            return ZipFile(vouched.local or RangeFile(vouched.url, self._session))
+        except (OSError, BadZipFile):  # the errors of requests are OSErrors, too
+            return None
+
+    def _whole(self) -> Path:
+        """Download the archive and check its hash."""
+        wanted = Wanted(
+            self._locked.file,
+            self._locked.sha256,
+            self._locked.size,
+            lambda: [offer.url for offer in self._offers()],
+        )
+        return fetch(wanted, self._store, self._session, lambda _: None)
+
+    def _open_sdist(self) -> Callable[[str], str | None]:
+        """A tar.gz cannot be read in places: it is fetched whole, once."""
+        local = self._whole()
+        with tarfile.open(local) as archive:
+            members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
+
+        def read(path: str) -> str | None:
+            if path not in members:
+                return None
+            with tarfile.open(local) as archive:
+                file = archive.extractfile(members[path])
+                return decoded(file.read(), path) if file is not None else None
+
+        return read
+
+    def _offers(self) -> list[WheelLocation]:
+        offers = [
+            offer
+            for offer in self._indexes.files(self._locked.name)
+            if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256)
+        ]
+        if not offers:
+            raise SourceMissingError(
+                f"{self._locked.file} is on no configured index.",
+                where=self._locked.file,
+                why="The files that mods change are read from it.",
+                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
+            )
+        return offers
+
+
+def source_variable(repository: str) -> str:
+    """Name the variable that says where a checkout of a repository is: FACTORY_SOURCE_TURBOQUANT and the like."""
+    name = repository.rpartition("/")[2].upper().replace("-", "_").replace(".", "_")
+    return f"FACTORY_SOURCE_{name}"
+
+
+def git_source(source: GitSource) -> FolderSource | None:
+    """Find the checkout of a git source that the user put somewhere, and make sure that it is the one meant."""
+    folder = os.environ.get(source_variable(source.git))
+    if not folder:
+        return None
+    tree = FolderSource(Path(folder))
+    tree.verify(source)
+    return tree
+
+
+def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSource:
+    """Find the sources that a mod brings along, or say what to do to have them."""
+    tree = git_source(source)
+    if tree is None:
+        raise SourceMissingError(
+            f"The sources of {source.git} are not on this machine.",
+            where=mod.where_in(variant, "source"),
+            why=f"The mod {mod.name} brings them along, and they are on no package index.",
+            fix=f"Check out the commit {source.commit} and set {source_variable(source.git)} to the folder.",
+        )
+    return tree
+
+
+def package_files(folder: Path, package: str) -> dict[str, bytes]:
+    """Read the files of a package, without bytecode."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / package).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def package_hash(folder: Path, package: str) -> str:
+    """Hash a package's files, by path and content."""
+    return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
+
+
+def _recall(memory: Path) -> dict[str, str | None]:
+    # Not there, or damaged: the files are read again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return dict(json.loads(memory.read_text("utf-8")))
+    return {}

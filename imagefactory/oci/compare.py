@@ -1,0 +1,124 @@
+"""Comparing images: path by path for people, blob by blob for proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+
+from imagefactory.oci.layout import Layout
+from imagefactory.oci.listing import Listed, cached_listing
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_FOLDER = "directory"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something that two images do not have in common."""
+
+    path: str
+    field: str
+    left: str
+    right: str
+    kind: str = dataclass_field(default="", compare=False)
+    """What the path is on the right, or on the left where the right has none."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An image that has been looked into, wherever it came from."""
+
+    config: Mapping[str, Any]
+    layers: Sequence[Sequence[Listed]]
+    """What is in each layer, lowest first."""
+
+
+def open_layout(layout: Layout, store: Store) -> Opened:
+    """Look into an OCI layout; listings of layers that were read before are remembered."""
+    listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
+    return Opened(layout.config(), listings)
+
+
+def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
+    """Compare what containers of two images see, and what the images say about themselves."""
+    one, other = (open_layout(side, store) if isinstance(side, Layout) else side for side in (left, right))
+    files = diff_listings(merged(one.layers), merged(other.layers))
+    return [*_diff_configs(one.config, other.config), *files]
+
+
+def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Digest]) -> list[Difference]:
+    """Compare two layers entry by entry."""
+    one, other = (
+        {entry.path: entry for entry in cached_listing(blob, digest, store)}
+        for blob, digest in zip((left, right), digests, strict=True)
+    )
+    return list(diff_listings(one, other))
+
+
+def diff_listings(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> Iterator[Difference]:
+    """Name every path and field that differs, in the order of the paths."""
+    for path in sorted(left.keys() | right.keys()):
+        one, other = left.get(path), right.get(path)
+        if one is None or other is None:
+            before, after = ("there" if side else "missing" for side in (one, other))
+            kind = next(side.kind for side in (other, one) if side is not None)
+            yield Difference(path, "presence", before, after, kind)
+            continue
+        for field in fields(Listed):
+            before, after = getattr(one, field.name), getattr(other, field.name)
+            if before != after:
+                yield Difference(path, field.name, str(before), str(after), other.kind)
+
+
+def merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
+    """Stack the layers as an engine does: upper ones win, whiteouts remove."""
+    merged: dict[str, Listed] = {}
+    for listing in layers:
+        for entry in listing:
+            folder, _, name = entry.path.rpartition("/")
+            if name == _OPAQUE:
+                _remove(merged, f"{folder}/")
+            elif name.startswith(_WHITEOUT):
+                gone = f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
+                merged.pop(gone, None)
+                _remove(merged, f"{gone}/")
+        for entry in _without_whiteouts(listing):
+            below = merged.get(entry.path)
+            if below is not None and below.kind == _FOLDER != entry.kind:
+                _remove(merged, f"{entry.path}/")
+            merged[entry.path] = entry
+    return merged
+
+
+def _without_whiteouts(listing: Iterable[Listed]) -> Iterator[Listed]:
+    return (entry for entry in listing if not entry.path.rpartition("/")[2].startswith(_WHITEOUT))
+
+
+def _remove(merged: dict[str, Listed], prefix: str) -> None:
+    for path in [path for path in merged if path.startswith(prefix)]:
+        del merged[path]
+
+
+def _diff_configs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[Difference]:
+    for section in sorted(left.keys() | right.keys()):
+        before, after = left.get(section), right.get(section)
+        if section == "config" and isinstance(before, dict) and isinstance(after, dict):
+            for key in sorted(before.keys() | after.keys()):
+                one, other = _comparable(key, before.get(key)), _comparable(key, after.get(key))
+                if one != other:
+                    yield Difference("(config)", key, str(one), str(other))
+        elif before != after and section not in ("rootfs", "history"):
+            yield Difference("(config)", section, str(before), str(after))
+
+
+def _comparable(key: str, value: object) -> object:
+    """Leave out what has no meaning: the order of variables, and whether an empty value is written at all."""
+    if key == "Env" and isinstance(value, list):
+        return sorted(value)
+    return value or None

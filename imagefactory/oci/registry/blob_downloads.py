@@ -1,0 +1,172 @@
+"""Downloading blobs: continued where a connection broke, hashed once, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+import requests
+
+from imagefactory.errors.registry import ContentMissingError
+from imagefactory.errors.store import DigestMismatchError
+from imagefactory.oci.registry.connection import Connection
+from imagefactory.oci.registry.wire import BLOCK, Answer
+from imagefactory.store.cache import WRITING, translating_disk_full
+from imagefactory.store.digests import Digest
+
+Take = Callable[[bytes], None]
+
+
+def read_range(connection: Connection, digest: Digest, offset: int, length: int | None) -> bytes:
+    """Read some bytes of a blob into memory: up to `length`, or to the end."""
+    data = bytearray()
+    end = None if length is None else offset + length
+    if end == offset:
+        return b""
+    _Reading(connection, digest, (offset, end), data.extend).run()
+    return bytes(data)
+
+
+def download(
+    connection: Connection, digest: Digest, size: int, path: Path, progress: Callable[[int], None]
+) -> None:
+    """Bring a blob into a file."""
+    with translating_disk_full(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
+        temporary = Path(name)
+        hashed, received = hashlib.sha256(), 0
+        try:
+            with os.fdopen(handle, "wb") as file:
+
+                def take(data: bytes) -> None:
+                    nonlocal received
+                    received += len(data)
+                    hashed.update(data)
+                    file.write(data)
+                    progress(received)
+
+                # One byte more than expected is enough to know that it is something else.
+                _Reading(connection, digest, (0, size + 1), take, whole=True).run()
+                check_arrived(
+                    f"{connection.reference.name}@{digest}",
+                    (size, digest),
+                    (received, f"sha256:{hashed.hexdigest()}"),
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def check_arrived(where: str, expected: tuple[int, str], found: tuple[int, str]) -> None:
+    """Refuse what has another size or digest than it should have."""
+    if found != expected:
+        raise DigestMismatchError(
+            "The registry sent something else than it was asked for.",
+            where=where,
+            why=f"What came has {found[0]:,} bytes (expected: {expected[0]:,}) and the digest {found[1]}.",
+            fix="Try again; if it stays, do not use this registry or the proxy in front of it.",
+        )
+
+
+class _Reading:
+    """A part of a blob on its way here."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        digest: Digest,
+        span: tuple[int, int | None],
+        take: Take,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._connection = connection
+        self._digest = digest
+        self._position, self._end = span
+        self._take = take
+        self._whole = whole
+
+    def run(self) -> None:
+        """Read everything; a connection that breaks is continued, and one that gets somewhere is not given up."""
+        patience, failures, reached = self._connection.patience, 0, self._position
+        with self._connection.naming_failures():
+            while True:
+                problem: Answer | requests.RequestException
+                try:
+                    answer = self._request()
+                    if answer is None:
+                        return
+                    problem = answer
+                    if not answer.wants_patience():
+                        raise self._failure(answer)
+                except requests.RequestException as error:
+                    problem = error
+                failures = 1 if self._position > reached else failures + 1
+                reached = self._position
+                if patience.is_spent(failures, problem):
+                    raise problem if isinstance(problem, Exception) else self._failure(problem)
+                asked = problem if isinstance(problem, Answer) else None
+                patience.wait(failures, asked, threading.Event())
+
+    def _request(self) -> Answer | None:
+        """Ask for what is missing; give the answer when it is not that."""
+        url = self._connection.url(f"blobs/{self._digest}")
+        scopes = (self._connection.scope(write=False),)
+        # Storage behind a registry may know no ranges: do not ask for one without need.
+        from_start = self._position == 0 and (self._end is None or self._whole)
+        headers = {} if from_start else {"Range": self._range()}
+        with self._connection.stream(url, scopes=scopes, headers=headers) as response:
+            if isinstance(response, Answer):
+                nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+                return None if nothing_left else response
+            skip = self._skip(response)
+            length = response.headers.get("Content-Length", "")
+            due = int(length) if length.isdecimal() else None
+            came = 0
+            for piece in response.iter_content(BLOCK):
+                came += len(piece)
+                wanted = piece[skip:]
+                skip = max(0, skip - len(piece))
+                if self._end is not None:
+                    wanted = wanted[: self._end - self._position]
+                if wanted:
+                    self._position += len(wanted)
+                    self._take(wanted)
+                if self._position == self._end:
+                    return None
+            if due is not None and came < due:
+                raise requests.ConnectionError("the connection ended early")
+        return None
+
+    def _range(self) -> str:
+        last = "" if self._end is None else str(self._end - 1)
+        return f"bytes={self._position}-{last}"
+
+    def _skip(self, response: requests.Response) -> int:
+        """Say how many bytes come before the wanted ones: a server may ignore ranges and send everything."""
+        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            return self._position
+        start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        if not start.isdecimal() or int(start) > self._position:
+            raise requests.exceptions.InvalidHeader("the registry does not say which range it sends")
+        return self._position - int(start)
+
+    def _failure(self, answer: Answer) -> Exception:
+        if answer.status == HTTPStatus.NOT_FOUND and not answer.has_error("NAME_UNKNOWN"):
+            return ContentMissingError(
+                "The repository does not have that blob.",
+                where=f"{self._connection.reference.name}@{self._digest}",
+                why=f"The registry answered {answer.said()}.",
+                fix="Check the reference; what names the blob may have been deleted, or pushed to another repository.",
+            )
+        return self._connection.failure(answer, "read a blob")

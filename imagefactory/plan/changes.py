@@ -1,0 +1,113 @@
+"""What a plan means here and now: what is cached, what others share, what changed since the last build."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.make import Layer, Plan, Settings
+from imagefactory.store.cache import Store
+
+LAST_PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """A layer that is not what it was, and the input or setting that made it so."""
+
+    name: str
+    what: str
+
+
+def is_cached(store: Store, layer: Layer) -> bool:
+    """Say whether a layer has been built on this machine and is still there."""
+    return read_blob_record(layer.key, store) is not None
+
+
+def shared_download(plan: Plan, others: Iterable[Plan]) -> int:
+    """Count the bytes of a plan's layers that at least one other plan has too."""
+    elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
+    return sum(layer.download for layer in plan.layers if layer.key in elsewhere)
+
+
+def last_plan(folder: Path) -> Plan | None:
+    """Read the plan of the last build in a folder, if there was one."""
+    try:
+        return Plan.model_validate_json((folder / LAST_PLAN).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
+    """Name every layer that differs, and why."""
+    before = {_identity(layer): layer for layer in old.layers}
+    after = {_identity(layer): layer for layer in new.layers}
+    changes = [LayerChange(_label(before[name]), "removed") for name in before if name not in after]
+    for name, layer in after.items():
+        if name not in before:
+            changes.append(LayerChange(_label(layer), "new"))
+        elif before[name].key != layer.key:
+            changes += [LayerChange(_label(layer), what) for what in _why(before[name], layer)]
+    if old.layer_format != new.layer_format:
+        changes.append(LayerChange("all layers", f"layer format {old.layer_format} -> {new.layer_format}"))
+    old_config, new_config = old.config.model_dump(), new.config.model_dump()
+    changes += [
+        LayerChange("image config", f"{field}: {_differing(old_config[field], new_config[field])}")
+        for field in new_config
+        if old_config[field] != new_config[field]
+    ]
+    return changes
+
+
+def _identity(layer: Layer) -> str:
+    """Recognise a layer over time: bundles by kind, since their name counts their members."""
+    return layer.kind if layer.kind.endswith("-bundle") else f"{layer.kind} {layer.name}"
+
+
+def _label(layer: Layer) -> str:
+    return f"{layer.kind} {layer.name}"
+
+
+def _why(old: Layer, new: Layer) -> list[str]:
+    before = {item.name: item.sha256 for item in old.inputs}
+    after = {item.name: item.sha256 for item in new.inputs}
+    reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
+    reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
+    reasons += [
+        f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
+    ]
+    if new.kind == "mod" and old.settings != new.settings:
+        reasons += _differing_mods(old.settings, new.settings)
+    elif old.settings != new.settings:
+        reasons.append(f"settings: {_differing(old.settings, new.settings)}")
+    return reasons or ["the order of its inputs"]
+
+
+def _differing_mods(old: Settings, new: Settings) -> list[str]:
+    """Name the mods of a chain that are not what they were; their whole text would say less."""
+    before, after = (
+        {link["manifest"]["name"]: link for link in cast("list[dict[str, Any]]", settings["chain"])}
+        for settings in (old, new)
+    )
+    reasons = [f"mods/{name} is not applied before it any more" for name in before if name not in after]
+    reasons += [f"mods/{name} is applied before it now" for name in after if name not in before]
+    reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]
+    return reasons or ["the wheels that its mods change"]
+
+
+def _differing(old: object, new: object) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        return ", ".join(f"{key} {_short(old.get(key))} -> {_short(new.get(key))}" for key in keys)
+    return f"{_short(old)} -> {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else json.dumps(value, sort_keys=True, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - fits a line of a table

@@ -1,0 +1,173 @@
+"""Known layers: what each key came out as, recorded once by the build that made it and committed.
+
+With it the digest of an image is known before anything is built, and a build that gets something else for the same
+key stops. What a recorded layer unpacks to (`diff_id`) is believed by builds, which do not unpack it; `invoke verify`
+and the smoke tests compute it again.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
+from imagefactory.locks.files import write_text_atomically
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.image import Image, make_image
+from imagefactory.plan.make import Layer, Plan
+from imagefactory.store.digests import Digest, Sha256
+
+HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"
+
+
+class _KnownLayer(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: Sha256
+    name: str
+    diff_id: Digest
+    digest: Digest
+    size: int
+    unpacked: int
+
+
+class _KnownWheel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wheel: str
+    sha256: Sha256
+    record: Sha256
+    """Of its RECORD, read when the wheel was here as a whole; with it, single files can be read and checked."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = 1
+    layers: tuple[_KnownLayer, ...] = ()
+    wheels: tuple[_KnownWheel, ...] = ()
+
+
+class KnownLayers:
+    """The record of a checkout: locks/layers.toml."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        file = _read(path)
+        self._entries = {entry.key: entry for entry in file.layers}
+        self._wheels = {entry.sha256: entry for entry in file.wheels}
+
+    def blob(self, key: Sha256) -> Blob | None:
+        """Recall what a layer comes out as."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        return Blob(diff_id=entry.diff_id, digest=entry.digest, size=entry.size, unpacked=entry.unpacked)
+
+    def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
+        """Recall what some layers come out as, as far as they are known."""
+        found = ((layer.key, self.blob(layer.key)) for layer in layers)
+        return {key: blob for key, blob in found if blob is not None}
+
+    def wheel_record(self, sha256: Sha256) -> Sha256 | None:
+        """Recall the sha256 of a wheel's RECORD."""
+        entry = self._wheels.get(sha256)
+        return entry.record if entry else None
+
+    def image(self, plan: Plan) -> Image | None:
+        """Work out an image's digest without building it; None when a layer is not known yet."""
+        blobs = [self.blob(layer.key) for layer in plan.layers]
+        known = [blob for blob in blobs if blob is not None]
+        return make_image(plan, known) if len(known) == len(blobs) else None
+
+    def confirm(self, layer: Layer, blob: Blob) -> None:
+        """Stop when a layer came out differently from what is on record."""
+        known = self.blob(layer.key)
+        if known is not None and known != blob:
+            raise NotReproducibleError(
+                f"The layer {layer.kind} {layer.name} did not come out as recorded.",
+                where=f"{self.path.name}, key {layer.key}",
+                why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
+                f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
+                fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
+            )
+
+    def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
+        """Stop before anything is built when there will be something to record, and no way to do it."""
+        if all(layer.key in self._entries for plan in plans for layer in plan.layers):
+            return
+        writable = (
+            os.access(self.path, os.W_OK) if self.path.exists() else os.access(_nearest(self.path), os.W_OK)
+        )
+        # The file is replaced, so its folder counts as well.
+        if not writable or not os.access(_nearest(self.path.parent), os.W_OK):
+            raise RecordNotWrittenError(
+                f"{self.path.name} cannot be written to.",
+                where=self.path,
+                why="What new layers come out as is recorded there; the file or its folder is read-only.",
+                fix="Make the checkout writable. Nothing was built yet.",
+            )
+
+    def record(
+        self,
+        found: Mapping[Sha256, tuple[str, Blob]],
+        still_needed: Iterable[Sha256],
+        wheels: Mapping[Sha256, tuple[str, Sha256]] | None = None,
+    ) -> bool:
+        """Add new layers and wheels, drop those that no plan needs any more; say whether the file changed.
+
+        `wheels` gives the name and the sha256 of RECORD of wheels, by their own sha256.
+        """
+        wheels = wheels or {}
+        keep = set(still_needed) | set(found) | set(wheels)
+        entries = {key: entry for key, entry in self._entries.items() if key in keep}
+        for key, (name, blob) in found.items():
+            entries.setdefault(
+                key,
+                _KnownLayer(
+                    key=key,
+                    name=name,
+                    diff_id=blob.diff_id,
+                    digest=blob.digest,
+                    size=blob.size,
+                    unpacked=blob.unpacked,
+                ),
+            )
+        known = {sha256: entry for sha256, entry in self._wheels.items() if sha256 in keep}
+        for sha256, (file, record) in wheels.items():
+            known.setdefault(sha256, _KnownWheel(wheel=file, sha256=sha256, record=record))
+        if entries == self._entries and known == self._wheels:
+            return False
+        self._entries, self._wheels = entries, known
+        ordered = sorted(entries.values(), key=lambda entry: (entry.name, entry.key))
+        by_name = sorted(known.values(), key=lambda entry: (entry.wheel, entry.sha256))
+        data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
+        if not by_name:
+            del data["wheels"]
+        write_text_atomically(self.path, HEADER + tomli_w.dumps(data))
+        return True
+
+
+def _nearest(path: Path) -> Path:
+    """Find the folder that exists, in which this path is or would be made."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return _File()
+    except (OSError, ValueError, RecursionError) as error:  # not TOML, not UTF-8, or other content
+        raise LockFormatError(
+            f"{path.name} cannot be read.",
+            where=path,
+            why=str(error).splitlines()[0],
+            fix="Restore it from git; a build adds what is missing.",
+        ) from None

@@ -1,0 +1,356 @@
+"""The plan: the ordered layers of an image, each named by a key over everything it is made of.
+
+A plan is a pure function of matrix.yaml and the locks: no network, no clock, nothing else on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.build.layers.cuda_toolkit import COMPILER
+from imagefactory.build.layers.serve_layer import serve_files
+from imagefactory.errors.locks import TooManyLayersError
+from imagefactory.errors.mods import ModNotApplicableError
+from imagefactory.locks.files import BaseLock, Kernels, LockedWheel, WheelLock
+from imagefactory.locks.kernels import recorded_audit
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, buildable, usable_drafters
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.mods.choose import Chosen, choose_mods
+from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
+from imagefactory.plan.serve.image_paths import COMMAND, ENTRYPOINT, HEALTHCHECK
+from imagefactory.plan.serve.served import Served, describe
+from imagefactory.store.digests import Sha256, checksum, sha256_of
+
+PLAN_FORMAT: Final = 1
+LOCKED_LABEL: Final = "imagefactory.locked"
+LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model", "toolkit"]
+Settings = dict[str, object]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Input(_Value):
+    """A file that a layer is made from, or a value that stands for one."""
+
+    name: str
+    sha256: Sha256
+
+
+class Layer(_Value):
+    """One layer: what goes in, and the key that names the result."""
+
+    kind: LayerKind
+    name: str
+    key: Sha256
+    inputs: tuple[Input, ...]
+    settings: Settings
+    download: int
+    """Bytes of the files it is made from."""
+    unpacked: int
+    """Bytes on the disk of whoever runs it, roughly."""
+
+
+class ImageConfig(_Value):
+    """What the image tells a container engine."""
+
+    env: dict[str, str]
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    healthcheck: Settings = {}
+    labels: dict[str, str]
+    user: str
+    working_dir: str
+    exposed_ports: tuple[str, ...]
+    stop_signal: str
+    created: str
+
+
+class Plan(_Value):
+    """Everything that decides an image."""
+
+    format: Literal[1] = PLAN_FORMAT
+    layer_format: Literal[2] = LAYER_FORMAT
+    target: str
+    model: str
+    vllm: str
+    arch: str
+    platform: str
+    kernels: Kernels
+    key: Sha256
+    layers: tuple[Layer, ...]
+    config: ImageConfig
+    notes: tuple[str, ...] = ()
+    """What a reader should know and the image does not depend on: mods that were left out, and why."""
+
+    @property
+    def locked(self) -> bool:
+        """False when a locked file had to be replaced by its successor."""
+        return self.config.labels[LOCKED_LABEL] == "yes"
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that this is the plan of."""
+        return Cell(self.model, self.vllm, self.arch, self.platform)
+
+
+def make_plan(project: Project, cell: Cell) -> Plan:
+    """Work out the layers and the configuration of a cell's image."""
+    matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
+    chosen = choose_mods(matrix, cell, project.mods)
+    served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
+    layers = (
+        base_layer(matrix, cell, base),
+        *wheel_layers(matrix, wheels),
+        serve_layer(project.root, python=wheels.python if _compiles(wheels) else None),
+        *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
+        model_layer(cell, served),
+    )
+    if len(layers) > MAX_LAYERS:
+        raise TooManyLayersError(
+            f"{cell} needs {len(layers)} layers; {MAX_LAYERS} are allowed.",
+            where=project.wheel_lock_path(cell),
+            why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
+            fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
+        )
+    locked = base.integrity != ""
+    config = image_config(project, cell, wheels.kernels, chosen, served, locked=locked, wheels=wheels)
+    key = checksum(
+        {
+            "format": PLAN_FORMAT,
+            "platform": cell.platform,
+            "layers": [layer.key for layer in layers],
+            "config": config.model_dump(mode="json"),
+        }
+    )
+    return Plan(
+        target=str(cell),
+        model=cell.model,
+        vllm=cell.vllm,
+        arch=cell.arch,
+        platform=cell.platform,
+        kernels=wheels.kernels,
+        key=key,
+        layers=layers,
+        config=config,
+        notes=chosen.notes,
+    )
+
+
+def locked_plans(project: Project) -> list[Plan]:
+    """Plan every locked cell; one that names a mod which does not apply is left out, since it cannot be built."""
+    plans: list[Plan] = []
+    for cell in buildable(project.matrix):
+        if project.is_locked(cell):
+            with suppress(ModNotApplicableError):
+                plans.append(make_plan(project, cell))
+    return plans
+
+
+def _layer(
+    kind: LayerKind, name: str, inputs: Iterable[Input], settings: Settings, *, download: int, unpacked: int
+) -> Layer:
+    inputs = tuple(inputs)
+    key = checksum(
+        {
+            "format": LAYER_FORMAT,
+            "kind": kind,
+            "inputs": [[item.name, item.sha256] for item in inputs],
+            "settings": settings,
+        }
+    )
+    return Layer(
+        kind=kind, name=name, key=key, inputs=inputs, settings=settings, download=download, unpacked=unpacked
+    )
+
+
+def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
+    """Name a base by its packages."""
+    base = matrix.bases[lock.base]
+    return _layer(
+        "base",
+        lock.base,
+        (Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in lock.debs),
+        {"platform": cell.platform, "python": base.python, "venv": VENV},
+        download=sum(deb.size for deb in lock.debs),
+        unpacked=sum(deb.unpacked for deb in lock.debs),
+    )
+
+
+def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
+    """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
+    big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
+    rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
+    for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
+        yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel])
+    # The pure bundle has the same bytes on every platform, so images of two platforms share it.
+    bundles: tuple[tuple[LayerKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
+    for kind, pure in bundles:
+        members = [wheel for wheel in rest if wheel.pure is pure]
+        if members:
+            yield _layer_of_wheels(matrix, lock, kind, f"{len(members)} wheels", members)
+
+
+def _layer_of_wheels(
+    matrix: Matrix, lock: WheelLock, kind: LayerKind, name: str, wheels: list[LockedWheel]
+) -> Layer:
+    members = sorted(wheels, key=lambda wheel: wheel.file)
+    distribution = matrix.archs[lock.arch].distribution
+    settings: Settings = {"python": lock.python, "venv": VENV}
+    without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
+    if without:
+        settings["without"] = without
+    broken = {entry.wheel for entry in matrix.broken_records}
+    rehash = sorted(wheel.file for wheel in wheels if wheel.name in broken)
+    if rehash:
+        settings["rehash"] = rehash
+    if distribution != "vllm" and any(wheel.name == distribution for wheel in wheels):
+        # vLLM asks for the metadata of `vllm`, whatever its distribution is called (see layers.wheels).
+        version = next(wheel.version for wheel in wheels if wheel.name == distribution)
+        label = distribution.removeprefix("vllm-")
+        settings["second_name"] = {"name": "vllm", "version": f"{version}+{label}"}
+    return _layer(
+        kind,
+        name,
+        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
+        settings,
+        download=sum(wheel.size for wheel in wheels),
+        unpacked=sum(wheel.unpacked for wheel in wheels),
+    )
+
+
+def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[Layer]:
+    """Give every mod a layer; each is named by all mods up to it, because they are applied in a chain."""
+    chain: list[Settings] = []
+    wheels: dict[str, LockedWheel] = {}
+    for mod, variant in chosen.mods:
+        chain.append(mod.data(variant))
+        name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
+        found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
+        if found is None:
+            raise ModNotApplicableError(
+                f"The mod {mod.name} changes {name}, which this image does not have.",
+                where=mod.where("distribution"),
+                why=f"No wheel of that name is locked for vLLM {lock.vllm} on {lock.arch}.",
+                fix="Correct `distribution` or `needed_when` in the mod.yaml.",
+            )
+        wheels[mod.manifest.distribution] = found
+        settings: Settings = {
+            "python": lock.python,
+            "venv": VENV,
+            "chain": list(chain),
+            "wheels": {distribution: wheel.file for distribution, wheel in sorted(wheels.items())},
+            "without": {wheel.file: list(wheel.without) for wheel in wheels.values() if wheel.without},
+        }
+        inputs = sorted({(wheel.file, wheel.sha256) for wheel in wheels.values()})
+        yield _layer(
+            "mod",
+            mod.name,
+            (Input(name=file, sha256=sha256) for file, sha256 in inputs),
+            settings,
+            download=0,
+            unpacked=0,
+        )
+
+
+def model_layer(cell: Cell, served: Served) -> Layer:
+    """Name the last layer by what it says of the model."""
+    return _layer("model", cell.model, (), served.settings(), download=0, unpacked=0)
+
+
+def _compiles(lock: WheelLock) -> bool:
+    return any(wheel.name == COMPILER for wheel in lock.wheels)
+
+
+def toolkit_layer(python: str) -> Layer:
+    """Name the links that put the CUDA compiler of the environment's wheels in its usual place."""
+    return _layer("toolkit", "cuda", (), {"python": python, "venv": VENV}, download=0, unpacked=0)
+
+
+def serve_layer(root: Path, *, python: str | None = None) -> Layer:
+    """Name the serve program by its files; they come from the checkout, like every other input by hash.
+
+    `python` is the version of the environment whose CUDA compiler is put in its usual place, where it has one.
+    """
+    places = serve_files(root)
+    contents = {name: (root / name).read_bytes() for name in places}
+    size = sum(map(len, contents.values()))
+    return _layer(
+        "serve",
+        "start-up",
+        (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
+        {
+            "files": dict(sorted(places.items())),
+            **({"toolkit": {"python": python, "venv": VENV}} if python else {}),
+        },
+        download=size,
+        unpacked=size,
+    )
+
+
+def image_config(
+    project: Project,
+    cell: Cell,
+    kernels: Kernels,
+    chosen: Chosen,
+    served: Served,
+    *,
+    locked: bool,
+    wheels: WheelLock | None = None,
+) -> ImageConfig:
+    """Work out what an image tells a container engine; without a lock it cannot say what its kernels are."""
+    matrix = project.matrix
+    drafters = usable_drafters(matrix, cell)
+    labels = {
+        "org.opencontainers.image.title": f"vLLM {cell.vllm} for {cell.model} on {cell.arch}",
+        "org.opencontainers.image.version": cell.vllm,
+        "org.opencontainers.image.licenses": " AND ".join(_licences(chosen)),
+        "org.opencontainers.image.source": matrix.source,
+        "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
+        "imagefactory.model": cell.model,
+        "imagefactory.vllm": cell.vllm,
+        "imagefactory.arch": cell.arch,
+        "imagefactory.kernels": kernels,
+        **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
+        **_compiled_label(wheels),
+        LOCKED_LABEL: "yes" if locked else "no",
+        "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
+        "imagefactory.drafter": drafters[0].repo if drafters else "none",
+    }
+    return ImageConfig(
+        env=served.environment(),
+        entrypoint=ENTRYPOINT,
+        command=COMMAND,
+        healthcheck=HEALTHCHECK,
+        labels=dict(sorted(labels.items())),
+        user="root",
+        working_dir="/",
+        exposed_ports=("8000/tcp",),
+        stop_signal="SIGTERM",
+        created=CREATED,
+    )
+
+
+def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
+    """Name the wheels that the factory compiled itself, each with the key of its compile."""
+    names = [
+        f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
+    ]
+    return {"imagefactory.compiled": " ".join(sorted(names))} if names else {}
+
+
+def _licences(chosen: Chosen) -> list[str]:
+    """List the licences of the factory's files, of the mods and of what mods bring along."""
+    found = {"Apache-2.0"}
+    for mod, variant in chosen.mods:
+        found.add(mod.manifest.licence)
+        if variant.source is not None:
+            found.add(variant.source.licence)
+    return sorted(found)

@@ -1,0 +1,112 @@
+"""How an image starts: what it knows of its model, its settings and its environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
+from imagefactory.build.layers.serve_layer import MODS_AT_START
+from imagefactory.locks.files import Kernels, ModelLock
+from imagefactory.matrix.cells import Cell, usable_drafters
+from imagefactory.matrix.matrix import Drafter, Matrix
+from imagefactory.mods.choose import Chosen
+from imagefactory.oci.format import VENV
+from imagefactory.plan.serve.description import Description, describe_image, image_environment
+from imagefactory.plan.serve.image_paths import cache_environment
+
+GENERATED_MODELS = "/opt/models"
+"""Where models that the factory makes itself lie in an image."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the last layer and the image's environment say about serving."""
+
+    model: dict[str, Any]
+    """model.json: where the model is, at which revision, with which drafter and flags."""
+    description: Description
+    """settings.json: every setting with this image's default."""
+    extra: dict[str, str]
+    """Variables that the model's or a mod's settings ask for."""
+    compiles: bool = False
+    """Whether the image has a CUDA compiler for kernels that are made at run time."""
+
+    def settings(self) -> dict[str, object]:
+        """Give the model layer's settings."""
+        return {"model": self.model, "description": self.description}
+
+    def environment(self) -> dict[str, str]:
+        """List the variables of the image, sorted."""
+        fixed = {
+            "LANG": "C.UTF-8",
+            "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "VIRTUAL_ENV": f"/{VENV}",
+        }
+        if self.compiles:
+            fixed |= {"CUDA_HOME": f"/{CUDA_HOME}", "PATH": f"{fixed['PATH']}:/{CUDA_HOME}/bin"}
+        merged = fixed | cache_environment() | image_environment(self.description) | self.extra
+        return dict(sorted(merged.items()))
+
+
+def describe(
+    matrix: Matrix,
+    cell: Cell,
+    revisions: ModelLock,
+    chosen: Chosen,
+    kernels: Kernels,
+    *,
+    compiles: bool = False,
+) -> Served:
+    """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
+    model = model_settings(matrix, cell, revisions, chosen)
+    description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
+    mod_variables = {
+        name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
+    }
+    return Served(model, description, mod_variables | matrix.models[cell.model].serve.env, compiles)
+
+
+def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:
+    """Describe a cell's model: where it is, at which revision, with which drafter and flags."""
+    model = matrix.models[cell.model]
+    drafters = usable_drafters(matrix, cell)
+    settings: dict[str, Any] = {
+        "model": model.repo or f"{GENERATED_MODELS}/{model.generated}",
+        "drafters": [
+            drafter.model_dump(mode="json", exclude_none=True, exclude={"vllm"})
+            | _revision(revisions, drafter.repo)
+            for drafter in drafters
+        ],
+        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        | {flag: value for mod, _ in chosen.mods for flag, value in mod.manifest.settings.flags.items()},
+    }
+    if model.repo:
+        settings |= _revision(revisions, model.repo)
+    if model.generated:
+        settings["generated"] = model.generated
+    if drafters:
+        settings["speculative_config"] = _speculative_config(drafters[0], settings, matrix, cell)
+    return settings
+
+
+def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:
+    commit = revisions.commit_of(repo)
+    return {"revision": commit} if commit else {}
+
+
+def _speculative_config(
+    drafter: Drafter, settings: dict[str, Any], matrix: Matrix, cell: Cell
+) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "method": drafter.method,
+        "model": drafter.repo,
+        "num_speculative_tokens": drafter.tokens,
+    }
+    # Before 0.21.0 the speculative config has no such key.
+    if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
+        config["attention_backend"] = drafter.attention_backend
+    first = settings["drafters"]
+    if isinstance(first, list) and "revision" in first[0]:
+        config["revision"] = first[0]["revision"]
+    return config

@@ -1,0 +1,199 @@
+"""What packages say about their licences: a wheel in its METADATA, a Debian package in its copyright file.
+
+Read once, when a file is locked, and recorded (see licence_record). Where a package's words are no SPDX name, its
+licence text is looked at for the few texts that are always the same; what is still unclear stays a LicenseRef.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Final, Literal
+from zipfile import ZipFile
+
+from imagefactory.build.layers.debian.deb import Package, data_files, reading
+from imagefactory.publish.attest import spdx
+
+Says = Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
+"""Where a package says it: License-Expression, License, a classifier, a licence text, a copyright file."""
+DOCUMENTS: Final = "usr/share/doc"
+_LICENCE_FILE = re.compile(
+    r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE
+)
+_MAX_TEXT = 4_000_000
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A package's licence as an SPDX expression, where that stands, and GNU licences that its notices mention."""
+
+    licence: str
+    says: Says
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SameAs:
+    """A Debian package whose documentation is another package's."""
+
+    name: str
+
+
+def wheel_licence(archive: ZipFile) -> Declared:
+    """Read the licence of a wheel."""
+    names = archive.namelist()
+    metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
+    headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
+    texts = [
+        archive.read(info).decode("utf-8", "replace")
+        for info in archive.infolist()
+        if _LICENCE_FILE.fullmatch(info.filename) and info.file_size <= _MAX_TEXT
+    ]
+    field = headers.get("License", "")
+    licence, says = _wheel_licence(headers, texts)
+    own = set(spdx.copyleft(licence))
+    notices = {name for text in (*texts, field) for name in gnu_licences(text)}
+    families = {name.partition("-")[0] for name in own}
+    return Declared(
+        licence, says, tuple(sorted(name for name in notices if name.partition("-")[0] not in families))
+    )
+
+
+def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
+    expression = headers.get("License-Expression", "")
+    if expression:
+        return spdx.from_text(expression) or spdx.reference(expression), "expression"
+    field = headers.get("License", "")
+    named = spdx.from_text(field)
+    if named:
+        return named, "field"
+    known = spdx.from_classifiers(headers.get_all("Classifier", []))
+    if known:
+        return known, "classifier"
+    # Only a package's first licence text is its own; others are of what it bundles.
+    recognised = next((name for text in (field, *texts) if (name := recognise(text))), None)
+    if recognised:
+        return recognised, "text"
+    if field and "\n" not in field.strip():
+        return spdx.reference(field), "field"
+    return spdx.UNDECLARED, "nothing"
+
+
+def deb_licence(package: Package, file: Path) -> Declared | SameAs:
+    """Read the licence of a Debian package, or whose documentation it shares."""
+    folder = f"{DOCUMENTS}/{package.name}"
+    with reading(package), data_files(file) as members:
+        for path, link, content in members:
+            if link and path in (folder, f"{folder}/copyright"):
+                return SameAs(link.removesuffix("/copyright").rpartition("/")[2])
+            if content is not None and path == f"{folder}/copyright":
+                return copyright_licence(content().decode("utf-8", "replace"))
+    return Declared(spdx.UNDECLARED, "nothing")
+
+
+def copyright_licence(text: str) -> Declared:
+    """Read a Debian copyright file, machine-readable or not."""
+    if re.match(r"\s*(Format|Format-Specification|Upstream-Name|Files|Source|Comment):", text):
+        named = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
+        found = spdx.every(spdx.from_debian(name) for name in named)
+        if found:
+            return Declared(found, "copyright")
+    words = _words(text)
+    names = {*_named_in_prose(text), *_recognised(words, words)}
+    return Declared(spdx.every(names) or spdx.UNDECLARED, "text")
+
+
+def _named_in_prose(text: str) -> Iterator[str]:
+    """Find the licences that a copyright file points to instead of repeating them, and GNU licences it speaks of."""
+    pointed = set(re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9](?:\.[0-9])?)?)", text))
+    later = "+" if re.search(r"any\s+later\s+version", text) else ""
+    families = {name.partition("-")[0] for name in pointed}
+    spoken = {
+        name.removesuffix(".0") for name in gnu_licences(text) if name.partition("-")[0] not in families
+    }
+    for name in sorted(pointed | spoken):
+        if name == "BSD":
+            yield "BSD-3-Clause"
+        elif "GPL" in name and "-" in name:
+            yield spdx.from_debian(f"{name}{later}")
+        else:
+            yield spdx.from_debian(name)
+    if re.search(r"GCC\s+Runtime\s+Library\s+Exception", text, re.IGNORECASE):
+        # What lets programs of any licence link with libgcc and libstdc++.
+        yield "GPL-3.0-or-later WITH GCC-exception-3.1"
+
+
+_GNU_NAME = re.compile(
+    r"GNU\s+(?P<kind>LESSER\s+|LIBRARY\s+|AFFERO\s+)?GENERAL\s+PUBLIC\s+LICEN[CS]E"
+    r"(?:[\s,]+(?:as published by the Free Software Foundation[;,]\s+(?:either\s+)?)?"
+    r"v(?:ersion)?\s*(?P<version>[23](?:\.[01])?))?",
+    re.IGNORECASE,
+)
+_GNU_TAG = re.compile(r"(?<![A-Za-z-])(?P<kind>A|L)?GPL-(?P<version>[23](?:\.[01])?)(?![0-9])")
+
+
+_WHOLE_TEXT = re.compile(
+    r"GNU\s+(?P<kind>LESSER\s+|LIBRARY\s+|AFFERO\s+)?GENERAL\s+PUBLIC\s+LICENSE\s+Version\s+(?P<version>[23](?:\.[01])?),"
+    r".{1000,40000}?END\s+OF\s+TERMS\s+AND\s+CONDITIONS(?:.{0,5000}?instead\s+of\s+this\s+License)?",
+    re.DOTALL,
+)
+_ONLY_MENTIONED = re.compile(
+    # The Mozilla licence defines which licences it gives way to; Python's speaks of what it once stood under.
+    r"\"Secondary License\"\s+means.{0,500}?licenses\."
+    r"|distributed\s+under\s+the\s+GNU\s+General\s+Public\s+License\s+\(GPL\)",
+    re.DOTALL,
+)
+
+
+def gnu_licences(text: str) -> set[str]:
+    """Find the GNU licences that a text speaks of; the version where it says one.
+
+    The text of one GNU licence speaks of the others, so a whole text counts for itself only.
+    """
+    matches = list(_WHOLE_TEXT.finditer(text))
+    rest = _ONLY_MENTIONED.sub("", _WHOLE_TEXT.sub("", text))
+    found: set[str] = set()
+    for match in (*matches, *_GNU_NAME.finditer(rest), *_GNU_TAG.finditer(rest)):
+        kind = (match["kind"] or " ").strip().upper()[:1]
+        family = f"{kind if kind in ('A', 'L') else ''}GPL"
+        version = match["version"] or ""
+        found.add(f"{family}-{version if '.' in version else version + '.0'}" if version else family)
+    versioned = {name.partition("-")[0] for name in found if "-" in name}
+    return {name for name in found if "-" in name or name not in versioned}
+
+
+_BEGINNING = 3000
+_TEXTS: Final = (
+    ("python software foundation license version 2", "", "PSF-2.0"),
+    ("permission is hereby granted, free of charge, to any person obtaining a copy", "", "MIT"),
+    ("apache license version 2.0, january 2004", "", "Apache-2.0"),
+    ("licensed under the apache license, version 2.0", "", "Apache-2.0"),
+    ("redistribution and use in source and binary forms", "neither the name", "BSD-3-Clause"),
+    ("redistribution and use in source and binary forms", "may not be used to endorse", "BSD-3-Clause"),
+    ("redistribution and use in source and binary forms", "", "BSD-2-Clause"),
+    ("permission to use, copy, modify, and/or distribute this software for any purpose", "", "ISC"),
+)
+"""Sentences that only one licence has: what it begins with, and what else it says; special ones before general ones."""
+
+
+def recognise(text: str) -> str | None:
+    """Recognise a licence text, by how it begins: what a package bundles stands further down."""
+    words = _words(text)
+    return next(iter(_recognised(words, words[:_BEGINNING])), None)
+
+
+def _recognised(words: str, beginning: str) -> list[str]:
+    """List the licences whose texts begin in one text and go on in another."""
+    found: dict[str, str] = {}
+    for begins, says, name in _TEXTS:
+        if begins in beginning and says in words:
+            found.setdefault(begins, name)
+    return list(found.values())
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split()).lower()

@@ -1,0 +1,278 @@
+"""Checking a published image: who signed it, what it says of itself, and whether this checkout says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.store import DigestMismatchError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.oci.image import INDEX_TYPE
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Manifest, Repository
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import Plan, make_plan
+from imagefactory.publish.attest import provenance, sbom
+from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
+from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
+from imagefactory.publish.attest.findings import Finding, failed, not_checked, ok
+from imagefactory.publish.attest.layer_check import check_layers
+from imagefactory.publish.attest.sbom_difference import first_difference
+from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
+from imagefactory.store.digests import Digest, canonical_json
+
+Say = Callable[[str], None]
+_NAMES = {
+    provenance.PREDICATE_TYPE: "provenance",
+    sbom.PREDICATE_TYPE: "SBOM",
+    SIGNATURE_PREDICATE: "signature",
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """An image that was checked: what was found, and the plan of this checkout where it is the image's own."""
+
+    reference: str
+    digest: Digest
+    findings: tuple[Finding, ...]
+    plan: Plan | None
+    commit: str | None
+    """The commit that the signed provenance names."""
+
+
+def check_image(
+    project: Project, repository: Repository, trust: Verifier, say: Say, *, every_byte: bool = False
+) -> list[Checked]:
+    """Check an image, or every image of an index. `every_byte` downloads the layers and hashes them."""
+    reference = repository.reference
+    manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
+    if manifest.media_type not in (INDEX_TYPE, DOCKER_INDEX_TYPE):
+        return [_Check(project, repository, manifest, trust, say).run(every_byte=every_byte)]
+    children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
+    return [
+        _Check(project, repository, repository.require_manifest(child.digest), trust, say).run(
+            every_byte=every_byte
+        )
+        for child in children
+    ]
+
+
+def require_plan(checked: Checked) -> Plan:
+    """Give the plan to rebuild an image from; this checkout has to be the one that it was made from."""
+    if checked.plan is None:
+        at = f"commit {checked.commit}" if checked.commit else "the commit that it was made from"
+        raise VerificationError(
+            "This checkout cannot rebuild the image.",
+            where=checked.reference,
+            why="It plans another image: its matrix, locks, mods or serve program are not those of the image.",
+            fix=f"Check out {at} and run the command again.",
+        )
+    return checked.plan
+
+
+@dataclass
+class _Check:
+    """The check of one image, step by step; each step adds what it found."""
+
+    project: Project
+    repository: Repository
+    manifest: Manifest
+    trust: Verifier
+    say: Say
+    findings: list[Finding] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    @property
+    def reference(self) -> str:
+        return str(self.repository.reference.at(self.manifest.digest))
+
+    def run(self, *, every_byte: bool) -> Checked:
+        self.findings.append(ok("manifest", self.manifest.digest))
+        self._read_config()
+        statements = self._check_signatures()
+        commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
+        self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
+        self._check_record()
+        names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
+        self.findings += check_layers(
+            self.repository, self.manifest, names, self.project.store, self.say, every_byte=every_byte
+        )
+        return Checked(self.reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+
+    def _read_config(self) -> None:
+        """Read the configuration, and find the plan that it was made from."""
+        try:
+            digest = Digest(self.manifest.document()["config"]["digest"])
+            self.config = json.loads(self.repository.blob(digest))
+            labels: Mapping[str, str] = self.config["config"]["Labels"]
+            planned = labels["imagefactory.plan"]
+        except DigestMismatchError as error:
+            self.findings.append(failed("configuration", error.why))
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            detail = f"this is not an image of the factory ({type(error).__name__})"
+            self.findings.append(failed("configuration", detail))
+            return
+        self.findings.append(ok("configuration", f"plan {planned}"))
+        self.plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
+        if self.plan is not None and self.plan.key != planned:
+            self.plan = None
+
+    def _check_signatures(self) -> dict[str, Statement]:
+        """Read the statements that somebody who is trusted has signed about exactly this image."""
+        found: dict[str, Statement] = {}
+        signers: dict[str, str] = {}
+        reasons: list[str] = []
+        for digest, bundle in attached_bundles(self.repository, self.manifest.digest):
+            if not isinstance(bundle, Bundle):
+                reasons.append(f"{digest}: {bundle}")
+                continue
+            try:
+                statement, signer = read_trusted(bundle, self.trust)
+            except NotTrustedError as error:
+                reasons.append(f"{_unchecked_name(bundle)} {digest}: {error}")
+                continue
+            if statement.subject != self.manifest.digest:
+                reasons.append(f"{digest}: it speaks of another image, {statement.subject}")
+                continue
+            found[statement.predicate_type] = statement
+            signers[statement.predicate_type] = signer
+        missing = [name for kind, name in _NAMES.items() if kind not in found]
+        if missing:
+            because = f" ({'; '.join(reasons)})" if reasons else ": nothing is attached that is signed"
+            self.findings.append(failed("signature", f"no trusted {' and no '.join(missing)}{because}"))
+        else:
+            self.findings.append(ok("signature", ", ".join(sorted(set(signers.values())))))
+            if reasons:
+                # Others may sign, too; that takes nothing from the signatures that count.
+                self.findings.append(not_checked("signature", f"not counted: {'; '.join(reasons)}"))
+        return found
+
+    def _check_provenance(self, statement: Statement | None) -> str | None:
+        """Compare what the builder said with the image and with this checkout; give the commit it names."""
+        if statement is None:
+            self.findings.append(not_checked("provenance", "there is none that is signed"))
+            return None
+        try:
+            definition = statement.predicate["buildDefinition"]
+            planned = definition["internalParameters"]["plan"]
+            modified = bool(definition["internalParameters"]["sourceModified"])
+            inputs = _digests(definition["resolvedDependencies"])
+            builder = statement.predicate["runDetails"]["builder"]["id"]
+        except (KeyError, TypeError) as error:
+            self.findings.append(failed("provenance", f"it cannot be read ({type(error).__name__} {error})"))
+            return None
+        commit = inputs.get("gitCommit")
+        said = f"{builder}, commit {commit or 'unknown'}{' with changes of its own' if modified else ''}"
+        labelled = self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan")
+        if planned != labelled:
+            self.findings.append(
+                failed("provenance", f"it names the plan {planned}, the image says {labelled}")
+            )
+        elif self.plan is None:
+            detail = f"{said}; this checkout plans another image, so its locks were not compared"
+            self.findings.append(not_checked("provenance", detail))
+        else:
+            here = provenance.input_hashes(self.project, self.plan)
+            other = [name for name, sha256 in here.items() if inputs.get(name, sha256) != sha256]
+            if other:
+                detail = f"{said}; {', '.join(other)} differ in this checkout, though they give the same plan"
+                self.findings.append(not_checked("provenance", detail))
+            else:
+                self.findings.append(ok("provenance", said))
+        return commit
+
+    def _check_sbom(self, statement: Statement | None) -> None:
+        """Compare the signed SBOM with the one that is attached in the open, and with one made here and now."""
+        signed = None if statement is None else canonical_json(statement.predicate)
+        here = None if self.plan is None else self._own_sbom()
+        problems: list[str] = []
+        attached = 0
+        for descriptor in self.repository.referrers(self.manifest.digest, sbom.MEDIA_TYPE):
+            for digest, content in attached_contents(self.repository, descriptor, sbom.MEDIA_TYPE):
+                attached += 1
+                expected = signed or here
+                if isinstance(content, str):
+                    problems.append(f"{digest}: {content}")
+                elif expected is not None and content != expected:
+                    problems.append(f"{digest}: {first_difference(content, expected)}")
+        if signed is not None and here is not None and signed != here:
+            problems.append(f"the signed SBOM: {first_difference(signed, here)}")
+        if not attached:
+            problems.append("none is attached")
+        if problems:
+            self.findings.append(failed("sbom", "; ".join(problems)))
+        elif here is None:
+            detail = "as signed, but this checkout plans another image and cannot make it again"
+            self.findings.append(not_checked("sbom", detail if signed else "it is not signed"))
+        else:
+            count = len(json.loads(here)["components"])
+            self.findings.append(ok("sbom", f"{count} components, as the locks give them"))
+
+    def _own_sbom(self) -> bytes | None:
+        assert self.plan is not None  # noqa: S101 - asked for only with a plan
+        return sbom.make_sbom(self.project, self.plan)
+
+    def _check_record(self) -> None:
+        """Compare the digest with what this checkout has on record, without building anything."""
+        if self.plan is None:
+            self.findings.append(not_checked("record", "this checkout plans another image"))
+            return
+        known = KnownLayers(self.project.known_layers)
+        image = known.image(self.plan)
+        if image is None:
+            self.findings.append(not_checked("record", "locks/layers.toml does not know all layers"))
+        elif image.digest == self.manifest.digest:
+            self.findings.append(ok("record", "locks/layers.toml gives the same digest"))
+        else:
+            self.findings.append(failed("record", _other_layers(self.plan, image.manifest, self.manifest)))
+
+
+def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:
+    """Plan the cell that an image says it is of; None when this checkout cannot."""
+    cell = Cell(
+        labels.get("imagefactory.model", ""),
+        labels.get("imagefactory.vllm", ""),
+        labels.get("imagefactory.arch", ""),
+        platform,
+    )
+    if cell not in buildable(project.matrix) or not project.is_locked(cell):
+        return None
+    try:
+        return make_plan(project, cell)
+    except FactoryError:  # the image's own commit could plan it; that is told with the findings
+        return None
+
+
+def _other_layers(plan: Plan, expected: bytes, manifest: Manifest) -> str:
+    """Name the first layer that is not the recorded one."""
+    wanted = [layer["digest"] for layer in json.loads(expected)["layers"]]
+    there = [layer["digest"] for layer in manifest.document()["layers"]]
+    for layer, here, other in zip(plan.layers, wanted, there, strict=False):
+        if here != other:
+            return f"layer {layer.kind} {layer.name} is {other}, locks/layers.toml says {here}"
+    if len(wanted) != len(there):
+        return f"it has {len(there)} layers, the plan has {len(wanted)}"
+    return "its layers are the recorded ones, but its configuration is another one"
+
+
+def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Read the hashes of a provenance's inputs by name, and the commit."""
+    found = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in dependencies if "name" in entry}
+    commits = [entry["digest"]["gitCommit"] for entry in dependencies if "gitCommit" in entry["digest"]]
+    return found | ({"gitCommit": str(commits[0])} if commits else {})
+
+
+def _unchecked_name(bundle: Bundle) -> str:
+    """Say what a bundle claims to be; only for a message, because its signature does not count."""
+    try:
+        return _NAMES.get(Statement.read(bundle.payload).predicate_type, "statement")
+    except ValueError:
+        return "statement"

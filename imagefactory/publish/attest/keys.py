@@ -1,0 +1,170 @@
+"""Keys of one's own: ECDSA P-256 or Ed25519, in PEM files that openssl and cosign read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from platformdirs import user_config_path
+
+from imagefactory.environment.paths import expand_home
+from imagefactory.errors.supply import SigningError
+
+KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
+PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable
+_BEGINNING = "-----BEGIN"
+_NEW = "Make a pair with `invoke keys.new`."
+
+Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A key that signatures are checked with, and where it came from."""
+
+    key: Public
+    origin: str
+
+    @property
+    def hint(self) -> str:
+        """Name the key in a bundle: the hash of its DER form."""
+        return hint_of(self.key)
+
+    def fits(self, signature: bytes, data: bytes) -> bool:
+        """Say whether a signature over data is of this key."""
+        try:
+            if isinstance(self.key, ec.EllipticCurvePublicKey):
+                self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+            else:
+                self.key.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def sign(key: Private, data: bytes) -> bytes:
+    """Sign; the same data gets the same signature, so that nothing is attached twice."""
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+    return key.sign(data)
+
+
+def default_key_path() -> Path:
+    """Say where a user's own signing key lies."""
+    return expand_home(str(user_config_path("imagefactory") / "signing.key"), "HOME")
+
+
+def new_key_pair(private: Path, public: Path) -> None:
+    """Make a key pair; keys that exist are never overwritten."""
+    for path in (private, public):
+        if path.exists():
+            raise SigningError(
+                "There is a key already.",
+                where=path,
+                why="A key that is overwritten cannot sign or check anything any more.",
+                fix="Move it away first, or name other files (--private, --public).",
+            )
+    key = ec.generate_private_key(ec.SECP256R1())
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    protection: KeySerializationEncryption = (
+        BestAvailableEncryption(password.encode()) if password else NoEncryption()
+    )
+    try:
+        private.parent.mkdir(parents=True, exist_ok=True)
+        public.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
+        public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    except OSError as error:
+        raise SigningError(
+            "The key cannot be written.",
+            where=str(error.filename or private),
+            why=f"{error.strerror}.",
+            fix="Name places that you may write to (--private, --public).",
+        ) from None
+
+
+def read_private_key(given: str) -> Private:
+    """Read a private key: a file, or the PEM text itself, as a secret of a CI system gives it."""
+    where = f"the variable {KEY_VARIABLE}" if given.lstrip().startswith(_BEGINNING) else given
+    password = os.environ.get(PASSWORD_VARIABLE, "")
+    try:
+        key = load_pem_private_key(_pem(given), password.encode() or None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise SigningError(
+            "The signing key cannot be read.",
+            where=where,
+            why=f"{str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            fix=f"It has to be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}",
+        ) from None
+    if not isinstance(key, Private) or _wrong_curve(key):
+        raise _unknown_kind(where)
+    return key
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """Read a public key."""
+    try:
+        key = load_pem_public_key(_pem(str(path)))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SigningError(
+            "The key to check with cannot be read.",
+            where=path,
+            why=f"{str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            fix="It has to be a public key in PEM, as `invoke keys.new`, cosign and openssl write it.",
+        ) from None
+    if not isinstance(key, Public) or _wrong_curve(key):
+        raise _unknown_kind(str(path))
+    return PublicKey(key, str(path))
+
+
+def hint_of(key: Public) -> str:
+    """Hash a public key."""
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(hashlib.sha256(der).digest()).decode()
+
+
+def _wrong_curve(key: Private | Public) -> bool:
+    curves = (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey)
+    return isinstance(key, curves) and not isinstance(key.curve, ec.SECP256R1)
+
+
+def _pem(given: str) -> bytes:
+    if given.lstrip().startswith(_BEGINNING):
+        return given.encode()
+    try:
+        return expand_home(given, "the key's path").read_bytes()
+    except OSError as error:
+        raise SigningError(
+            "There is no key to be read here.",
+            where=given,
+            why=f"{error.strerror}.",
+            fix=f"Name a PEM file. {_NEW}",
+        ) from None
+
+
+def _unknown_kind(where: str) -> SigningError:
+    return SigningError(
+        "This kind of key is not used here.",
+        where=where,
+        why="Images are signed with ECDSA on the curve P-256, or with Ed25519.",
+        fix=_NEW,
+    )

@@ -1,0 +1,96 @@
+"""Checking the layers of a published image: that they are there, and with every byte, that they are what they claim."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors.registry import ContentMissingError
+from imagefactory.errors.store import DigestMismatchError
+from imagefactory.oci.compare import diff_layers
+from imagefactory.oci.registry.artifacts import contents
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.publish.attest.findings import Finding, failed, ok
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+
+Say = Callable[[str], None]
+_BLOCK = 16 * 1024 * 1024
+
+
+def check_layers(
+    repository: Repository,
+    manifest: Manifest,
+    names: Sequence[str],
+    store: Store,
+    say: Say,
+    *,
+    every_byte: bool,
+) -> list[Finding]:
+    """Look at every layer; `names` says what they are. What is downloaded is not kept."""
+    layers = contents(repository, manifest)
+    if len(names) != len(layers):
+        names = [layer.digest for layer in layers]
+    labels = [name.removeprefix("imagefactory ") for name in names]
+    problems: list[str] = []
+    for label, layer in zip(labels, layers, strict=True):
+        problem = (
+            _problem_of_bytes(repository, layer, label, store, say)
+            if every_byte
+            else None
+            if repository.has_blob(layer.digest)
+            else "the registry does not have it"
+        )
+        if problem:
+            problems.append(f"layer {label}: {problem}")
+    if problems:
+        return [failed("layers", problem) for problem in problems]
+    size = sum(layer.size for layer in layers) / 1e6
+    how = "downloaded, every byte as named" if every_byte else "all in the registry"
+    return [ok("layers", f"{len(layers)} layers, {size:,.1f} MB, {how}")]
+
+
+def _problem_of_bytes(
+    repository: Repository, layer: Descriptor, label: str, store: Store, say: Say
+) -> str | None:
+    say(f"layer {label}: {layer.size / 1e6:,.1f} MB")
+    with store.scratch() as scratch:
+        try:
+            repository.download(layer.digest, layer.size, scratch / "layer")
+        except ContentMissingError:
+            return "the registry does not have it"
+        except DigestMismatchError as error:
+            return f"{layer.digest} has other bytes: {error.why}{_where(repository, layer, store, scratch)}"
+    return None
+
+
+def _where(repository: Repository, layer: Descriptor, store: Store, scratch: Path) -> str:
+    """Say which path of a layer was changed, if the right layer is at hand to compare with."""
+    right = store.blob(layer.digest)
+    if not right.exists():
+        return ""
+    wrong = scratch / "other"
+    with wrong.open("wb") as file:
+        at = 0
+        while block := repository.read(layer.digest, at, _BLOCK):
+            file.write(block)
+            at += len(block)
+            if len(block) < _BLOCK:
+                break
+    try:
+        # Under a name of its own, so that nobody remembers its listing as the right layer's.
+        differences = diff_layers(wrong, right, store, (_name_of(wrong), layer.digest))
+    except DamagedFileError as error:
+        return f" It cannot be read: {error.why}"
+    if not differences:
+        return " Its files are the right ones, only packed differently."
+    first = differences[0]
+    return f" /{first.path}: {first.field} is {first.left}, should be {first.right}"
+
+
+def _name_of(path: Path) -> Digest:
+    with path.open("rb") as file:
+        return Digest(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")

@@ -1,0 +1,206 @@
+"""The record of licences: locks/licences.toml, read from packages once and committed.
+
+Whoever makes an SBOM or a licence summary then needs no package at all, and gets the same answer everywhere.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+from zipfile import BadZipFile, ZipFile
+
+import requests
+
+from imagefactory.build.inputs import Sources
+from imagefactory.environment.index_config import redact
+from imagefactory.errors.store import DownloadError
+from imagefactory.errors.supply import LicenceUnknownError
+from imagefactory.locks.files import (
+    BaseLock,
+    LicenceLock,
+    LicensedFile,
+    LockedDeb,
+    LockedWheel,
+    WheelLock,
+    licence_lock_path,
+)
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.publish.attest.declared_licences import Declared, SameAs, deb_licence, wheel_licence
+from imagefactory.resolve.locking import locked_cells
+from imagefactory.store.digests import Sha256
+from imagefactory.store.downloads import Downloader, Wanted
+from imagefactory.store.ranges import RangeFile
+
+Say = Callable[[str], None]
+PARALLEL = 8
+_Package = TypeVar("_Package", LockedWheel, LockedDeb)
+
+
+class Licences:
+    """The licences of locked files, by sha256."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = _read(path)
+
+    def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
+        """Look up a file that is on record."""
+        found = self.files.get(package.sha256)
+        if found is None:
+            raise _not_on_record([_file_name(package)], self.path)
+        return found
+
+    def missing(self, locks: Iterable[WheelLock | BaseLock]) -> list[str]:
+        """List the locked files that are not on record."""
+        packages = [package for lock in locks for package in _packages(lock)]
+        return sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
+
+
+def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
+    """Read the licences of locked files that are not on record, and forget those that nothing locks any more.
+
+    Wheels are read by range, like everything else that a lock needs from them; Debian packages have to be downloaded.
+    """
+    path = licence_lock_path(project.locks)
+    known = _read(path)
+    cells = locked_cells(project)
+    sources = Sources(project, cells)
+    wheels = _unknown((wheel for lock in wheel_locks(project, cells) for wheel in lock.wheels), known)
+    if wheels:
+        say(f"Reading the licences of {len(wheels)} wheels")
+        found = _read_wheels(project, sources, wheels)
+        known |= {entry.sha256: entry for entry in found}
+    for lock in base_locks(project, cells):
+        debs = _unknown(lock.debs, known)
+        if debs:
+            say(f"Reading the licences of {len(debs)} Debian packages for {lock.platform}")
+            known |= {entry.sha256: entry for entry in _read_debs(project, sources, lock, known)}
+    locks: list[WheelLock | BaseLock] = [*wheel_locks(project, cells), *base_locks(project, cells)]
+    needed = {package.sha256 for lock in locks for package in _packages(lock)}
+    kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
+    return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
+
+
+def check_licences(project: Project) -> None:
+    """Refuse locks with files whose licences are not on record."""
+    licences, cells = Licences(licence_lock_path(project.locks)), locked_cells(project)
+    missing = licences.missing([*wheel_locks(project, cells), *base_locks(project, cells)])
+    if missing:
+        raise _not_on_record(missing, licences.path)
+
+
+def wheel_locks(project: Project, cells: Iterable[Cell]) -> list[WheelLock]:
+    """Read the wheel locks of cells, each once."""
+    paths = {project.wheel_lock_path(cell): cell for cell in cells}
+    return [project.wheel_lock(cell) for cell in paths.values()]
+
+
+def base_locks(project: Project, cells: Iterable[Cell]) -> list[BaseLock]:
+    """Read the base locks of cells, each once."""
+    paths = {project.base_lock_path(cell): cell for cell in cells}
+    return [project.base_lock(cell) for path, cell in paths.items() if path.exists()]
+
+
+def _read_wheels(project: Project, sources: Sources, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
+    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+
+        def read(wheel: LockedWheel) -> LicensedFile:
+            here = project.store.download(wheel.sha256)
+            if here.exists():
+                with ZipFile(here) as archive:
+                    return _entry(wheel, wheel_licence(archive))
+            return _entry(wheel, _licence_from_afar(sources.wheel(wheel), session))
+
+        return list(pool.map(read, wheels))
+
+
+def _licence_from_afar(wanted: Wanted, session: requests.Session) -> Declared:
+    """Read a wheel's metadata where the wheel is. Its hash is checked when the wheel itself is used."""
+    failures: list[str] = []
+    for location in wanted.locations():
+        parts = urlsplit(location)
+        local = url2pathname(parts.path) if parts.scheme == "file" else "" if parts.scheme else location
+        try:
+            with ZipFile(local or RangeFile(location, session)) as archive:
+                return wheel_licence(archive)
+        except (OSError, BadZipFile, EOFError, KeyError, StopIteration, ValueError, zlib.error) as error:
+            failures.append(f"{redact(location)}: {type(error).__name__}")
+    raise DownloadError(
+        f"The licence of {wanted.file} cannot be read.",
+        where=wanted.file,
+        why="; ".join(failures) or "No configured index or folder has the file.",
+        fix=wanted.remedy,
+    )
+
+
+def _read_debs(
+    project: Project, sources: Sources, lock: BaseLock, known: Mapping[Sha256, LicensedFile]
+) -> list[LicensedFile]:
+    """Read the copyright files of a base; a package may share the documentation of another one."""
+    unknown = _unknown(lock.debs, known)
+    with Downloader(project.store) as downloader:
+        futures = [downloader.submit(sources.deb(lock, deb), lambda _: None) for deb in unknown]
+        files = [future.result() for future in futures]
+    declared: dict[str, Declared | SameAs] = {
+        deb.name: deb_licence(deb, file) for deb, file in zip(unknown, files, strict=True)
+    }
+    for deb in lock.debs:
+        if deb.sha256 in known:
+            entry = known[deb.sha256]
+            declared[deb.name] = Declared(entry.licence, entry.says, entry.notices)
+    return [_entry(deb, _followed(deb.name, declared)) for deb in unknown]
+
+
+def _followed(name: str, declared: Mapping[str, Declared | SameAs]) -> Declared:
+    """Follow a package to the one whose documentation it shares."""
+    seen: set[str] = set()
+    while name not in seen:
+        seen.add(name)
+        found = declared.get(name)
+        if isinstance(found, Declared):
+            return found
+        if found is not None:
+            name = found.name
+    return Declared("NOASSERTION", "nothing")
+
+
+def _unknown(packages: Iterable[_Package], known: Mapping[Sha256, LicensedFile]) -> list[_Package]:
+    return list({package.sha256: package for package in packages if package.sha256 not in known}.values())
+
+
+def _packages(lock: WheelLock | BaseLock) -> Sequence[LockedWheel | LockedDeb]:
+    return lock.wheels if isinstance(lock, WheelLock) else lock.debs
+
+
+def _entry(package: LockedWheel | LockedDeb, declared: Declared) -> LicensedFile:
+    return LicensedFile(
+        file=_file_name(package),
+        sha256=package.sha256,
+        licence=declared.licence,
+        says=declared.says,
+        notices=declared.notices,
+    )
+
+
+def _file_name(package: LockedWheel | LockedDeb) -> str:
+    return package.file.rpartition("/")[2]
+
+
+def _not_on_record(files: Sequence[str], path: Path) -> LicenceUnknownError:
+    more = f" (and of {len(files) - 1} more files)" if len(files) > 1 else ""
+    return LicenceUnknownError(
+        f"The licence of {files[0]}{more} is not on record.",
+        where=path,
+        why="What is locked is known, but not under which licence it stands.",
+        fix="Run `invoke licences --update` and commit the result.",
+    )
+
+
+def _read(path: Path) -> dict[Sha256, LicensedFile]:
+    return {entry.sha256: entry for entry in LicenceLock.read(path).files} if path.exists() else {}

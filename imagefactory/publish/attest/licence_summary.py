@@ -1,0 +1,66 @@
+"""The licence summary of an image: what is under which licence, and the GPL, LGPL and AGPL parts by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from imagefactory.locks.project import Project
+from imagefactory.plan.make import Plan
+from imagefactory.publish.attest import spdx
+from imagefactory.publish.attest.components import Part, parts_of
+
+How = Literal["declared", "by choice", "in notices"]
+"""A GNU licence applies to a part (or to some of it), is one that may be chosen, or is mentioned in its notices."""
+
+
+@dataclass(frozen=True)
+class GnuPart:
+    """A part that has to do with a GNU licence."""
+
+    kind: str
+    name: str
+    version: str
+    licences: tuple[str, ...]
+    how: How
+
+
+@dataclass(frozen=True)
+class LicenceSummary:
+    """What an image's parts stand under."""
+
+    target: str
+    counts: dict[str, int]
+    """Licence expression -> number of parts."""
+    gnu: tuple[GnuPart, ...]
+    undeclared: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    """Models that are downloaded when the image starts; their licences are on their own pages."""
+
+    def data(self) -> dict[str, Any]:
+        """Give plain values."""
+        return asdict(self)
+
+
+def summarise(project: Project, plan: Plan) -> LicenceSummary:
+    """Sum up the licences of a plan's parts."""
+    parts = parts_of(project, plan)
+    inside = [part for part in parts if part.in_image]
+    counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
+    return LicenceSummary(
+        target=plan.target,
+        counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        gnu=tuple(gnu for part in inside if (gnu := _gnu(part)) is not None),
+        undeclared=tuple(part.name for part in inside if part.licence in (None, spdx.UNDECLARED)),
+        elsewhere=tuple(part.name for part in parts if not part.in_image),
+    )
+
+
+def _gnu(part: Part) -> GnuPart | None:
+    expression = part.licence or ""
+    named = spdx.copyleft(expression)
+    how: How = "declared" if spdx.copyleft(spdx.unavoidable(expression)) else "by choice"
+    if not named and part.notices:
+        named, how = part.notices, "in notices"
+    return GnuPart(part.kind, part.name, part.version, named, how) if named else None

@@ -1,0 +1,122 @@
+"""Provenance: how an image came to be, as a SLSA predicate.
+
+It depends on the plan, the locks and the source commit; only the builder and its invocation belong to one run.
+https://slsa.dev/spec/v1.1/provenance
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from imagefactory.locks.files import licence_lock_path, model_lock_path
+from imagefactory.locks.project import Project
+from imagefactory.plan.make import Plan
+from imagefactory.publish.attest import sbom
+from imagefactory.store.digests import Sha256, sha256_of
+
+PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
+MATRIX: Final = "matrix.yaml"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The commit that an image is made from."""
+
+    commit: str | None
+    """None where there is no git, such as in an unpacked archive."""
+    modified: bool = False
+    """True when tracked files differ from the commit."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What belongs to one run: who built, and in which job."""
+
+    builder: str
+    invocation: str | None = None
+
+
+def make_provenance(project: Project, plan: Plan, *, source: Source, run: Run) -> dict[str, Any]:
+    """Say what an image was made from, by whom and how."""
+    uri = f"git+{project.matrix.source}"
+    dependencies: list[dict[str, Any]] = [
+        {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
+    ]
+    if source.commit:
+        dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
+    made = sbom.make_sbom(project, plan)
+    return {
+        "buildDefinition": {
+            "buildType": f"{project.matrix.source}#build-type-1",
+            "externalParameters": {"target": plan.target, "platform": plan.platform},
+            "internalParameters": {
+                "plan": plan.key,
+                "planFormat": plan.format,
+                "layerFormat": plan.layer_format,
+                "locked": plan.locked,
+                "sourceModified": source.modified,
+            },
+            "resolvedDependencies": dependencies,
+        },
+        "runDetails": {
+            "builder": {"id": run.builder},
+            "metadata": {"invocationId": run.invocation} if run.invocation else {},
+            "byproducts": [
+                {"name": "SBOM", "mediaType": sbom.MEDIA_TYPE, "digest": {"sha256": sha256_of(made)}}
+            ],
+        },
+    }
+
+
+def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
+    """Hash the files that decide an image and what is said about it: matrix.yaml and its locks."""
+    paths = [
+        project.root / MATRIX,
+        project.wheel_lock_path(plan.cell),
+        project.base_lock_path(plan.cell),
+        model_lock_path(project.locks),
+        licence_lock_path(project.locks),
+    ]
+    return {
+        path.relative_to(project.root).as_posix(): sha256_of(path.read_bytes())
+        for path in paths
+        if path.exists()
+    }
+
+
+def read_source(root: Path) -> Source:
+    """Ask git which commit this is, and whether files differ from it."""
+    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return Source(None)
+    changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return Source(commit.strip(), modified=bool(changes))
+
+
+def read_run(source: str, environment: Mapping[str, str] = os.environ) -> Run:
+    """Say who builds: a workflow of GitHub Actions, or somebody's own machine."""
+    workflow = environment.get("GITHUB_WORKFLOW_REF")
+    if environment.get("GITHUB_ACTIONS") != "true" or not workflow:
+        return Run(f"{source}#somebodys-machine")
+    server = environment.get("GITHUB_SERVER_URL", "https://github.com")
+    repository, run = environment.get("GITHUB_REPOSITORY", ""), environment.get("GITHUB_RUN_ID", "")
+    attempt = environment.get("GITHUB_RUN_ATTEMPT", "1")
+    return Run(f"{server}/{workflow}", f"{server}/{repository}/actions/runs/{run}/attempts/{attempt}")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            ["git", "-C", str(root), *arguments],  # noqa: S607 - as git is found by the user's shell
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None

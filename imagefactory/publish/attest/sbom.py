@@ -1,0 +1,125 @@
+"""The SBOM of an image: CycloneDX 1.6 in JSON, made from the plan and the locks alone.
+
+No clock, no random number and no package is needed, so the same checkout gives the same bytes, and whoever doubts an
+SBOM makes it again. https://cyclonedx.org/docs/1.6/json/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
+
+from imagefactory.locks.project import Project
+from imagefactory.plan.make import Plan
+from imagefactory.publish.attest.components import Part, PartKind, parts_of
+from imagefactory.publish.attest.spdx import UNDECLARED
+from imagefactory.store.digests import canonical_json, checksum
+
+MEDIA_TYPE: Final = "application/vnd.cyclonedx+json"
+PREDICATE_TYPE: Final = "https://cyclonedx.org/bom"
+LARGEST: Final = 16 * 1024 * 1024
+"""What GitHub's attestations take."""
+ROOT: Final = "image"
+_TYPES: Final[dict[PartKind, str]] = {
+    "wheel": "library",
+    "deb": "library",
+    "mod": "library",
+    "source": "library",
+    "program": "application",
+    "model": "machine-learning-model",
+}
+
+
+def make_sbom(project: Project, plan: Plan) -> bytes:
+    """Write the SBOM of a plan."""
+    parts = parts_of(project, plan)
+    document: dict[str, Any] = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "lifecycles": [{"phase": "build"}],
+            "tools": {"components": [{"type": "application", "name": "imagefactory"}]},
+            "component": {
+                "type": "container",
+                "bom-ref": ROOT,
+                "name": plan.target,
+                "version": plan.vllm,
+                "properties": _properties(
+                    {
+                        "plan": plan.key,
+                        "platform": plan.platform,
+                        "kernels": plan.kernels,
+                        "locked": "yes" if plan.locked else "no",
+                    }
+                ),
+            },
+        },
+        "components": [_component(part) for part in parts],
+        "dependencies": _dependencies(parts),
+        # By construction: the list is made from what the layers are made of.
+        "compositions": [{"aggregate": "complete", "assemblies": [ROOT]}],
+    }
+    document["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, checksum(document))}"
+    return canonical_json(document)
+
+
+def _component(part: Part) -> dict[str, Any]:
+    properties = {
+        "kind": part.kind,
+        "layer": part.layer,
+        "file": part.file,
+        "size": None if part.size is None else str(part.size),
+        "licence-from": part.says,
+        "notices-mention": " ".join(part.notices) or None,
+    }
+    component: dict[str, Any] = {
+        "type": _TYPES[part.kind],
+        "bom-ref": part.reference,
+        "name": part.name,
+        "version": part.version,
+        # CycloneDX's word for what is not installed.
+        "scope": "required" if part.in_image else "optional",
+        "properties": _properties(properties),
+    }
+    if part.purl is not None:
+        component["purl"] = part.purl
+    if part.sha256 is not None:
+        component["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
+    if part.licence not in (None, UNDECLARED):
+        component["licenses"] = [{"expression": part.licence, "acknowledgement": "declared"}]
+    if part.files:
+        component["components"] = [
+            {
+                "type": "file",
+                "bom-ref": f"{part.reference}:{path}",
+                "name": path,
+                "hashes": [{"alg": "SHA-256", "content": sha256}],
+            }
+            for path, sha256 in sorted(part.files.items())
+        ]
+    return component
+
+
+def _dependencies(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Turn "needed by" around: CycloneDX wants to know what each part depends on."""
+    names = {part.name: part.reference for part in parts if part.kind in ("wheel", "deb")}
+    names |= {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}
+    wheels = {part.name: part.reference for part in parts if part.kind == "wheel"}
+    debs = {part.name: part.reference for part in parts if part.kind == "deb"}
+    depends: dict[str, set[str]] = {ref: set() for ref in (ROOT, *(part.reference for part in parts))}
+    for part in parts:
+        same = wheels if part.kind == "wheel" else debs if part.kind == "deb" else names
+        for name in part.needed_by:
+            depends[same.get(name, ROOT)].add(part.reference)
+    return [{"ref": ref, "dependsOn": sorted(needs)} for ref, needs in sorted(depends.items())]
+
+
+def _properties(values: dict[str, str | None]) -> list[dict[str, str]]:
+    return [
+        {"name": f"imagefactory:{name}", "value": value}
+        for name, value in sorted(values.items())
+        if value is not None
+    ]

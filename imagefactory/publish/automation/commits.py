@@ -1,0 +1,159 @@
+"""Commits through GitHub's interface: no clone, no credentials in a checkout, signed by GitHub.
+
+The branch `records` is the factory's notebook: the locks of versions that move every night, and the history page.
+https://docs.github.com/en/rest/git
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from imagefactory.errors.ci import RunFailedError
+from imagefactory.locks.files import write_text_atomically
+from imagefactory.publish.automation.github import GitHub
+
+RECORDS: Final = "records"
+Files = Mapping[str, str | None]
+"""Path -> text; None removes the file."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A pull request, and whether this run changed anything about it."""
+
+    number: int
+    outcome: str
+    """opened, updated or unchanged."""
+
+
+def head(github: GitHub, branch: str) -> str | None:
+    """Say which commit a branch is at; None when there is no such branch."""
+    found = github.find(f"git/ref/heads/{branch}")
+    return None if found is None else str(found["object"]["sha"])
+
+
+def commit(github: GitHub, branch: str, files: Files, message: str, *, base: str | None = None) -> str | None:
+    """Put files on a branch in one commit; None when they are there already.
+
+    With `base` the branch is set anew: one commit on top of the head of another branch. Without, it grows; a branch
+    that does not exist starts empty.
+    """
+    parent = head(github, base or branch)
+    tree = None if parent is None else str(github.get(f"git/commits/{parent}")["tree"]["sha"])
+    wanted = _tree(github, tree, files)
+    if wanted == tree:
+        return None
+    there = head(github, branch)
+    if base and there and str(github.get(f"git/commits/{there}")["tree"]["sha"]) == wanted:
+        return None
+    made = github.post(
+        "git/commits", {"message": message, "tree": wanted, "parents": [parent] if parent else []}
+    )
+    sha = str(made["sha"])
+    if there is None:
+        github.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": sha})
+    else:
+        github.patch(f"git/refs/heads/{branch}", {"sha": sha, "force": base is not None})
+    return sha
+
+
+def read_files(github: GitHub, ref: str, under: str) -> dict[str, str]:
+    """Read the files of a folder as a commit or branch has them."""
+    found = github.find(f"git/trees/{ref}?recursive=1")
+    if found is None:
+        return {}
+    if found.get("truncated"):
+        raise RunFailedError(
+            "GitHub does not list all files of a branch.",
+            where=ref,
+            why="There are more than it lists at once.",
+            fix=f"Remove what is no longer needed from the branch {RECORDS}.",
+        )
+    return {
+        str(entry["path"]): _text(github, entry)
+        for entry in found["tree"]
+        if entry["type"] == "blob" and str(entry["path"]).startswith(f"{under}/")
+    }
+
+
+def take_locks(github: GitHub, root: Path, commit_: str = "") -> tuple[str, list[str]]:
+    """Lay the locks of the records branch over a checkout; give the commit, and the files that were written.
+
+    What the checkout itself has stays: a committed lock is the one that was reviewed.
+    """
+    sha = commit_ or head(github, RECORDS) or ""
+    written: list[str] = []
+    for path, text in read_files(github, sha, "locks").items() if sha else ():
+        if not _inside(root, path):
+            raise RunFailedError(
+                "The records branch holds a path outside of the locks.",
+                where=path,
+                why="It would be written somewhere else.",
+                fix=f"Find out who wrote to the branch {RECORDS}.",
+            )
+        if not (root / path).exists():
+            write_text_atomically(root / path, text)
+            written.append(path)
+    return sha, written
+
+
+def changed_files(root: Path) -> dict[str, str | None]:
+    """List what differs from the commit of a checkout, with the new content."""
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "status",
+        "--porcelain=v1",
+        "-z",
+        "--untracked-files=all",
+        "--no-renames",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    paths = [entry[3:] for entry in done.stdout.split("\0") if entry]
+    return {
+        path: (root / path).read_text("utf-8") if (root / path).exists() else None for path in sorted(paths)
+    }
+
+
+def propose(
+    github: GitHub, branch: str, files: Files, *, title: str, body: str, base: str = ""
+) -> Proposal | None:
+    """Open a pull request with changed files, or bring the one that is open up to date; None without changes."""
+    base = base or str(github.get("")["default_branch"])
+    made = commit(github, branch, files, f"{title}\n", base=base)
+    owner = github.repository.partition("/")[0]
+    found = list(github.pages(f"pulls?state=open&head={owner}:{branch}"))
+    if made is None and not found and head(github, branch) is None:
+        return None
+    if not found:
+        opened = github.post("pulls", {"title": title, "body": body, "head": branch, "base": base})
+        return Proposal(int(opened["number"]), "opened")
+    number = int(found[0]["number"])
+    if made is None and found[0].get("body") == body:
+        return Proposal(number, "unchanged")
+    github.patch(f"pulls/{number}", {"title": title, "body": body})
+    return Proposal(number, "updated")
+
+
+def _tree(github: GitHub, base: str | None, files: Files) -> str:
+    entries: list[dict[str, Any]] = [
+        {"path": path, "mode": "100644", "type": "blob"}
+        | ({"sha": None} if text is None else {"content": text})
+        for path, text in sorted(files.items())
+    ]
+    return str(github.post("git/trees", {"tree": entries} | ({"base_tree": base} if base else {}))["sha"])
+
+
+def _text(github: GitHub, entry: Mapping[str, Any]) -> str:
+    blob = github.get(f"git/blobs/{entry['sha']}")
+    return base64.b64decode(blob["content"]).decode()
+
+
+def _inside(root: Path, path: str) -> bool:
+    return (root / path).resolve().is_relative_to((root / "locks").resolve())

@@ -1,0 +1,225 @@
+"""Jobs of a night: what has to be done to which cells, as GitHub's matrices take it.
+
+Cells of one lock share nearly all of their layers, so one machine assembles and tests them together: what the first
+downloads, the others have. A job still treats each of its cells by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final, Literal
+
+from imagefactory.matrix.cells import Cell
+
+MOST_JOBS: Final = 256
+"""That GitHub makes out of the matrices of one run."""
+CELLS_PER_JOB: Final = 8
+RUNNERS: Final[Mapping[str, str]] = {"linux/amd64": "ubuntu-24.04", "linux/arm64": "ubuntu-24.04-arm"}
+"""GitHub's own machines, by the platform that they are."""
+ASSEMBLER: Final = "ubuntu-24.04"
+"""Images are put together on any machine, whatever they are for."""
+
+Need = Literal["image", "smoke", "gpu", "promote"]
+NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell, what has to be done to its image, and why."""
+
+    cell: Cell
+    key: str
+    needs: tuple[Need, ...]
+    reason: str
+    levels: str = ""
+    """The levels of smoke tests that machines of its own platform can run; empty means all that are required."""
+    serve_on: str = ""
+    """The platform whose machines test how it serves, where its own cannot."""
+
+    @property
+    def target(self) -> str:
+        """Name the one image in full, whatever machine this is read on."""
+        return f"{self.cell}/{self.cell.machine}"
+
+
+@dataclass(frozen=True)
+class Compile:
+    """A package that has to be compiled before cells can be locked."""
+
+    what: str
+    vllm: str
+    arch: str
+    platform: str
+    reason: str
+
+    def as_json(self) -> dict[str, str]:
+        """Describe a job of a matrix."""
+        name = f"{self.what} {self.vllm} for {self.arch}"
+        return {"name": name, "runner": RUNNERS[self.platform], **vars(self)}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A cell that cannot be helped by a job: it is broken, or somebody has to decide."""
+
+    target: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Night:
+    """Everything that one run is going to do, and what it is not."""
+
+    registry: str
+    works: tuple[Work, ...] = ()
+    compiles: tuple[Compile, ...] = ()
+    adopt: tuple[str, ...] = ()
+    """Targets whose compiled wheels are there and wait for a lock."""
+    broken: tuple[Trouble, ...] = ()
+    held: tuple[Trouble, ...] = ()
+    """Images that no job helps: they failed their tests, or were rolled back."""
+    current: int = 0
+    """Cells that are published as they are."""
+    later: int = 0
+    """Cells that did not fit into one run."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether the run ends here: there is nothing to do, and nothing to complain about."""
+        return not (self.works or self.compiles or self.adopt or self.broken)
+
+    def matrix(self, need: Need) -> list[dict[str, str]]:
+        """Describe the jobs of one kind; one job has the cells of one lock."""
+        groups = _groups(work for work in self.works if need in work.needs)
+        if need != "smoke":
+            return [_job(need, group) for group in groups]
+        return [job for group in groups for job in _smoke_jobs(group)]
+
+    def jobs(self) -> dict[str, list[dict[str, str]]]:
+        """Describe all jobs. Promoting is one job: tags are moved by one at a time anyway."""
+        found = {"compile": [job.as_json() for job in self.compiles]}
+        found |= {need: self.matrix(need) for need in NEEDS if need != "promote"}
+        promoted = [work for work in self.works if "promote" in work.needs]
+        found["promote"] = [_promote(promoted)] if promoted else []
+        found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Write everything down, for people and for the jobs that follow."""
+        return {
+            "registry": self.registry,
+            "jobs": self.jobs(),
+            "cells": [
+                {
+                    "target": work.target,
+                    "key": work.key,
+                    "needs": list(work.needs),
+                    "reason": work.reason,
+                    "levels": work.levels,
+                    "serve_on": work.serve_on,
+                }
+                for work in self.works
+            ],
+            "broken": [vars(trouble) for trouble in self.broken],
+            "held": [vars(trouble) for trouble in self.held],
+            "current": self.current,
+            "later": self.later,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Night:
+        """Read what `as_json` wrote; anything else raises a KeyError, TypeError or ValueError."""
+        jobs = data["jobs"]
+        return cls(
+            str(data["registry"]),
+            works=tuple(_work(entry) for entry in data["cells"]),
+            compiles=tuple(
+                Compile(*(str(job[name]) for name in Compile.__dataclass_fields__)) for job in jobs["compile"]
+            ),
+            adopt=tuple(target for job in jobs["adopt"] for target in str(job["targets"]).split()),
+            broken=tuple(Trouble(**entry) for entry in data["broken"]),
+            held=tuple(Trouble(**entry) for entry in data["held"]),
+            current=int(data["current"]),
+            later=int(data["later"]),
+        )
+
+    def outputs(self) -> dict[str, str]:
+        """Write the job lists the way a later job of the workflow reads them."""
+        lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
+        promote = self.jobs()["promote"]
+        targets = promote[0]["targets"] if promote else ""
+        empty = "true" if self.is_empty else "false"
+        return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
+
+
+def fitted(night: Night, most: int = MOST_JOBS) -> Night:
+    """Leave out what does not fit into one run; the next run finds it missing again."""
+    kept = list(night.works)
+    fits = replace(night, works=tuple(kept))
+    while kept and sum(map(len, fits.jobs().values())) > most:
+        last = _groups(kept)[-1]
+        kept = [work for work in kept if work not in last]
+        fits = replace(night, works=tuple(kept), later=len(night.works) - len(kept))
+    return fits
+
+
+def _work(entry: Mapping[str, Any]) -> Work:
+    begin, arch, machine = str(entry["target"]).split("/")
+    model, _, vllm = begin.partition("@")
+    needs = tuple(need for need in NEEDS if need in entry["needs"])
+    cell = Cell(model, vllm, arch, f"linux/{machine}")
+    tested = str(entry["levels"]), str(entry["serve_on"])
+    return Work(cell, str(entry["key"]), needs, str(entry["reason"]), *tested)
+
+
+def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
+    def lock(work: Work) -> tuple[str, str, str]:
+        return work.cell.vllm, work.cell.arch, work.cell.platform
+
+    found: list[tuple[Work, ...]] = []
+    for _, group in groupby(sorted(works, key=lambda work: (lock(work), work.cell)), lock):
+        members = tuple(group)
+        found += [members[begin : begin + CELLS_PER_JOB] for begin in range(0, len(members), CELLS_PER_JOB)]
+    return found
+
+
+def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
+    cell = works[0].cell
+    models = works[0].cell.model if len(works) == 1 else f"{len(works)} models"
+    return {
+        "name": f"{models} on {cell.vllm} for {cell.arch} ({cell.machine})",
+        "runner": ASSEMBLER if need == "image" else RUNNERS[cell.platform],
+        "arch": cell.arch,
+        "platform": cell.platform,
+        "targets": " ".join(work.target for work in works),
+        # Part of the name of what the job hands on, so it has to be different for every job.
+        "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
+        "reason": _reasons(works),
+    }
+
+
+def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
+    """Test everything on a machine of the image's own kind; what that cannot do, on another."""
+    first = works[0]
+    job = _job("smoke", works) | {"levels": first.levels}
+    if not first.serve_on:
+        return [job]
+    serving = {
+        "name": f"{job['name']}, serving",
+        "runner": RUNNERS[first.serve_on],
+        "levels": "serve",
+        "id": f"{job['id']}-serve",
+    }
+    return [*([job] if first.levels else []), job | serving]
+
+
+def _promote(works: Sequence[Work]) -> dict[str, str]:
+    return {"name": "tags", "targets": " ".join(work.target for work in works), "reason": _reasons(works)}
+
+
+def _reasons(works: Sequence[Work]) -> str:
+    return "; ".join(dict.fromkeys(work.reason for work in works))

@@ -1,0 +1,212 @@
+"""Planning a night: what the registry does not have, or has not tested, or does not name yet.
+
+Nothing is remembered between two nights but what is in the registry. So a run that was interrupted, or that had more
+to do than fits into one, is continued by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from imagefactory.build.inputs import Sources
+from imagefactory.errors import FactoryError
+from imagefactory.errors import mods as mod_errors
+from imagefactory.errors import registry as registry_errors
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.make import Plan, make_plan
+from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
+from imagefactory.publish.automation.reasons import reason
+from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.history import astray
+from imagefactory.publish.smoke_records import read_records
+from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
+from imagefactory.smoke.cpu_counterparts import serving_elsewhere
+from imagefactory.smoke.levels import has_gpu, required_levels
+from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.digests import Digest
+
+UNFIT = (
+    mod_errors.AnchorError,
+    mod_errors.PatchError,
+    mod_errors.ModFileError,
+    mod_errors.ModCheckError,
+    mod_errors.ModConflictError,
+    mod_errors.ModNotApplicableError,
+    mod_errors.ModSyntaxError,
+    mod_errors.SourceMissingError,
+)
+"""Failures of a mod that no machine and no later hour will cure."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is missing for a cell, or why nothing can be done."""
+
+    needs: tuple[Need, ...] = ()
+    reason: str = ""
+    held: str = ""
+
+
+def nightly_cells(project: Project) -> list[Cell]:
+    """List what a night cares for: everything that is locked, and every model on the version `nightly`, at home."""
+    return [
+        cell
+        for cell in buildable(project.matrix)
+        if project.is_locked(cell) or (cell.vllm == NIGHTLY_VERSION and is_home(project.matrix, cell))
+    ]
+
+
+def plan_night(
+    project: Project,
+    repository: Repository,
+    cells: Iterable[Cell],
+    *,
+    retry: bool = False,
+    gpu: bool = False,
+    first: bool = False,
+) -> Night:
+    """Compare the plans of locked cells with the registry. A cell that cannot be planned does not stop the others.
+
+    Args:
+        project: the checkout.
+        repository: where images are published.
+        cells: what to look at.
+        retry: also test images again that failed their tests.
+        gpu: there is a machine with a GPU to test on.
+        first: the repository does not exist yet. Some registries deny all knowledge then, so they are not asked.
+    """
+    catalog = Catalog() if first else read_catalog(repository).catalog
+    works: list[Work] = []
+    broken: list[Trouble] = []
+    held: list[Trouble] = []
+    current = 0
+    for cell in cells:
+        if not project.is_locked(cell):
+            continue
+        target = f"{cell}/{cell.machine}"
+        try:
+            plan = make_plan(project, cell)
+            verdict = judge(project, None if first else repository, catalog, plan, retry=retry, gpu=gpu)
+            if "image" in verdict.needs:
+                _refuse_unfit_mods(project, plan)
+        except UNFIT as error:
+            broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
+        except FactoryError as error:
+            if _is_everybodys(error):
+                raise
+            broken.append(Trouble(target, error.what, error.why))
+        else:
+            if verdict.held:
+                held.append(Trouble(target, verdict.held, verdict.reason))
+            elif verdict.needs:
+                works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
+            else:
+                current += 1
+    night = Night(
+        repository.reference.name,
+        works=tuple(works),
+        broken=tuple(broken),
+        held=tuple(held),
+        current=current,
+    )
+    return fitted(night)
+
+
+def judge(
+    project: Project,
+    repository: Repository | None,
+    catalog: Catalog,
+    plan: Plan,
+    *,
+    retry: bool = False,
+    gpu: bool = False,
+) -> Verdict:
+    """Say what is missing between a plan and its tags; everything where there is no repository yet."""
+    tested = tests(project, plan, gpu=gpu)
+    if repository is None:
+        return Verdict(("image", *tested, "promote"), "never published")
+    tags = moving_tags(project.matrix, plan.cell)
+    before = catalog.current(tags, plan.platform)
+    if before is not None and before.plan_key == plan.key:
+        return _confirmed(repository, catalog, tags)
+    why = reason(before, plan)
+    taken_off = _taken_off(catalog, plan, tags)
+    if taken_off:
+        return Verdict(reason=taken_off, held="rolled back")
+    return _continued(project, repository, plan, why, tested, retry=retry)
+
+
+def _continued(
+    project: Project,
+    repository: Repository,
+    plan: Plan,
+    why: str,
+    tested: tuple[Need, ...],
+    *,
+    retry: bool,
+) -> Verdict:
+    """Go on where an earlier run stopped: before the push, the tests or the promotion."""
+    digest = repository.resolve(staging_tag(plan.key))
+    if digest is None:
+        return Verdict(("image", *tested, "promote"), why)
+    record = read_records(repository, digest, plan.key)
+    failed = _failures(record)
+    if failed and not retry:
+        return Verdict(reason="; ".join(failed), held="failed its smoke tests")
+    if record is None or record.missing(required_levels(project.matrix, plan.arch)):
+        return Verdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
+    return Verdict(("promote",), f"{why}; tested, but not promoted yet")
+
+
+def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
+    """Say where an image has to be tested."""
+    return ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
+
+
+def _machines(project: Project, cell: Cell) -> tuple[str, str]:
+    """Say what machines of a cell's own platform test, and which platform's test how it serves, if those cannot."""
+    required = required_levels(project.matrix, cell.arch)
+    elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
+    return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
+
+
+def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> Verdict:
+    wrong = astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags})
+    if wrong:
+        return Verdict(("promote",), f"{', '.join(wrong)}: not where the catalog has it")
+    return Verdict()
+
+
+def _taken_off(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> str:
+    published: Published | None = next(
+        (image for image in catalog.images if image.plan_key == plan.key), None
+    )
+    event = catalog.taken_off(Digest(published.digest), tags) if published else None
+    return f"on {event.time:%Y-%m-%d}, to {event.image}" if event else ""
+
+
+def _failures(record: SmokeRecord | None) -> list[str]:
+    levels = record.levels.items() if record else ()
+    return [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
+
+
+def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
+    """Try mods before a machine is started for them; what cannot be tried here, the machine will tell."""
+    if not any(layer.kind == "mod" for layer in plan.layers):
+        return
+    try:
+        Sources(project, [plan.cell]).refuse_unfit_mods([plan.cell])
+    except UNFIT:
+        raise
+    except FactoryError:
+        return
+
+
+def _is_everybodys(error: FactoryError) -> bool:
+    """Tell a registry that is out of reach, which is no cell's fault, from what is wrong with one cell."""
+    return isinstance(error, CatalogError) or type(error).__module__ == registry_errors.__name__

@@ -1,0 +1,50 @@
+"""Releases of the factory itself: a tag, the version that it must agree with, and the changelog's words."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.errors.ci import ReleaseError
+from imagefactory.publish.automation.github import GitHub
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is said about a release."""
+
+    version: str
+    text: str
+
+
+def release_notes(root: Path, tag: str) -> Notes:
+    """Find what the changelog says about a tag, after making sure that tag, version and changelog agree."""
+    declared = str(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+    if tag != f"v{declared}":
+        raise ReleaseError(
+            f"The tag {tag} is not the version of this commit.",
+            where="pyproject.toml, project.version",
+            why=f"It says {declared}, so the tag has to be v{declared}.",
+            fix="Tag the commit that raises the version, or raise the version first.",
+        )
+    changelog = (root / "CHANGELOG.md").read_text("utf-8")
+    found = re.search(
+        rf"^## \[{re.escape(declared)}\][^\n]*\n(.*?)(?=^## \[|\Z)", changelog, re.MULTILINE | re.DOTALL
+    )
+    if found is None or not found[1].strip():
+        raise ReleaseError(
+            f"The changelog says nothing about {declared}.",
+            where="CHANGELOG.md",
+            why=f"There is no section `## [{declared}]`, or it is empty.",
+            fix=f"Give the unreleased entries the heading `## [{declared}] - DATE`.",
+        )
+    return Notes(declared, found[1].strip() + "\n")
+
+
+def publish_release(github: GitHub, tag: str, notes: Notes) -> str:
+    """Make the release on GitHub, once; give its address."""
+    there = github.find(f"releases/tags/{tag}")
+    made = there or github.post("releases", {"tag_name": tag, "name": notes.version, "body": notes.text})
+    return str(made["html_url"])

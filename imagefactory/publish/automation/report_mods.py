@@ -1,0 +1,166 @@
+"""Telling people about mods that no longer hold on vLLM's main branch: one issue for each, with the evidence.
+
+An issue is recognised by a mark in its text, and what it says by a second one: the same news is told once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from imagefactory.mods.compatibility import Result
+from imagefactory.publish.automation.github import Document, GitHub
+from imagefactory.store.digests import checksum
+
+LABEL: Final = "mod-status"
+"""Only people of the repository give labels, so nobody else's issue is taken for one of these."""
+_SETTLED: Final = "0" * 12
+_MARK = re.compile(r"<!-- imagefactory mod=(\S+) state=([0-9a-f]{12}) -->")
+Outcome = Literal["opened", "updated", "reopened", "closed", "unchanged"]
+UPSTREAM: Final = "hold without it"
+"""What the check says of a mod whose change the untouched sources have already."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is to be said about a mod: it is broken, or upstream, on some versions."""
+
+    mod: str
+    kind: Literal["broken", "upstream"]
+    results: tuple[Result, ...]
+
+    @property
+    def title(self) -> str:
+        """Head the issue."""
+        where = ", ".join(result.vllm for result in self.results)
+        if self.kind == "upstream":
+            return f"The mod {self.mod} seems to be upstream on {where}"
+        return f"The mod {self.mod} does not hold on {where}"
+
+    @property
+    def state(self) -> str:
+        """Name what is said, so that the same is not said again."""
+        return checksum(
+            [self.kind, *sorted([result.vllm, result.status, result.detail] for result in self.results)]
+        )[:12]
+
+    def body(self, commit: str = "") -> str:
+        """Write the issue."""
+        what = {
+            "broken": f"`mods/{self.mod}` can no longer be applied. Images of these versions are not built with it "
+            "until that is settled; those that are published stay as they are.",
+            "upstream": f"The untouched sources pass the checks of `mods/{self.mod}`: the change seems to have arrived "
+            "upstream.",
+        }[self.kind]
+        evidence = [
+            f"| {result.vllm} | {result.status} | {_cell(result.detail)} |" for result in self.results
+        ]
+        steps = {
+            "broken": "Give the version a variant of its own, or say `not_needed` with the reason",
+            "upstream": "Say `upstreamed_in` in the mod.yaml: the plan then drops the mod by itself",
+        }[self.kind]
+        return "\n".join(
+            [
+                f"<!-- imagefactory mod={self.mod} state={self.state} -->",
+                what,
+                "",
+                "| vLLM | found | evidence |",
+                "|---|---|---|",
+                *evidence,
+                "",
+                *([f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []),
+                f"{steps}.",
+                f"To see it, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",
+                "",
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Reported:
+    """An issue, and what was done about it."""
+
+    mod: str
+    outcome: Outcome
+    number: int
+
+
+def findings(results: Iterable[Result]) -> list[Finding]:
+    """Sort what checks found into what has to be told; a mod that is upstream somewhere is told as that."""
+    wrong: dict[str, list[Result]] = {}
+    for result in results:
+        if not result.holds:
+            wrong.setdefault(result.mod, []).append(result)
+    return [
+        Finding(
+            mod, "upstream" if any(UPSTREAM in result.detail for result in found) else "broken", tuple(found)
+        )
+        for mod, found in wrong.items()
+    ]
+
+
+def report(
+    github: GitHub, results: Sequence[Result], *, commit: str = "", known: Iterable[str] = ()
+) -> list[Reported]:
+    """Open, update or close issues so that they say what was found.
+
+    An issue that a person closed stays closed as long as there is nothing new to say. `known` names all mods: an open
+    issue about one that holds again, or is gone, is closed.
+    """
+    told = findings(results)
+    issues = _issues(github)
+    done = [_tell(github, finding, issues.get(finding.mod), commit) for finding in told]
+    checked = {result.mod for result in results}
+    for mod, issue in issues.items():
+        settled = mod in checked or mod not in set(known)
+        if settled and issue["state"] == "open" and mod not in {finding.mod for finding in told}:
+            done.append(_close(github, mod, issue, commit))
+    return done
+
+
+def _tell(github: GitHub, finding: Finding, issue: Document | None, commit: str) -> Reported:
+    body = finding.body(commit)
+    if issue is None:
+        made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
+        return Reported(finding.mod, "opened", int(made["number"]))
+    number = int(issue["number"])
+    found = _MARK.search(issue["body"] or "")
+    if found and found[2] == finding.state:
+        return Reported(finding.mod, "unchanged", number)
+    closed = issue["state"] != "open"
+    github.patch(f"issues/{number}", {"title": finding.title, "body": body, "state": "open"})
+    github.post(f"issues/{number}/comments", {"body": "What was found has changed; see above."})
+    return Reported(finding.mod, "reopened" if closed else "updated", number)
+
+
+def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
+    number = int(issue["number"])
+    where = f" (vllm-project/vllm at `{commit}`)" if commit else ""
+    github.post(f"issues/{number}/comments", {"body": f"The mod holds again, or is gone{where}."})
+    # The mark goes with it: should the same come back, it is news.
+    body = _MARK.sub(f"<!-- imagefactory mod={mod} state={_SETTLED} -->", issue["body"])
+    github.patch(f"issues/{number}", {"body": body, "state": "closed", "state_reason": "completed"})
+    return Reported(mod, "closed", number)
+
+
+def _issues(github: GitHub) -> dict[str, Document]:
+    """Find the issues about mods; where there are several about one, an open one counts, then the newest."""
+    found: dict[str, Document] = {}
+    for issue in github.pages(f"issues?labels={LABEL}&state=all"):
+        mark = _MARK.search(issue.get("body") or "")
+        if mark is None or "pull_request" in issue:
+            continue
+        other = found.get(mark[1])
+        if other is None or (issue["state"] == "open", issue["number"]) > (
+            other["state"] == "open",
+            other["number"],
+        ):
+            found[mark[1]] = issue
+    return found
+
+
+def _cell(text: str) -> str:
+    """Fit a text into a table."""
+    return " ".join(text.split()).replace("|", "\\|")

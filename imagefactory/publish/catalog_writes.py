@@ -1,0 +1,127 @@
+"""Writing the catalog so that of two writers at once, one wins and the other knows.
+
+Registries have no "write only if unchanged". Fischer's way to take turns needs none, only time: look at the tag,
+write it within WINDOW, wait WINDOW, look again. Whoever is still there has won. Suppose that two had: both saw the
+same catalog, so the later of the two writes came within WINDOW after a look that came before the earlier write, and the
+earlier writer, who waited WINDOW after writing, saw it and knew. A writer that was too slow does not count its write
+and starts over. Only the clocks' speed matters, not what they show.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from imagefactory.errors.publishing import CatalogError, PromotionLostError
+from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event
+from imagefactory.publish.tags import CATALOG
+from imagefactory.store.digests import Digest
+
+WINDOW_HERE: Final = 0.25
+"""Seconds, for a registry on this machine."""
+WINDOW_AWAY: Final = 3.0
+ATTEMPTS: Final = 8
+PREVIOUS: Final = "imagefactory.previous"
+_CLAIM = "imagefactory.claim"
+_LARGEST = 64 * 1024 * 1024
+
+Change = Callable[[Catalog], Catalog]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A catalog as it was at a moment, and the manifest that held it (None before the first publication)."""
+
+    catalog: Catalog
+    digest: Digest | None
+
+
+def read_catalog(repository: Repository) -> Snapshot:
+    """Read the catalog of a repository; an empty one where nothing was published yet."""
+    manifest = repository.manifest(CATALOG)
+    if manifest is None:
+        return Snapshot(Catalog(), None)
+    where = str(repository.reference.tagged(CATALOG))
+    held = [item for item in contents(repository, manifest) if item.media_type == CATALOG_TYPE]
+    if len(held) != 1:
+        raise CatalogError(
+            "The tag `catalog` does not hold a catalog.",
+            where=where,
+            why="Its manifest is of another kind.",
+            fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY).",
+        )
+    digest = held[0].digest
+    return Snapshot(Catalog.from_json(repository.blob(digest, _LARGEST), where), manifest.digest)
+
+
+def write_catalog(
+    repository: Repository, change: Change, *, tags: Collection[str] = (), own: Collection[str] = ()
+) -> Snapshot:
+    """Change the catalog, again and again until nobody interferes; stop when somebody else moved one of `tags`.
+
+    `own` names the events that `change` adds: a write that came too late to count may have left them there.
+    """
+    window = WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
+    first = read_catalog(repository)
+    latest = first
+    for attempt in range(ATTEMPTS):
+        changed = change(latest.catalog.without_events(own))
+        written = _write_once(repository, latest, changed, window)
+        if written is not None:
+            return written
+        # Not in step with whoever it was.
+        time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
+        latest = read_catalog(repository)
+        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
+    raise PromotionLostError(
+        "The catalog could not be written.",
+        where=str(repository.reference.tagged(CATALOG)),
+        why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
+        f"{window:g} s for a request.",
+        fix="Publish again when fewer do, or when the registry answers faster. No tag was moved.",
+    )
+
+
+def _write_once(repository: Repository, seen: Snapshot, catalog: Catalog, window: float) -> Snapshot | None:
+    """Try to put one catalog in the place of another; None when somebody else did, or may have."""
+    body = _upload(repository, catalog, seen.digest)
+    began = time.monotonic()
+    if repository.resolve(CATALOG) != seen.digest:
+        return None
+    digest = repository.put_manifest(body, MANIFEST_TYPE, CATALOG)
+    if time.monotonic() - began > window:
+        return None
+    time.sleep(window)
+    return Snapshot(catalog, digest) if repository.resolve(CATALOG) == digest else None
+
+
+def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -> bytes:
+    """Bring everything but the tag into the registry; give the manifest."""
+    # The claim makes two manifests of the same catalog differ; else two writers could take each other for one.
+    annotations = {_CLAIM: uuid.uuid4().hex} | ({PREVIOUS: previous} if previous else {})
+    payload = Payload(CATALOG_TYPE, catalog.to_json(), {TITLE: "catalog.json"})
+    return upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
+
+
+def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
+    rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
+    if rival is not None:
+        raise lost(repository, rival, tags)
+
+
+def lost(repository: Repository, rival: Event, tags: Collection[str]) -> PromotionLostError:
+    """Tell the one who came second."""
+    both = sorted(set(tags) & set(rival.moved))
+    return PromotionLostError(
+        "Somebody else published at the same moment, and was first.",
+        where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
+        why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
+        fix="Look at `invoke history`; publish again if yours is the newer one. No tag was moved.",
+    )

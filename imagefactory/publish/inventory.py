@@ -1,0 +1,137 @@
+"""What a repository holds, and what hangs on what: tags, indexes, images, and what was attached to them.
+
+An index keeps its images. An image keeps what refers to it, and the `sha256-...` tag that lists it where the registry
+does not: pruning that looked at tags alone would break all of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from imagefactory.oci.registry.image_push import PARALLEL
+from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.publish.catalog import CATALOG_TYPE
+from imagefactory.publish.catalog_writes import PREVIOUS, Snapshot, read_catalog
+from imagefactory.store.digests import Digest
+
+Kind = Literal["catalog", "index", "image", "list", "attached"]
+KINDS: tuple[Kind, ...] = ("catalog", "index", "image", "list", "attached")
+"""In the order of deletion: nothing loses a part while it can still be found."""
+_ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
+_CREATED = "org.opencontainers.image.created"
+
+
+def subject_of(tag: str) -> Digest | None:
+    """Say which manifest a tag only exists for: a list of referrers, or a signature beside it."""
+    found = _ABOUT.fullmatch(tag)
+    return Digest(f"sha256:{found[1]}") if found else None
+
+
+@dataclass
+class Holdings:
+    """A repository as it was when it was looked at."""
+
+    snapshot: Snapshot
+    tags: dict[str, Digest] = field(default_factory=dict)
+    manifests: dict[Digest, Manifest] = field(default_factory=dict)
+    referrers: dict[Digest, list[Digest]] = field(default_factory=dict)
+    """Manifest -> what was attached to it."""
+
+    def tags_on(self, digest: Digest) -> list[str]:
+        """List the tags that name a manifest."""
+        return sorted(tag for tag, found in self.tags.items() if found == digest)
+
+    def parts(self, digest: Digest) -> set[Digest]:
+        """List the manifests that one keeps: an index its images, an image what is attached to it."""
+        found = set(self.referrers.get(digest, ()))
+        found |= {listed for tag, listed in self.tags.items() if subject_of(tag) == digest}
+        if digest in self.manifests:
+            found |= set(_children(self.manifests[digest]))
+        return found
+
+    def reach(self, roots: Iterable[Digest]) -> set[Digest]:
+        """List everything that hangs on some manifests, with them."""
+        reached: set[Digest] = set()
+        waiting = list(roots)
+        while waiting:
+            digest = waiting.pop()
+            if digest not in reached:
+                reached.add(digest)
+                waiting.extend(self.parts(digest))
+        return reached
+
+    def kind(self, digest: Digest) -> Kind:
+        """Say what a manifest is."""
+        document = self.manifests[digest].document()
+        if document.get("artifactType") == CATALOG_TYPE:
+            return "catalog"
+        if any(subject_of(tag) for tag in self.tags_on(digest)):
+            return "list"
+        if "manifests" in document:
+            return "index"
+        return "attached" if "subject" in document else "image"
+
+    def created(self, digest: Digest) -> str | None:
+        """Say when something was last attached to an image; the image itself carries no date."""
+        dates = [
+            str(self.manifests[item].document().get("annotations", {}).get(_CREATED, ""))
+            for item in self.referrers.get(digest, ())
+            if item in self.manifests
+        ]
+        return max(filter(None, dates), default=None)
+
+
+def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
+    """Look at everything that can be found from tags and from the catalog, and at what is `also` known to be there."""
+    snapshot = read_catalog(repository)
+    holdings = Holdings(snapshot)
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        names = repository.tags()
+        for tag, manifest in zip(names, pool.map(repository.manifest, names), strict=True):
+            if manifest is not None:  # else it was deleted this very moment
+                holdings.tags[tag] = manifest.digest
+                holdings.manifests[manifest.digest] = manifest
+        catalog = snapshot.catalog
+        waiting = {*also, *(image.digest for image in catalog.images)}
+        waiting |= {pointer.digest for event in catalog.events for pointer in event.moved.values()}
+        waiting |= {child for manifest in holdings.manifests.values() for child in _leads_to(manifest)}
+        looked_at: set[Digest] = set()
+        while True:
+            _look(repository, holdings, sorted(waiting - holdings.manifests.keys()), pool.map)
+            looked_at |= waiting
+            unasked = [digest for digest in holdings.manifests if digest not in holdings.referrers]
+            for digest, found in zip(unasked, pool.map(repository.referrers, unasked), strict=True):
+                holdings.referrers[digest] = [item.digest for item in found]
+            waiting = {
+                other
+                for digest, manifest in holdings.manifests.items()
+                for other in (*_leads_to(manifest), *holdings.referrers[digest])
+            } - looked_at
+            if not waiting:
+                break
+    return holdings
+
+
+def _look(
+    repository: Repository,
+    holdings: Holdings,
+    digests: list[Digest],
+    each: Callable[..., Iterable[Manifest | None]],
+) -> None:
+    for manifest in each(repository.manifest, digests):
+        if manifest is not None:
+            holdings.manifests[manifest.digest] = manifest
+
+
+def _children(manifest: Manifest) -> list[Digest]:
+    return [Digest(item["digest"]) for item in manifest.document().get("manifests", ())]
+
+
+def _leads_to(manifest: Manifest) -> list[Digest]:
+    """List what can be found from a manifest: what it keeps, and the catalog before a catalog."""
+    previous = manifest.document().get("annotations", {}).get(PREVIOUS)
+    return [*_children(manifest), *([Digest(previous)] if previous else [])]

@@ -1,0 +1,241 @@
+"""Auditing something that a user names: a library, a wheel, an image, a target."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from zipfile import ZipFile, is_zipfile
+
+import requests
+
+from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.kernels import AuditError, AuditFailedError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.system import FileMissingError
+from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.locks.files import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
+from imagefactory.locks.kernel_policy import Verdict, judge
+from imagefactory.locks.kernels import audited_wheels
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.targets import host_machine, select
+from imagefactory.oci.layout import Layout
+from imagefactory.resolve.audit.cuobjdump import Kernels, read_kernels
+from imagefactory.resolve.audit.libraries import Library, from_file, from_layout, from_wheel
+from imagefactory.resolve.wheelhouse.keep import find
+from imagefactory.store.digests import sha256_of
+from imagefactory.store.downloads import Wanted, fetch
+from imagefactory.store.indexes import Indexes
+from imagefactory.store.ranges import RangeFile
+
+FACTS = "kernels-2"
+CUOBJDUMP = "nvidia-cuda-cuobjdump"
+
+
+def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
+    """Judge every library of a subject by an arch's policy (a target brings its own arch)."""
+    if arch:
+        refuse_unknown_arch(project, arch)
+    path = Path(subject)
+    if path.is_file():
+        libraries = from_wheel(ZipFile(path), _sha256(path)) if is_zipfile(path) else from_file(path)
+    elif (path / "index.json").exists():
+        libraries = from_layout(Layout(path), project.store)
+    else:
+        _refuse_missing_path(subject)
+        [cell, *more] = select(project.matrix, [subject])
+        if more:
+            raise UnknownNameError(
+                f"{subject!r} means {len(more) + 1} images; an audit looks at one.",
+                where="the audit's argument",
+                why="Each arch has a policy of its own.",
+                fix=f"Name one in full, for example {cell}.",
+            )
+        arch = arch or cell.arch
+        libraries = _of_cell(project, cell)
+    return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
+
+
+def refuse_unknown_arch(project: Project, arch: str) -> None:
+    """Stop before anything is looked into that nothing could judge."""
+    if arch not in project.matrix.archs:
+        raise UnknownNameError(
+            f"Unknown arch {arch!r}.",
+            where="the --arch option",
+            why="matrix.yaml has no arch of that name.",
+            fix=did_you_mean(arch, project.matrix.archs).capitalize(),
+        )
+
+
+def _refuse_missing_path(subject: str) -> None:
+    """Tell a path that does not exist from a target that is not known."""
+    looks_like_a_path = subject.startswith(("/", ".", "~")) or subject.endswith(
+        (".whl", ".so", ".zip", ".tar")
+    )
+    if subject and Path(subject).is_dir():
+        raise AuditError(
+            f"{subject} is no image.",
+            where=subject,
+            why="The folder has no index.json, which every OCI layout has.",
+            fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
+        )
+    if looks_like_a_path:
+        raise FileMissingError(
+            f"There is no {subject}.",
+            where="the audit's argument",
+            why="Nothing of that name exists.",
+            fix="Check the path; it starts from the folder that you are in.",
+        )
+
+
+def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
+    """Judge the published wheel of a release, whether or not a cell is locked to it."""
+    locked = project.source_lock.find(release, ".whl")
+    if locked is None:
+        raise UnknownNameError(
+            f"No wheel of vLLM {release} is locked.",
+            where="locks/sources.toml",
+            why="Only releases of the matrix are.",
+            fix=did_you_mean(release, project.matrix.vllm).capitalize(),
+        )
+    return judge_libraries(project, _of_wheel(project, locked), arch)
+
+
+def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
+    """Fail when a library does not run where it should."""
+    failing = [verdict for verdict in verdicts if not verdict.passes]
+    if failing:
+        raise AuditFailedError(
+            f"{len(failing)} librar{'ies' if len(failing) > 1 else 'y'} of {subject} would not run.",
+            where=", ".join(verdict.library for verdict in failing),
+            why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
+            fix="Choose a vLLM version whose wheels fit, or compile it for this arch.",
+        )
+
+
+def refuse_wrong_record(project: Project, target: str) -> int:
+    """Compare what locks/kernels.toml says of a target's wheels with the wheels; give how many were compared."""
+    compared = 0
+    for cell in select(project.matrix, [target]):
+        arch = project.matrix.archs[cell.arch]
+        for wheel in audited_wheels(project.wheel_lock(cell).wheels, arch):
+            recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
+            compared += 1
+            if recorded != found:
+                raise KernelRecordError(
+                    f"The record of the kernels in {wheel.file} is wrong.",
+                    where=kernel_lock_path(project.locks),
+                    why="There is none." if recorded is None else _first_difference(recorded, found),
+                    fix="Remove locks/kernels.toml and run `invoke lock`; then look at what changes.",
+                )
+    return compared
+
+
+def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
+    said, real = ({library.name: library for library in entry.libraries} for entry in (recorded, found))
+    for name in sorted({*said, *real}):
+        if said.get(name) != real.get(name):
+            return f"{name}: recorded {said.get(name) or 'nothing'}, found {real.get(name) or 'nothing'}."
+    return f"It is recorded as {recorded.file}."
+
+
+def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+    """Judge libraries by an arch's policy; those without GPU code are left out."""
+    refuse_unknown_arch(project, arch)
+    settings = project.matrix.archs[arch]
+    if settings.cubins is None or settings.capability is None:
+        raise AuditError(
+            f"{arch} has no policy to judge kernels by.",
+            where=f"matrix.yaml, archs.{arch}",
+            why="It has no `cubins`, or no `capability`: there is no GPU.",
+            fix="Name an arch with a GPU, or give this one a policy.",
+        )
+    verdicts = [
+        judge(library.name, _kernels(project, library), settings.cubins, settings.capability)
+        for library in libraries
+    ]
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def _of_cell(project: Project, cell: Cell) -> Iterator[Library]:
+    """Take the wheels that the cell's lock names."""
+    for wheel in audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch]):
+        yield from _of_wheel(project, wheel)
+
+
+def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
+    """Read what a wheel holds for GPUs; nothing is downloaded but its libraries, and those once."""
+    found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
+    libraries = tuple(
+        LibraryKernels(name=name, cubins=dict(kernels.cubins), ptx=dict(kernels.ptx), fp4=kernels.fp4)
+        for name, kernels in sorted(found, key=lambda item: item[0])
+        if kernels.cubins or kernels.ptx
+    )
+    return WheelKernels(file=wheel.file, sha256=wheel.sha256, libraries=libraries)
+
+
+def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[Library]:
+    kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
+    same = kept is not None and kept.sha256 == wheel.sha256
+    local = kept.path if kept and same else project.store.download(wheel.sha256)
+    if local.exists():
+        yield from from_wheel(ZipFile(local), wheel.sha256)
+        return
+    url = next(iter(_locations(wheel)), None)
+    if url is None:
+        raise AuditError(
+            f"{wheel.file} is on no configured index.",
+            where=wheel.file,
+            why="Its libraries are read from it.",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    with requests.Session() as session:
+        yield from from_wheel(ZipFile(RangeFile(url, session)), wheel.sha256)
+
+
+def _kernels(project: Project, library: Library) -> Kernels:
+    """Look into a library, or recall what was found in the same content before."""
+    memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
+    # Not there, or damaged: the library is looked into again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return Kernels(**json.loads(memory.read_text("utf-8")))
+    with project.store.scratch() as scratch:
+        file = scratch / Path(library.name).name
+        library.unpack(file)
+        kernels = read_kernels(file, cuobjdump(project))
+    with project.store.writing(memory) as target:
+        target.write(json.dumps(asdict(kernels), sort_keys=True).encode())
+    return kernels
+
+
+def cuobjdump(project: Project) -> Path:
+    """Give the pinned cuobjdump for this machine, fetched once."""
+    tool = project.tool_lock.find(CUOBJDUMP, host_machine())
+    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
+    if not program.exists():
+        wanted = Wanted(tool.file, tool.sha256, tool.size, lambda: _locations(tool))
+        with (
+            requests.Session() as session,
+            ZipFile(fetch(wanted, project.store, session, lambda _: None)) as wheel,
+        ):
+            member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
+            with project.store.writing(program) as file:
+                file.write(wheel.read(member))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return program
+
+
+def _locations(wheel: LockedWheel | LockedSource) -> list[str]:
+    offers = Indexes(IndexConfig.from_environment()).files(wheel.name)
+    return [
+        offer.url for offer in offers if offer.file == wheel.file and offer.sha256 in (None, wheel.sha256)
+    ]
+
+
+def _sha256(path: Path) -> str:
+    return sha256_of(path.read_bytes())

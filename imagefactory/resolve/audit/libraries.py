@@ -1,0 +1,92 @@
+"""Where the libraries of an audit come from: a file, a wheel (here or by range), the layers of an image."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import IO
+from zipfile import ZipFile, ZipInfo
+
+from isal import igzip
+
+from imagefactory.oci.layout import Layout
+from imagefactory.oci.listing import cached_listing
+from imagefactory.store.cache import Store
+
+_LIBRARIES = ("*.so", "*.so.*")
+_PACKAGES = ("vllm/*", "flashinfer*/*")
+"""Whose kernels an image is judged by; the libraries of CUDA and torch are NVIDIA's and PyTorch's own."""
+_SITE = "/site-packages/"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shared library, unpacked only when somebody has to look inside."""
+
+    name: str
+    identity: str
+    """Names the content: what is known of it holds for ever."""
+    unpack: Callable[[Path], None]
+
+
+def is_library(name: str) -> bool:
+    """Say whether a path is a shared library of a package that is audited."""
+    return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
+        fnmatchcase(name, pattern) for pattern in _PACKAGES
+    )
+
+
+def from_file(path: Path) -> Iterator[Library]:
+    """Take a library as it lies on disk."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    yield Library(path.name, f"file:{digest}", partial(_from_file, path))
+
+
+def _from_file(path: Path, target: Path) -> None:
+    _copy(path.open("rb"), target)
+
+
+def from_wheel(archive: ZipFile, sha256: str) -> Iterator[Library]:
+    """Take the libraries out of a wheel, one at a time."""
+    for info in archive.infolist():
+        if is_library(info.filename):
+            unpack = partial(_from_archive, archive, info)
+            yield Library(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
+
+
+def from_layout(layout: Layout, store: Store) -> Iterator[Library]:
+    """Take the libraries out of the layers that have any; the other layers are not unpacked."""
+    for digest in layout.layer_digests():
+        blob = layout.blob(digest)
+        for entry in cached_listing(blob, digest, store):
+            name = entry.path.partition(_SITE)[2]
+            if entry.kind == "file" and is_library(name):
+                yield Library(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
+
+
+def _from_archive(archive: ZipFile, info: ZipInfo, target: Path) -> None:
+    _copy(archive.open(info), target)
+
+
+def _from_layer(blob: Path, path: str, target: Path) -> None:
+    with (
+        igzip.open(blob, "rb") as stream,  # type: ignore[no-untyped-call]
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        for member in archive:
+            content = archive.extractfile(member) if member.name == path else None
+            if content is not None:
+                _copy(content, target)
+                return
+
+
+def _copy(source: IO[bytes], target: Path) -> None:
+    with source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)

@@ -1,0 +1,151 @@
+"""Lock the Debian packages of a base: what matrix.yaml names, and everything those need.
+
+Depends and Pre-Depends are followed; Recommends are not. Conflicts and Breaks are ignored on purpose: nothing
+is upgraded in a base made from scratch, and two packages that own the same path fail when it is unpacked.
+Essential packages are not added by themselves: the list in matrix.yaml is the whole truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+
+from imagefactory.errors import Location, did_you_mean
+from imagefactory.errors.locks import DebianPackageError
+from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
+from imagefactory.resolve.debian_index import Index, Package, Say, read_index
+from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
+from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, join
+from imagefactory.store.digests import Sha256
+
+ROOT = "matrix.yaml"
+"""Who needs the packages that the matrix itself names."""
+
+
+def lock_base(
+    *,
+    base: str,
+    debian: str,
+    packages: Sequence[str],
+    platform: str,
+    made_from: MadeFrom,
+    mirrors: DebianMirrors,
+    say: Say,
+) -> BaseLock:
+    """Pin every Debian package of a base on one platform, from signed indexes."""
+    index = read_index(debian=debian, platform=platform, mirrors=mirrors, say=say)
+    needed_by = closure(index, packages)
+    debs = tuple(_locked(index.packages[name], needed_by[name]) for name in sorted(needed_by))
+    megabytes = sum(deb.size for deb in debs) / 1e6
+    say(f"{base} for {platform}: {len(debs)} packages, {megabytes:.0f} MB to download")
+    return BaseLock(made_from=made_from, base=base, platform=platform, suites=index.suites, debs=debs)
+
+
+def closure(index: Index, roots: Sequence[str]) -> dict[str, set[str]]:
+    """Find all packages that the roots need, and for each of them who needs it.
+
+    Dependencies with one answer are followed first, to the end. Only then is the first open choice settled: a
+    package that is already in wins, else the first alternative. So no order of input matters.
+    """
+    choices = Choices(index)
+    needed_by: dict[str, set[str]] = {}
+    open_choices: list[tuple[str, int, Alternatives, tuple[str, ...]]] = []
+    queue: list[tuple[str, str]] = []
+    for name in sorted(set(roots)):
+        if name not in index.packages:
+            raise _no_such_package(name, index, choices)
+        queue.append((name, ROOT))
+
+    while queue or open_choices:
+        if not queue:
+            open_choices.sort()
+            who, _, _, candidates = open_choices.pop(0)
+            queue.append((next((name for name in candidates if name in needed_by), candidates[0]), who))
+        name, who = queue.pop()
+        new = name not in needed_by
+        needed_by.setdefault(name, set()).update({who} - {name})
+        if not new:
+            continue
+        for position, alternatives in enumerate(parse_depends(index.packages[name].depends)):
+            candidates = choices.satisfying(alternatives)
+            if not candidates:
+                raise _unsatisfiable(index.packages[name], alternatives, index)
+            if len(candidates) == 1:
+                queue.append((candidates[0], name))
+            else:
+                open_choices.append((name, position, alternatives, candidates))
+    return needed_by
+
+
+def deb_locations(deb: LockedDeb, suites: Sequence[LockedSuite], mirrors: DebianMirrors) -> list[str]:
+    """List where a locked package may be, in the order to try: mirrors, then the snapshots of its day."""
+    return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=_moment(suites, deb.archive))]
+
+
+def successor(deb: LockedDeb, index: Index) -> LockedDeb:
+    """Find what replaced a locked package that no mirror has any more: the newest version that is signed now.
+
+    Its dependencies may have changed too; whoever needs several successors is better off with a new lock.
+    """
+    package = index.packages.get(deb.name)
+    if package is None or package.architecture not in {deb.architecture, "all"}:
+        raise DebianPackageError(
+            f"Debian {index.debian} has no {deb.name} for {deb.architecture} any more.",
+            where=deb.file,
+            why=f"Version {deb.version} is gone from every mirror and nothing replaced it.",
+            fix="Remove it from matrix.yaml or name what it became, then run `invoke lock`.",
+        )
+    return _locked(package, set(deb.needed_by))
+
+
+def _moment(suites: Sequence[LockedSuite], archive: Archive) -> datetime | None:
+    """Give the latest signing date of an archive's suites: then, it had every file that the lock names."""
+    dates = [suite.date for suite in suites if suite.archive == archive]
+    return datetime.strptime(max(dates), SNAPSHOT_DATE).replace(tzinfo=UTC) if dates else None
+
+
+def _locked(package: Package, needed_by: set[str]) -> LockedDeb:
+    return LockedDeb(
+        name=package.name,
+        version=package.version,
+        architecture=package.architecture,
+        archive=package.archive,
+        file=package.file,
+        sha256=Sha256(package.sha256),
+        size=package.size,
+        unpacked=package.unpacked,
+        needed_by=tuple(sorted(needed_by)),
+    )
+
+
+def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackageError:
+    providers = choices.providers(name)
+    if providers:
+        why, fix = f"{name} is only a name that others provide.", f"Name one of them: {', '.join(providers)}."
+    else:
+        why, fix = f"No suite of {index.debian} has it for {index.architecture}.", _nearest(name, index)
+    return DebianPackageError(
+        f"There is no Debian package {name}.", where=Location(file=ROOT), why=why, fix=fix
+    )
+
+
+def _unsatisfiable(package: Package, alternatives: Alternatives, index: Index) -> DebianPackageError:
+    wanted = " | ".join(str(alternative) for alternative in alternatives)
+    return DebianPackageError(
+        f"{package.name} {package.version} needs {wanted}, which Debian {index.debian} does not have.",
+        where=package.file,
+        why="; ".join(_what_there_is(alternatives, index)),
+        fix="The mirror may be updating: try again, or use another one (FACTORY_DEBIAN_MIRROR).",
+    )
+
+
+def _what_there_is(alternatives: Alternatives, index: Index) -> Iterator[str]:
+    for name in dict.fromkeys(alternative.name for alternative in alternatives):
+        known = index.packages.get(name)
+        yield f"there is {name} {known.version}" if known else f"there is no {name}; {_nearest(name, index)}"
+
+
+def _nearest(name: str, index: Index) -> str:
+    near = get_close_matches(name, index.packages, n=3, cutoff=0.6)
+    return did_you_mean(name, near) if near else "Check the spelling."

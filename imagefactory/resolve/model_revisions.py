@@ -1,0 +1,50 @@
+"""Model revisions: which commit of a model repository `main` is, asked from the model hub."""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+from urllib.parse import quote
+
+import requests
+
+from imagefactory.environment.index_config import redact
+from imagefactory.errors.locks import ModelHubError
+from imagefactory.locks.files import LockedRevision
+
+TIMEOUT = (10, 30)
+
+
+def hub_endpoint() -> str:
+    """Give `HF_ENDPOINT` where it is set, as the hub's own clients do, else the public hub."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def lock_revision(repo: str) -> LockedRevision:
+    """Ask the hub which commit a model repository is at."""
+    url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
+    token = os.environ.get("HF_TOKEN")
+    try:
+        answer = requests.get(
+            url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=TIMEOUT
+        )
+    except requests.RequestException as error:
+        raise _failed(repo, f"The hub does not answer ({type(error).__name__}).") from None
+    if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        why = "The repository is private or gated, or does not exist; HF_TOKEN opens gated ones."
+        raise _failed(repo, why)
+    if answer.status_code != HTTPStatus.OK:
+        raise _failed(repo, f"The hub answered {answer.status_code} {answer.reason}.")
+    try:
+        return LockedRevision(repo=repo, commit=answer.json()["sha"])
+    except (ValueError, KeyError, TypeError):
+        raise _failed(repo, "The hub's answer has no commit in it.") from None
+
+
+def _failed(repo: str, why: str) -> ModelHubError:
+    return ModelHubError(
+        f"The revision of {repo} cannot be looked up.",
+        where=redact(hub_endpoint()) or "HF_ENDPOINT",
+        why=why,
+        fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
+    )

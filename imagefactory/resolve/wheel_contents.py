@@ -1,0 +1,123 @@
+"""What is inside a wheel, read from its zip directory: by HTTP range, without downloading the wheel."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import zlib
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from zipfile import BadZipFile, ZipFile
+
+import requests
+from packaging.utils import parse_wheel_filename
+
+from imagefactory.environment.index_config import redact
+from imagefactory.errors.store import DownloadError
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256
+from imagefactory.store.indexes import WheelLocation
+from imagefactory.store.ranges import RangeFile, RangesRefusedError
+
+FACTS = "wheel-contents-1"
+
+
+@dataclass(frozen=True)
+class WheelContents:
+    """Every path that a wheel installs, with a fingerprint of its content, and its size before and after."""
+
+    size: int
+    unpacked: int
+    paths: dict[str, str]
+    """Path below the environment's root -> "crc32:size", or the entry point for a console script."""
+
+
+def wheel_contents(
+    location: WheelLocation, sha256: Sha256, *, python: str, store: Store, session: requests.Session
+) -> WheelContents:
+    """Read what a wheel installs, from the store's memory or from the wheel's own directory."""
+    memory = store.facts(f"{FACTS}-py{python}", sha256)
+    # Not there, or damaged: the wheel is read again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return WheelContents(**json.loads(memory.read_text("utf-8")))
+    contents = _read(location, python, session)
+    with store.writing(memory) as file:
+        file.write(json.dumps(asdict(contents), sort_keys=True).encode())
+    return contents
+
+
+def installed_path(member: str, *, distribution: str, python: str) -> str:
+    """Say where a file of a wheel ends up, relative to the environment's root (PEP 427 `.data` spread)."""
+    site = f"lib/python{python}/site-packages"
+    top, _, rest = member.partition("/")
+    if not top.endswith(".data") or not rest:
+        return f"{site}/{member}"
+    scheme, _, below = rest.partition("/")
+    roots = {
+        "purelib": site,
+        "platlib": site,
+        "scripts": "bin",
+        "headers": f"include/site/python{python}/{distribution}",
+        "data": "",
+    }
+    root = roots.get(scheme, site)
+    return f"{root}/{below}" if root else below
+
+
+def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
+    try:
+        if location.local is not None:
+            with ZipFile(location.local) as archive:
+                return _describe(archive, location.file, location.local.stat().st_size, python)
+        remote = RangeFile(location.url, session)
+        with ZipFile(remote) as archive:
+            return _describe(archive, location.file, remote.size, python)
+    except RangesRefusedError as error:
+        raise _unreadable(
+            location,
+            error,
+            "Use an index that answers range requests, or put the wheel into a folder of PIP_FIND_LINKS.",
+        ) from None
+    except (requests.RequestException, OSError) as error:
+        raise _unreadable(location, error, "Check the network and run the command again.") from None
+    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, zlib.error) as error:
+        raise _unreadable(
+            location, error, "The file on the index is damaged; choose another version or another index."
+        ) from None
+    except configparser.Error as error:
+        raise _unreadable(location, error, "The wheel is badly made; choose another version.") from None
+
+
+def _unreadable(location: WheelLocation, error: Exception, fix: str) -> DownloadError:
+    return DownloadError(
+        f"The directory of {location.file} cannot be read.",
+        where=redact(location.url),
+        why=f"{type(error).__name__}: {redact(str(error))}",
+        fix=fix,
+    )
+
+
+def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelContents:
+    distribution = parse_wheel_filename(file)[0]
+    paths: dict[str, str] = {}
+    unpacked = 0
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        unpacked += info.file_size
+        path = installed_path(info.filename, distribution=distribution, python=python)
+        paths[path] = f"{info.CRC:08x}:{info.file_size}"
+        if info.filename.endswith(".dist-info/entry_points.txt"):
+            scripts = console_scripts(archive.read(info))
+            paths |= {f"bin/{name}": target for name, target in scripts.items()}
+    return WheelContents(size=size, unpacked=unpacked, paths=paths)
+
+
+def console_scripts(entry_points: bytes) -> dict[str, str]:
+    """Read the commands that a wheel asks to have installed."""
+    parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
+    # Names keep their case.
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(entry_points.decode("utf-8"))
+    sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]
+    return {name: target for section in sections for name, target in parser.items(section)}

@@ -1,0 +1,367 @@
+"""Making wheel locks: uv decides on versions, the indexes say which files they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import requests
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+from imagefactory.environment.index_config import IndexConfig, redact
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
+    IncompatibleWheelError,
+    IndexUnreachableError,
+    ResolutionError,
+    WheelMissingError,
+)
+from imagefactory.locks.files import Kernels, LockedWheel, MadeFrom, WheelLock
+from imagefactory.matrix.matrix import Arch, Base, Conflict
+from imagefactory.resolve.wheel_conflicts import settle
+from imagefactory.resolve.wheel_contents import WheelContents, wheel_contents
+from imagefactory.resolve.wheelhouse.keep import KeptWheel
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256
+from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
+
+PARALLEL = 16
+_MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
+_OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+_UV_KNOWS = 40
+"""The newest minor version of glibc that uv resolves for; wheels for a newer one do not exist yet."""
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_FLASHINFER = "flashinfer-python"
+Adopt = Callable[[str, str], KeptWheel]
+"""Gives the compiled wheel of a package in a version, or fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest:
+    """What a wheel lock has to answer."""
+
+    vllm: str
+    release: str
+    arch_name: str
+    arch: Arch
+    base: Base
+    platform: str
+    kernels: Kernels
+    conflicts: Sequence[Conflict]
+    made_from: MadeFrom
+    compiled: tuple[str, ...] = ()
+    """Packages whose wheels are our own compile."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that uv decided on, and who asked for it."""
+
+    name: str
+    version: str
+    needed_by: tuple[str, ...]
+
+
+def lock_wheels(
+    request: WheelRequest,
+    *,
+    config: IndexConfig,
+    store: Store,
+    adopt: Adopt | None = None,
+    keep: Iterable[LockedWheel] = (),
+    say: Callable[[str], None],
+) -> WheelLock:
+    """Resolve, find every file, and settle path conflicts; nothing is downloaded but zip directories."""
+    config = config.with_extra(_reachable_only(request.arch.indexes, say))
+    pins, compiled = _resolve_compiled(request, config, list(keep), adopt)
+    say(f"{len(pins)} packages; reading their directories")
+    indexes = Indexes(config)
+    tags = _ranked(platform_tags(request.base, request.platform))
+
+    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+
+        def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
+            own = compiled.get(pin.name)
+            location = _offer(own) if own else choose_file(indexes.files(pin.name), pin, tags, request)
+            digest = Sha256(location.sha256 or _hash_local(location))
+            contents = wheel_contents(
+                location, digest, python=request.base.python, store=store, session=session
+            )
+            wheel = LockedWheel(
+                name=pin.name,
+                version=pin.version,
+                file=location.file,
+                sha256=digest,
+                size=contents.size,
+                unpacked=contents.unpacked,
+                needed_by=pin.needed_by,
+                compiled=own.key if own else None,
+            )
+            return wheel, contents
+
+        found = list(pool.map(look_up, pins))
+    wheels = settle(found, request.conflicts)
+    return WheelLock(
+        made_from=request.made_from,
+        vllm=request.vllm,
+        arch=request.arch_name,
+        platform=request.platform,
+        python=request.base.python,
+        kernels=request.kernels,
+        wheels=tuple(wheels),
+    )
+
+
+def _resolve_compiled(
+    request: WheelRequest, config: IndexConfig, keep: Sequence[LockedWheel], adopt: Adopt | None
+) -> tuple[list[Pin], dict[str, KeptWheel]]:
+    """Resolve with the compiled wheels in place of published ones.
+
+    vLLM's version is known; that of other packages is what vLLM asks for. What comes with FlashInfer has its version.
+    """
+    if not request.compiled or adopt is None:
+        return resolve(request, config=config, keep=keep), {}
+    own, others = (
+        [name for name in request.compiled if (name == "vllm") is first] for first in (True, False)
+    )
+    compiled = {name: adopt(name, request.release) for name in own}
+    pins = resolve(request, config=config, keep=keep, compiled=compiled)
+    if others:
+        versions = {pin.name: pin.version for pin in pins}
+        usual = versions.get(_FLASHINFER, request.release)
+        compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
+        pins = resolve(request, config=config, keep=keep, compiled=compiled)
+    return pins, compiled
+
+
+def _offer(wheel: KeptWheel) -> WheelLocation:
+    return WheelLocation(file=wheel.filename, url=wheel.path.absolute().as_uri(), sha256=wheel.sha256)
+
+
+def resolve(
+    request: WheelRequest,
+    *,
+    config: IndexConfig,
+    keep: Iterable[LockedWheel] = (),
+    compiled: Mapping[str, KeptWheel] | None = None,
+) -> list[Pin]:
+    """Ask uv for versions, for the image's Python and platform rather than this machine's."""
+    from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
+
+    compiled = compiled or {}
+
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
+        vllm = [] if "vllm" in compiled else [f"{request.arch.distribution}=={request.release}"]
+        own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
+        requirements = [*vllm, *own, *request.arch.also]
+        wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
+        # A requirement that never holds is uv's way to leave a package and all it drags in out.
+        overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
+        kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
+        pins.write_text("".join(kept))
+        glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
+        command: list[str] = [
+            find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
+            "--only-binary", ":all:", "--no-header", "--no-config",
+            *(["--override", str(overrides)] if request.arch.without else []),
+            "--python-version", request.base.python,
+            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_2_{glibc}",
+            "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
+            *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
+        ]  # fmt: skip
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, capture_output=True, text=True, check=False, env=_uv_environment()
+        )
+        if done.returncode:
+            raise _resolution_failed(request, config, done.stderr)
+        return list(_parse_pins(pins.read_text(), wanted.name))
+
+
+def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
+    """List the wheel tags that run on a base, most specific first."""
+    machine = _MACHINES[platform]
+    python = tuple(int(part) for part in base.python.split("."))
+    interpreter = f"cp{base.python.replace('.', '')}"
+    platforms: list[str] = []
+    for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
+        if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
+            platforms.append(f"{_LEGACY[minor]}_{machine}")
+    platforms.append(f"linux_{machine}")
+    yield from cpython_tags(python, abis=[interpreter], platforms=platforms)
+    yield from compatible_tags(python, interpreter=interpreter, platforms=platforms)
+
+
+def choose_file(
+    offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
+) -> WheelLocation:
+    """Pick the file of a version that fits the platform best."""
+    of_version: list[str] = []
+    unhashed: list[str] = []
+    fitting: list[tuple[int, int, str, WheelLocation]] = []
+    for location in offered:
+        try:
+            name, version, build, file_tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if name != pin.name or version != Version(pin.version):
+            continue
+        of_version.append(location.file)
+        accepted = version.local is None or version.local in request.arch.local_versions
+        ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
+        if ranks and not location.sha256 and not location.local:
+            unhashed.append(location.file)
+        elif ranks:
+            fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
+    if fitting:
+        # min() keeps the first of equals, so that the best source of one and the same file wins.
+        return min(fitting, key=lambda item: item[:3])[3]
+    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
+    if unhashed:
+        raise WheelMissingError(
+            f"No index says the sha256 of {unhashed[0]}.",
+            where=where,
+            why="A lock names files by their sha256, and this index does not tell it.",
+            fix="Use an index with hashes, or put the wheel into a folder of PIP_FIND_LINKS.",
+        )
+    if of_version:
+        raise IncompatibleWheelError(
+            f"No wheel of {pin.name} {pin.version} runs on this base.",
+            where=where,
+            why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
+            f"{', '.join(sorted(set(of_version)))}.",
+            fix="Choose another version, or another base in matrix.yaml.",
+        )
+    raise WheelMissingError(
+        f"No index has a wheel of {pin.name} {pin.version}.",
+        where=where,
+        why="uv decided on it, but the configured indexes do not offer the file.",
+        fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+    )
+
+
+def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
+    ranks: dict[Tag, int] = {}
+    for rank, tag in enumerate(tags):
+        ranks.setdefault(tag, rank)
+    return ranks
+
+
+def _hash_local(location: WheelLocation) -> str:
+    if location.local is None:
+        raise ValueError(location.url)
+    with location.local.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _reachable_only(urls: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Leave out extra indexes that do not answer: a local folder may have what they would give."""
+    found = [url for url in urls if reachable(url)]
+    for url in urls:
+        if url not in found:
+            say(f"{redact(url)} does not answer; going on without it")
+    return found
+
+
+def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
+    """Link the local wheels that an arch accepts into one folder.
+
+    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel lying in a configured folder would
+    otherwise find its way into a CUDA image.
+    """
+    folder = parent / "wheels"
+    folder.mkdir()
+    for wheel in local_wheels(config):
+        if local_label(wheel.name) in ("", *arch.local_versions) and not (folder / wheel.name).exists():
+            (folder / wheel.name).symlink_to(wheel.absolute())
+    return folder
+
+
+def _index_options(config: IndexConfig, folder: Path) -> list[str]:
+    # uv takes the files of a version from the first index that has the version, and asks the default index
+    # last. The main index has to be first: an extra one may hold a version for some platforms only.
+    *others, last = (url or PYPI_SIMPLE_ENDPOINT for url in config.indexes)
+    return [
+        *(option for url in others for option in ("--index", url)),
+        *("--default-index", last),
+        *(["--find-links", str(folder)] if any(folder.iterdir()) else []),
+    ]
+
+
+def _uv_environment() -> dict[str, str]:
+    """Keep variables that would change uv's answer away from it: what counts is given as options."""
+    deciding = re.compile(
+        r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
+        r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
+    )
+    return {name: value for name, value in os.environ.items() if not deciding.fullmatch(name)}
+
+
+def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
+    """Read `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for what is not on an index."""
+    for line in text.splitlines():
+        match = re.match(r"^([A-Za-z0-9._-]+)(?:==| @ )(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
+        if match:
+            name, version, via = match.groups()
+            if version.startswith("file:"):
+                version = str(parse_wheel_filename(unquote(version.rpartition("/")[2]))[1])
+            needed_by = sorted(
+                "matrix.yaml" if wanted in part else str(canonicalize_name(part.strip()))
+                for part in (via or "").split(",")
+                if part.strip()
+            )
+            yield Pin(str(canonicalize_name(name)), version, tuple(dict.fromkeys(needed_by)))
+
+
+_INDEX_FAILED = re.compile(
+    "error sending request|dns error|Could not connect|Failed to fetch|client error"
+    "|unexpected (JSON|HTML)|Unsupported `Content-Type`"
+)
+
+
+def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
+    # uv draws its reasons as a tree, below its warnings.
+    text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
+    why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
+    if _INDEX_FAILED.search(why):
+        return IndexUnreachableError(
+            "The package index does not answer.",
+            where=config.describe(),
+            why=why,
+            fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
+        )
+    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
+    misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
+    if misfit:
+        return IncompatibleWheelError(
+            f"No wheel of {misfit[1]} runs on this base.",
+            where=where,
+            why=why,
+            fix="Choose another version, or another base in matrix.yaml.",
+        )
+    missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
+    if missing:
+        return WheelMissingError(
+            f"No index has a wheel of {missing[1] or missing[2]}.",
+            where=where,
+            why=why,
+            fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+        )
+    return ResolutionError(
+        f"{request.arch.distribution} {request.release} cannot be resolved for {request.arch_name}.",
+        where=where,
+        why=why,
+        fix="Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS).",
+    )

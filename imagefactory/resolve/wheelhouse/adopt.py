@@ -1,0 +1,176 @@
+"""Choosing the compiled wheel that a lock adopts; from then on the lock's word counts, not what lies on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from packaging.utils import canonicalize_name
+
+from imagefactory.compile.source_tree import source_mods
+from imagefactory.errors.locks import CompileNeededError
+from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
+from imagefactory.locks.files import WheelLock
+from imagefactory.locks.kernels import audited_wheels, verdicts_of
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, compiled_distributions
+from imagefactory.resolve.audit.auditing import look_into, refuse_failing
+from imagefactory.resolve.wheelhouse.fit import same_version
+from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
+from imagefactory.resolve.wheelhouse.remote import opened, pull, remote_wheels, shared_at
+
+Say = Callable[[str], None]
+
+
+def choose_compiled(
+    project: Project,
+    cell: Cell,
+    name: str,
+    version: str,
+    *,
+    asked: Sequence[str] = (),
+    locked: str | None = None,
+    say: Say,
+) -> KeptWheel:
+    """Find the wheel of a package that was compiled for a cell: here, or else in the registry.
+
+    Args:
+        project: the checkout.
+        cell: what it is for.
+        name: the package.
+        version: its version.
+        asked: keys, or their beginnings, that the user named.
+        locked: the key that the lock has now; it stays where it still fits.
+        say: hears what is fetched, and what may surprise.
+    """
+
+    def fits(inputs: CompileInputs) -> bool:
+        wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
+        return same_version(inputs.version, version) and wanted == (
+            canonicalize_name(inputs.name),
+            inputs.platform,
+            inputs.arch_list,
+        )
+
+    here = {str(wheel.key): wheel for wheel in all_kept(project.store) if fits(wheel.inputs)}
+    wanted = tuple(asked) or (locked or "",)
+    where = shared_at(project.matrix)
+    if where is not None and not any(key.startswith(wanted) for key in here):
+        say(f"Asking {where} for {name} {version}")
+        with opened(where) as repository:
+            offers = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
+            there = {str(wheel.key): wheel for wheel in offers if wheel.key not in here}
+            if there:
+                known = {key: wheel.inputs for key, wheel in here.items()}
+                known |= {key: wheel.inputs for key, wheel in there.items()}
+                key = _one_of(known, project, cell, asked, locked)
+                here |= {key: pull(repository, there[key], project.store)} if key in there else {}
+    if not here:
+        raise _compile_needed(project, cell, name, version)
+    wheel = here[_one_of({key: wheel.inputs for key, wheel in here.items()}, project, cell, asked, locked)]
+    refuse_damaged(wheel)
+    if name == "vllm" and wheel.inputs.mods != mods_of_sources(project, cell):
+        say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
+    say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
+    return wheel
+
+
+def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
+    """Fail when a key that the user named belongs to no wheel, here or in the registry."""
+    known = [wheel.key for wheel in all_kept(project.store)]
+    where = shared_at(project.matrix)
+    if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
+        with opened(where) as repository:
+            known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
+    for begin in asked:
+        if not any(key.startswith(begin) for key in known):
+            raise WheelNotKeptError(
+                f"No compiled wheel has a key that begins with {begin!r}.",
+                where=f"the wheelhouse{f' and {where}' if where else ''}",
+                why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
+                fix="`invoke wheels.list` shows them.",
+            )
+
+
+def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
+    """Fail when a compiled wheel of a lock holds no kernels for the chip, or ones that do not load on it."""
+    arch = project.matrix.archs[cell.arch]
+    for wheel in audited_wheels(lock.wheels, arch):
+        if wheel.compiled is None:
+            continue
+        verdicts = verdicts_of([look_into(project, wheel)], arch)
+        refuse_failing(wheel.file, verdicts)
+        if not any(verdict.outcome == "native" for verdict in verdicts):
+            raise WrongWheelError(
+                f"{wheel.file} holds no kernels for {cell.arch}.",
+                where=wheel.file,
+                why=f"None of its libraries has code for compute capability {arch.capability}.",
+                fix=f"Compile it for {cell.arch}: `{_compile_command(cell, wheel.name)}`.",
+            )
+
+
+def _one_of(
+    found: dict[str, CompileInputs], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
+) -> str:
+    """Decide on a key: the one that was named, the one that is locked, the one with the mods of this checkout."""
+    named = [key for key in found if key.startswith(tuple(asked))] if asked else []
+    if len(named) == 1:
+        return named[0]
+    if not named and locked in found:
+        return str(locked)
+    if not named and len(found) > 1:
+        mods = mods_of_sources(project, cell)
+        named = [key for key, inputs in found.items() if inputs.mods == mods]
+    if len(named) == 1 or len(found) == 1:
+        return next(iter(named or found))
+    raise SeveralWheelsError(
+        f"{len(found)} compiled wheels would do for {cell}.",
+        where="the wheelhouse (`invoke wheels.list`)",
+        why=f"They differ in {_differing(found)}: {', '.join(key[:16] for key in sorted(found))}.",
+        fix="Say which: `invoke lock --wheel KEY`.",
+    )
+
+
+def _differing(found: dict[str, CompileInputs]) -> str:
+    """Name the inputs that are not the same in all."""
+    documents = [inputs.as_json() for inputs in found.values()]
+    return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
+
+
+def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
+    """List the digests of the mods that a compile for this cell would apply to the sources."""
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
+
+
+def _chips(project: Project, cell: Cell, name: str) -> str:
+    arch = project.matrix.archs[cell.arch]
+    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    return chips or ""
+
+
+def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> CompileNeededError:
+    registry = shared_at(project.matrix)
+    searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
+    others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
+    kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
+    return CompileNeededError(
+        f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
+        where=f"matrix.yaml, vllm.{cell.vllm}",
+        why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
+        fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
+        f"`invoke lock --target {cell}`.{_other_version(project, cell)}",
+    )
+
+
+def _other_version(project: Project, cell: Cell) -> str:
+    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    return (
+        ""
+        if compiled_distributions(project.matrix, usual)
+        else f" Or use vLLM {usual.vllm}, which needs none."
+    )
+
+
+def _compile_command(cell: Cell, name: str) -> str:
+    what = "flashinfer" if name.startswith("flashinfer") else name
+    return f"invoke compile --vllm {cell.vllm} --arch {cell.arch} --what {what}"

@@ -1,0 +1,154 @@
+"""Compiled wheels in a registry: each an OCI artifact that says what it was compiled from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from packaging.utils import canonicalize_name
+
+from imagefactory.errors.wheelhouse import WheelArtifactError
+from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep, refuse_damaged
+from imagefactory.store.digests import Digest, Sha256, canonical_json
+
+if TYPE_CHECKING:
+    from imagefactory.matrix.matrix import Matrix
+    from imagefactory.oci.registry.repository import Manifest, Repository
+    from imagefactory.store.cache import Store
+
+ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
+MEDIA_TYPE: Final = "application/zip"
+INPUTS: Final = "imagefactory.inputs"
+KEY: Final = "imagefactory.key"
+_PREFIX: Final = "wheel-"
+_KEY_IN_TAG: Final = 16
+_PLACEHOLDER: Final = "OWNER"
+
+
+@dataclass(frozen=True)
+class RemoteWheel:
+    """A compiled wheel that a registry has."""
+
+    tag: str
+    key: Sha256
+    filename: str
+    sha256: Sha256
+    size: int
+    inputs: CompileInputs
+
+
+def shared_at(matrix: Matrix) -> str | None:
+    """Say in which repository wheels are shared; None while matrix.yaml only has a placeholder."""
+    registry = matrix.effective_registry
+    return None if _PLACEHOLDER in registry else registry
+
+
+def opened(where: str) -> Repository:
+    """Get ready to talk to a repository."""
+    from imagefactory.oci.registry.repository import Repository  # noqa: PLC0415 - most locks need none
+
+    return Repository.open(where)
+
+
+def tag_of(inputs: CompileInputs) -> str:
+    """Name the artifact of a wheel; a tag knows no plus sign."""
+    version = inputs.version.replace("+", "_")
+    return f"{_PREFIX}{canonicalize_name(inputs.name)}-{version}-{inputs.key[:_KEY_IN_TAG]}"
+
+
+def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present"]:
+    """Bring a wheel into a registry, unless it is there; another result of the same inputs is never replaced."""
+    from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact  # noqa: PLC0415
+
+    refuse_damaged(wheel)
+    tag = tag_of(wheel.inputs)
+    there = remote_wheel(repository, tag)
+    if there is not None:
+        if there.sha256 == wheel.sha256:
+            return "present"
+        raise WheelArtifactError(
+            f"The registry has another {wheel.filename} of the same inputs.",
+            where=f"{repository.reference.name}:{tag}",
+            why=f"Compilers do not always give the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
+            "A lock may name the one that is there.",
+            fix=f"Use that one: remove {wheel.path.parent} and run `invoke wheels.pull --key {wheel.key[:16]}`.",
+        )
+    payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
+    annotations = {
+        TITLE: wheel.filename,
+        "org.opencontainers.image.version": wheel.inputs.version,
+        KEY: wheel.key,
+        INPUTS: canonical_json(wheel.inputs.as_json()).decode(),
+    }
+    push_artifact(repository, ARTIFACT_TYPE, [payload], annotations=annotations, tag=tag)
+    return "pushed"
+
+
+def remote_wheels(repository: Repository, name: str = "") -> list[RemoteWheel]:
+    """List the wheels of a registry; with a name, those of that package. A repository that is not there has none."""
+    from imagefactory.errors.registry import RepositoryMissingError  # noqa: PLC0415
+
+    begin = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
+    try:
+        tags = [tag for tag in repository.tags() if tag.startswith(begin)]
+    except RepositoryMissingError:
+        return []
+    return list(_described(repository, sorted(tags)))
+
+
+def remote_wheel(repository: Repository, tag: str) -> RemoteWheel | None:
+    """Read what the registry has under a tag; None when there is nothing."""
+    manifest = repository.manifest(tag)
+    return None if manifest is None else _describe(repository, tag, manifest)
+
+
+def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel:
+    """Bring a wheel into the store; it is checked like one that was compiled here."""
+    with store.scratch() as scratch:
+        file = scratch / remote.filename
+        repository.download(Digest(f"sha256:{remote.sha256}"), remote.size, file)
+        kept = keep(store, remote.inputs, file)
+    if kept.sha256 != remote.sha256:
+        raise WheelArtifactError(
+            f"The wheelhouse keeps another {remote.filename} of the same inputs.",
+            where=kept.path,
+            why=f"The registry's is {remote.sha256[:16]}, the one here {kept.sha256[:16]}.",
+            fix=f"To take the registry's, remove {kept.path.parent} first.",
+        )
+    return kept
+
+
+def _described(repository: Repository, tags: list[str]) -> Iterator[RemoteWheel]:
+    for tag in tags:
+        wheel = remote_wheel(repository, tag)
+        if wheel is not None:  # somebody may have deleted it since the tags were listed
+            yield wheel
+
+
+def _describe(repository: Repository, tag: str, manifest: Manifest) -> RemoteWheel:
+    try:
+        return _read(tag, manifest.document())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WheelArtifactError(
+            f"{tag} is not a compiled wheel.",
+            where=f"{repository.reference.name}:{tag}",
+            why=f"{type(error).__name__}: {error}",
+            fix="Do not use it; push the wheel again under its own name, after deleting this one.",
+        ) from None
+
+
+def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
+    """Read the manifest of an artifact; one that contradicts itself raises a ValueError."""
+    inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
+    [layer] = document["layers"]
+    filename = str(layer["annotations"]["org.opencontainers.image.title"])
+    if document.get("artifactType") != ARTIFACT_TYPE:
+        raise ValueError("it is of another type")
+    if tag_of(inputs) != tag:
+        raise ValueError("its inputs give another key")
+    if "/" in filename or not filename.endswith(".whl"):
+        raise ValueError("it holds a file that is no wheel")
+    sha256 = Sha256(str(layer["digest"]).removeprefix("sha256:"))
+    return RemoteWheel(tag, inputs.key, filename, sha256, int(layer["size"]), inputs)

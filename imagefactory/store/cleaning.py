@@ -1,0 +1,97 @@
+"""Cleaning the store: by age, by size, or everything; never while a build uses it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.store.cache import WRITING, Store
+
+_PARTS = ("downloads", "excerpts", "blobs", "layers", "facts", "reports")
+_TREES = ("compile/*", "sources/*/*", "ccache")
+"""Folders that are of use as a whole only: trees that were compiled, checked-out sources, the compilers' cache."""
+DAY = 86_400
+HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed, or would be."""
+
+    files: int
+    freed: int
+    kept: int
+
+
+def clean(
+    store: Store, *, older_than: float | None = None, larger_than: int | None = None, dry_run: bool = False
+) -> Cleaned:
+    """Remove the files that were not used for longest; without a limit, all of them.
+
+    Args:
+        store: what to clean.
+        older_than: remove what was not used for so many days.
+        larger_than: then go on, oldest first, until the store has at most so many bytes.
+        dry_run: remove nothing, only count.
+    """
+    with store.for_cleaning():
+        files = sorted(_files(store), key=lambda item: (item[1], item[0]))
+        total = sum(size for _, _, size in files)
+        everything = older_than is None and larger_than is None
+        horizon = time.time() - (older_than or 0) * DAY
+        removed: list[Path] = []
+        freed = 0
+        for path, used, size in files:
+            too_old = older_than is not None and used < horizon
+            too_much = larger_than is not None and total - freed > larger_than
+            if everything or too_old or too_much:
+                removed.append(path)
+                freed += size
+        if not dry_run:
+            for path in [*removed, *_leftovers(store)]:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            store.sweep()
+    return Cleaned(len(removed), freed, total - freed)
+
+
+def _files(store: Store) -> list[tuple[Path, float, int]]:
+    """List the store's files with the time of their last use and their size."""
+    found: list[tuple[Path, float, int]] = []
+    for path in _everything(store):
+        if not _is_leftover(path):
+            status = path.stat()
+            found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
+    for pattern in _TREES:
+        found += [_tree(folder) for folder in store.root.glob(pattern) if folder.is_dir()]
+    return found
+
+
+def _tree(folder: Path) -> tuple[Path, float, int]:
+    """Describe a folder as if it were one file; what it was used for is written on its top level."""
+    used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()) if not path.is_symlink())
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return folder, used, sum(path.stat().st_size for path in files)
+
+
+def _leftovers(store: Store) -> Iterator[Path]:
+    """List lock files, and files that a killed process did not finish; nobody needs them once builds rest.
+
+    A lock is made without a build, and may just be remembering what it read.
+    """
+    for path in _everything(store):
+        if _is_leftover(path) and path.stat().st_mtime < time.time() - HOUR:
+            yield path
+
+
+def _is_leftover(path: Path) -> bool:
+    return path.name.startswith(WRITING) or path.suffix == ".lock"
+
+
+def _everything(store: Store) -> Iterator[Path]:
+    return (path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file())

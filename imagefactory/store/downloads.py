@@ -1,0 +1,226 @@
+"""Fetching what the locks name: in parallel, resumable, each file once, and right only when its sha256 is."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import requests
+from filelock import FileLock, Timeout
+
+from imagefactory.environment.index_config import redact
+from imagefactory.errors import FactoryError
+from imagefactory.errors.store import DigestMismatchError, DownloadError
+from imagefactory.store.cache import Store, is_disk_full, translating_disk_full
+from imagefactory.store.digests import Sha256
+
+PARALLEL = 6
+ATTEMPTS = 4
+PAUSE = 0.5
+"""Seconds before the second attempt; each further one waits twice as long."""
+TIMEOUT = (10, 60)
+_CHUNK = 128 * 1024
+"""What is lost at most when a connection breaks."""
+_PATIENCE = 0.2
+_WORTH_RETRYING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A locked file, how to find out where it may be, and what to do when it is nowhere."""
+
+    file: str
+    sha256: Sha256
+    size: int
+    locations: Callable[[], Sequence[str]]
+    remedy: str = (
+        "Check the network and the configured index (`invoke doctor`), or put the file into a folder "
+        "that PIP_FIND_LINKS names."
+    )
+
+
+class Downloader:
+    """Fetches several files at once. Leaving it early stops them; what has arrived is continued next time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pool = ThreadPoolExecutor(PARALLEL)
+        self._session = requests.Session()
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL, max_retries=2))
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._stopped.set()
+        # A server that is silent must not hold up whoever wants to stop.
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        self._session.close()
+
+    def submit(self, wanted: Wanted, progress: Progress) -> Future[Path]:
+        """Fetch a file in the background."""
+        return self._pool.submit(fetch, wanted, self._store, self._session, progress, self._stopped)
+
+
+def fetch(
+    wanted: Wanted,
+    store: Store,
+    session: requests.Session,
+    progress: Progress,
+    stopped: threading.Event | None = None,
+) -> Path:
+    """Give the path of a locked file, downloading it when it is not in the store yet."""
+    target = store.download(wanted.sha256)
+    if target.exists():
+        return target
+    with translating_disk_full(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _Transfer(wanted, target, store, session, progress, stopped or threading.Event()).run()
+    return target
+
+
+@dataclass
+class _Transfer:
+    """One file on its way from wherever it is."""
+
+    wanted: Wanted
+    target: Path
+    store: Store
+    session: requests.Session
+    progress: Progress
+    stopped: threading.Event
+
+    def __post_init__(self) -> None:
+        self.partial = self.target.with_suffix(".part")
+        self.failures: list[str] = []
+        self.mismatch = False
+
+    def run(self) -> None:
+        with self._turn():
+            # Another build may have fetched it while this one waited.
+            if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
+                raise self._failure()
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait while another build fetches the same file."""
+        lock = FileLock(self.target.with_suffix(".lock"))
+        while True:
+            self._stop_if_asked()
+            try:
+                lock.acquire(timeout=_PATIENCE)
+                break
+            except Timeout:
+                continue
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _fetch_from(self, location: str) -> bool:
+        """Try one place, several times if that may help; say whether the file is there now."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.stopped.wait(PAUSE * 2 ** (attempt - 1))
+            self._stop_if_asked()
+            continued = self.partial.exists()
+            try:
+                self._transfer(location)
+            except OSError as error:  # the errors of requests are OSErrors, too
+                if is_disk_full(error):
+                    raise
+                self.failures.append(f"{redact(location)}: {type(error).__name__}")
+                if _is_final(error):
+                    return False
+                continue
+            if _hash(self.partial) == self.wanted.sha256:
+                self.store.adopt(self.partial, self.target)
+                return True
+            self.partial.unlink(missing_ok=True)
+            # What was continued may have been another file's beginning. What was not is simply wrong.
+            if not continued:
+                self.mismatch = True
+                self.failures.append(f"{redact(location)}: other content than the lock names")
+                return False
+        return False
+
+    def _transfer(self, location: str) -> None:
+        """Bring the rest of a file; what an interrupted transfer left is kept and continued."""
+        parts = urlsplit(location)
+        if parts.scheme in ("", "file"):
+            shutil.copyfile(url2pathname(parts.path) if parts.scheme else location, self.partial)
+            self.progress(self.partial.stat().st_size)
+            return
+        done = self.partial.stat().st_size if self.partial.exists() else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
+        with self.session.get(location, headers=headers, timeout=TIMEOUT, stream=True) as answer:
+            if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return  # nothing is missing; the hash will tell whether it is right
+            answer.raise_for_status()
+            resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
+            if not resumed:
+                done = 0
+            expected = int(answer.headers.get("Content-Length", self.wanted.size - done))
+            received = 0
+            with self.partial.open("ab" if resumed else "wb") as file:
+                for chunk in answer.iter_content(_CHUNK):
+                    self._stop_if_asked()
+                    file.write(chunk)
+                    received += len(chunk)
+                    self.progress(done + received)
+            if received < expected:
+                raise requests.ConnectionError("the connection ended early")
+
+    def _stop_if_asked(self) -> None:
+        if self.stopped.is_set():
+            raise CancelledError
+
+    def _failure(self) -> FactoryError:
+        if self.mismatch:
+            return DigestMismatchError(
+                f"{self.wanted.file} is not the file that was locked.",
+                where=self.wanted.file,
+                why=f"Its sha256 is not {self.wanted.sha256}. {_tried(self.failures)}",
+                fix="Do not use this source; check the index or mirror that is configured (`invoke doctor`).",
+            )
+        return DownloadError(
+            f"{self.wanted.file} cannot be fetched.",
+            where=self.wanted.file,
+            why=_tried(self.failures)
+            if self.failures
+            else "No configured index, folder or mirror has a file of this name.",
+            fix=self.wanted.remedy,
+        )
+
+
+def _is_final(error: Exception) -> bool:
+    """True when asking the same place again would not help."""
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        status = error.response.status_code
+        return status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _WORTH_RETRYING
+    return isinstance(error, FileNotFoundError | PermissionError)
+
+
+def _hash(path: Path) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _tried(failures: Sequence[str]) -> str:
+    return f"Tried: {'; '.join(dict.fromkeys(failures))}."

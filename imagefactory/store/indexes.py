@@ -1,0 +1,180 @@
+"""Looks packages up on the indexes and in the folders that pip and uv are configured with."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+from urllib.request import url2pathname
+
+import requests
+from packaging.utils import canonicalize_name
+from pypi_simple import (
+    ACCEPT_JSON_PREFERRED,
+    PYPI_SIMPLE_ENDPOINT,
+    ProjectPage,
+    UnsupportedRepoVersionError,
+)
+
+from imagefactory.environment.index_config import IndexConfig, redact
+from imagefactory.environment.paths import expand_home, split_address
+from imagefactory.errors.locks import IndexUnreachableError
+
+TIMEOUT = (10, 60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelLocation:
+    """A file that an index or a folder offers."""
+
+    file: str
+    url: str
+    sha256: str | None
+
+    @property
+    def local(self) -> Path | None:
+        """The path of a file that is on this machine."""
+        parts = urlsplit(self.url)
+        return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
+
+
+class Indexes:
+    """Looks projects up on every configured index and folder; remembers the answers."""
+
+    def __init__(self, config: IndexConfig) -> None:
+        self.config = config
+        self._known: dict[str, list[WheelLocation]] = {}
+        self._lock = threading.Lock()
+        self._session = requests.Session()
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32, max_retries=3))
+
+    def files(self, project: str) -> list[WheelLocation]:
+        """List every file that is offered for a project, best source first."""
+        name = canonicalize_name(project)
+        with self._lock:
+            if name in self._known:
+                return self._known[name]
+        found = list(self._local_files(name))
+        for index in self.config.indexes:
+            found.extend(self._index_files(index, name))
+        with self._lock:
+            self._known[name] = found
+        return found
+
+    def _local_files(self, name: str) -> Iterator[WheelLocation]:
+        for path in local_wheels(self.config):
+            if canonicalize_name(path.name.split("-", 1)[0]) == name:
+                yield WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
+
+    def _index_files(self, index: str, name: str) -> list[WheelLocation]:
+        if index.startswith("file:"):
+            page = (
+                Path(url2pathname(split_address(index, "PIP_INDEX_URL or UV_INDEX_URL").path))
+                / name
+                / "index.html"
+            )
+            return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
+        url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
+        try:
+            answer = self._session.get(url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT)
+            if answer.status_code == HTTPStatus.NOT_FOUND:
+                return []
+            answer.raise_for_status()
+        except requests.RequestException as error:
+            raise IndexUnreachableError(
+                "The package index does not answer.",
+                where=redact(index) or "the public default index",
+                why=_reason(error),
+                fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
+            ) from None
+        if "json" in answer.headers.get("Content-Type", ""):
+            return _parse_json(answer, index)
+        return _parse_html(answer.text, answer.url)
+
+
+def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
+    """Read a page of the JSON API (PEP 691)."""
+    try:
+        packages = ProjectPage.from_json_data(answer.json(), base_url=answer.url).packages
+    except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
+        raise IndexUnreachableError(
+            "The package index answers with something that is not an index page.",
+            where=redact(index) or "the public default index",
+            why=f"Its JSON cannot be read ({type(error).__name__}).",
+            fix="Point PIP_INDEX_URL or UV_INDEX_URL at the folder that holds the projects, mostly …/simple.",
+        ) from None
+    return [
+        WheelLocation(file=package.filename, url=package.url, sha256=package.digests.get("sha256"))
+        for package in packages
+        if package.filename.endswith((".whl", ".tar.gz"))
+    ]
+
+
+# An index page (PEP 503) is a flat list of anchors. A real HTML parser spends half a minute of processor time
+# on the 200 pages of one lock; these expressions take a second. Quoted attributes may hold a bare ">".
+_ANCHOR = re.compile(
+    r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE
+)
+_HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
+
+
+def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
+    found: list[WheelLocation] = []
+    for attributes, file in _ANCHOR.findall(page):
+        href = _HREF.search(attributes)
+        if href is None:
+            continue
+        url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
+        kind, _, digest = fragment.partition("=")
+        found.append(
+            WheelLocation(file=html.unescape(file), url=url, sha256=digest if kind == "sha256" else None)
+        )
+    return found
+
+
+def local_label(file: str) -> str:
+    """Give the local version label of a wheel's file name: `cpu` for torch-2.13.0+cpu-…, mostly nothing."""
+    return file.split("-")[1].partition("+")[2] if file.count("-") > 1 else ""
+
+
+def local_wheels(config: IndexConfig) -> Iterator[Path]:
+    """List the wheels in the configured folders."""
+    for folder in map(_as_folder, config.find_links):
+        if folder is not None and folder.is_dir():
+            yield from sorted(folder.glob("*.whl"))
+
+
+def reachable(index: str) -> bool:
+    """Ask an index for its front page, briefly."""
+    try:
+        requests.get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
+    except requests.RequestException:
+        return False
+    return True
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Say in a few words why a request failed, without the URL (it may hold a password)."""
+    match error:
+        case requests.Timeout():
+            return "It did not answer in time."
+        case requests.HTTPError() if error.response is not None:
+            return f"It answered {error.response.status_code} {error.response.reason}."
+        case requests.exceptions.SSLError():
+            return "Its certificate is not trusted here; SSL_CERT_FILE names the bundle to trust."
+        case requests.ConnectionError():
+            return "No connection could be made."
+        case _:
+            return f"The request failed ({type(error).__name__})."
+
+
+def _as_folder(link: str) -> Path | None:
+    parts = split_address(link, "PIP_FIND_LINKS or UV_FIND_LINKS")
+    if parts.scheme == "file":
+        return Path(url2pathname(parts.path))
+    return expand_home(link, "PIP_FIND_LINKS or UV_FIND_LINKS") if parts.scheme == "" else None

@@ -1,0 +1,382 @@
+"""How fast an image is assembled, next to what cannot be avoided and to what Docker takes.
+
+Run it with the environment's Python once everything is downloaded: `.venv/bin/python tests/bench/assembly.py`, with
+`--docker` for the comparison with `docker build` and `docker push` (many minutes, and some 20 GB of disk). Nothing
+is asserted; ratios within one run are what can be compared between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import lzma
+import os
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Self
+from uuid import uuid4
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import deflate
+from debian.arfile import ArFile
+from isal import igzip_lib
+
+from imagefactory.build.engines.docker.buildx import find_builder
+from imagefactory.build.engines.embedded import available_cores
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
+from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.make import Plan, make_plan
+from imagefactory.store.cache import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
+OTHER_MODEL = Cell("gemma4-26b-a4b", "0.32.0", "gb10", "linux/arm64")
+RTX5090 = Cell("gemma4-31b", "0.32.0", "rtx5090", "linux/amd64")
+_PIECE = 1024 * 1024
+_LOCAL_HEADER = 30
+
+
+# --- what cannot be avoided ----------------------------------------------------------------------
+
+
+class Work:
+    """Hashes content and compressed bytes, and does the extras: `record` hashes, `compress` packs small files."""
+
+    def __init__(self, extras: Sequence[str]) -> None:
+        self.extras = frozenset(extras)
+        self.content, self.compressed, self.record = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+        self.pending = bytearray()
+
+    def take(self, data: bytes, *, small: bool) -> None:
+        """Work on uncompressed bytes."""
+        self.content.update(data)
+        if "record" in self.extras:
+            self.record.update(data)
+        if "compress" in self.extras and small:
+            self.pending += data
+            if len(self.pending) >= MEMBER_LIMIT:
+                self.compressed.update(deflate.deflate_compress(bytes(self.pending), COMPRESSION_LEVEL))
+                self.pending.clear()
+
+
+def inflate_and_hash(path: Path, name: str, extras: Sequence[str]) -> None:
+    """Read everything in a package once: inflate it, hash it, hash its compressed bytes. Write nothing."""
+    work = Work(extras)
+    if name.endswith(".deb"):
+        _decompress_deb(path, work)
+        return
+    with ZipFile(path) as archive, path.open("rb") as file:
+        for info in archive.infolist():
+            file.seek(info.header_offset + 26)
+            lengths = file.read(4)
+            skip = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+            file.seek(info.header_offset + _LOCAL_HEADER + skip)
+            small = info.file_size < SPLICE_FROM
+            inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
+            left = info.compress_size
+            while left:
+                data = file.read(min(256 * 1024, left))
+                left -= len(data)
+                work.compressed.update(data)
+                if info.compress_type != ZIP_DEFLATED:
+                    work.take(data, small=True)
+                    continue
+                work.take(inflater.decompress(data, _PIECE), small=small)
+                while not inflater.eof and not inflater.needs_input:
+                    work.take(inflater.decompress(b"", _PIECE), small=small)
+
+
+def _decompress_deb(path: Path, work: Work) -> None:
+    work.compressed.update(path.read_bytes())
+    for member in ArFile(str(path)).getmembers():
+        name = member.name if isinstance(member.name, str) else member.name.decode()
+        if name.startswith("data.tar"):
+            with lzma.open(io.BytesIO(member.read())) as tar:
+                while data := tar.read(_PIECE):
+                    work.take(data, small=True)
+
+
+def lower_bound(plan: Plan, store: Store, *extras: str) -> Spent:
+    """Time one process per core that inflates and hashes the inputs of a plan, the largest first."""
+    packages = (".whl", ".deb")
+    inputs = [item for layer in plan.layers for item in layer.inputs if item.name.endswith(packages)]
+    files = sorted(
+        ((store.download(item.sha256), item.name) for item in inputs),
+        key=lambda item: -item[0].stat().st_size,
+    )
+    started, before = time.perf_counter(), _of_children()
+    with ProcessPoolExecutor(available_cores()) as pool:
+        for future in [pool.submit(inflate_and_hash, *item, extras) for item in files]:
+            future.result()
+    return Spent(time.perf_counter() - started, _of_children() - before)
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# --- the factory ---------------------------------------------------------------------------------
+
+
+class Spent(NamedTuple):
+    """What something took."""
+
+    seconds: float
+    processor: float
+    memory: int = 0
+
+
+def copied_checkout(folder: Path, *, forget: bool) -> None:
+    """Copy what a build reads and writes; without the record of what layers come out as, all are looked into."""
+    for name in ("imagefactory", "images", "locks", "mods"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in ("matrix.yaml", "tasks.py"):
+        shutil.copy(ROOT / name, folder)
+    if forget:
+        (folder / "locks" / "layers.toml").unlink()
+
+
+class Cache:
+    """A cache that shares the machine's downloads and nothing else."""
+
+    def __init__(self, folder: Path, *, reuse: bool = False, forget: bool = False) -> None:
+        self.folder = folder
+        self.checkout = folder / "checkout"
+        if not reuse:
+            self.checkout.mkdir(parents=True)
+            copied_checkout(self.checkout, forget=forget)
+            (self.folder / "downloads").symlink_to(Store().root / "downloads")
+
+    def build(self, cell: Cell) -> Spent:
+        """Run `invoke build` as a user does."""
+        invoke = [sys.executable, "-m", "invoke", "--search-root", str(self.checkout)]
+        command = [*invoke, "build", "--target", str(cell), "--output", str(self.folder / "out")]
+        token = uuid4().hex
+        environment = {
+            **os.environ,
+            "FACTORY_CACHE": str(self.folder),
+            "FACTORY_BENCH": token,
+            "PYTHONPATH": str(self.checkout),
+        }
+        with ProcessWatch(token) as watch:
+            started = time.perf_counter()
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+            seconds = time.perf_counter() - started
+        return Spent(seconds, watch.processor(), watch.peak)
+
+    def blobs(self) -> int:
+        """Count the bytes of all blobs."""
+        return sum(path.stat().st_size for path in (self.folder / "blobs/sha256").iterdir())
+
+
+class ProcessWatch:
+    """Notes what the processes of a build use; they are known by a variable of their environment."""
+
+    def __init__(self, token: str) -> None:
+        self.peak = 0
+        self._mark = f"FACTORY_BENCH={token}".encode()
+        self._ticks: dict[str, int] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def processor(self) -> float:
+        """Add up the seconds of processor time."""
+        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.1):
+            for process in Path("/proc").glob("[0-9]*"):
+                with contextlib.suppress(OSError, ValueError):
+                    if self._mark in (process / "environ").read_bytes():
+                        used = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                        self._ticks[process.name] = sum(map(int, used))
+                        lines = (process / "status").read_text().splitlines()
+                        [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+                        self.peak = max(self.peak, int(peak) * 1024)
+
+
+def reused(old: Plan, new: Plan, store: Store) -> tuple[int, int]:
+    """Count the bytes of a plan's layers that an earlier plan has too, and all of them."""
+    before = {layer.key for layer in old.layers}
+
+    def size(key: str, download: int) -> int:
+        blob = read_blob_record(key, store)  # type: ignore[arg-type]
+        return blob.size if blob else download
+
+    sizes = [(layer.key in before, size(layer.key, layer.download)) for layer in new.layers]
+    return sum(size for known, size in sizes if known), sum(size for _, size in sizes)
+
+
+# --- Docker --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """Run a registry of our own on the loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = folder / "registry.yml"
+    config.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\nhttp: {{addr: {address}}}\n"
+    )
+    with (folder / "registry.log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=log, stderr=log)
+    try:
+        time.sleep(2)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def with_docker(plan: Plan, base: Path, folder: Path) -> tuple[float, float]:
+    """Time `docker build` of the same wheels on the same base, and `docker push` to a local registry."""
+    context = folder / "context"
+    (context / "wheels").mkdir(parents=True)
+    store = Store()
+    for layer in plan.layers:
+        for item in layer.inputs:
+            if item.name.endswith(".whl"):
+                os.link(store.download(item.sha256).resolve(), context / "wheels" / item.name)
+    shutil.copy(Path(sys.executable).with_name("uv"), context / "uv")
+    (context / "Dockerfile").write_text(
+        "FROM bench-base\n"
+        "RUN --mount=type=bind,target=/context /context/uv pip install --no-cache --offline --no-index --no-deps "
+        "--no-compile-bytecode --link-mode copy --python /opt/venv/bin/python /context/wheels/*.whl\n"
+    )
+    subprocess.run(["docker", "import", str(base), "bench-base"], check=True, capture_output=True)
+    builder = find_builder(None, plan.platform)
+    with registry(folder) as address:
+        name = f"{address}/bench:wheels"
+        try:
+            started = time.perf_counter()
+            command = [*builder.command, "--no-cache", "--network", "none", "--tag", name, str(context)]
+            subprocess.run(command, env=builder.environment, check=True, capture_output=True)
+            built = time.perf_counter() - started
+            started = time.perf_counter()
+            subprocess.run(["docker", "push", name], check=True, capture_output=True)
+            return built, time.perf_counter() - started
+        finally:
+            subprocess.run(["docker", "rmi", "--force", name, "bench-base"], check=False, capture_output=True)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--docker", action="store_true")
+    options = parser.parse_args()
+    project = Project(ROOT)
+    with tempfile.TemporaryDirectory(dir=Store().root, prefix="bench-") as name:
+        row("what", "time", "ratio", "processor", "ratio")
+        row("---", "---:", "---:", "---:", "---:")
+        if options.rounds:
+            assembly_rows(project, Path(name), options.rounds)
+        if options.docker:
+            docker_rows(project, Path(name))
+
+
+def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
+    plan = make_plan(project, GB10)
+    steps: dict[str, Callable[[], Spent]] = {
+        "one process per core inflates, and hashes content and compressed bytes": lambda: lower_bound(
+            plan, project.store
+        ),
+        "... and hashes content once more, as RECORD wants": lambda: lower_bound(
+            plan, project.store, "record"
+        ),
+        "... and compresses what is not copied": lambda: lower_bound(
+            plan, project.store, "record", "compress"
+        ),
+        "cold assembly, everything downloaded, nothing known of any layer": lambda: Cache(
+            folder / "cache", forget=True
+        ).build(GB10),
+        "cold assembly, everything downloaded, digests on record": lambda: Cache(folder / "cache").build(
+            GB10
+        ),
+    }
+    taken: dict[str, list[Spent]] = {name: [] for name in steps}
+    for number in range(rounds):
+        for name, step in steps.items():
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            taken[name].append(step())
+            print(f"# round {number + 1}: {taken[name][-1]} {name}", file=sys.stderr)
+    middle = {
+        name: Spent(*(statistics.median(column) for column in zip(*values, strict=True)))
+        for name, values in taken.items()
+    }
+    least = next(iter(middle.values()))
+    for name, spent in middle.items():
+        ratios = f"{spent.seconds / least.seconds:.2f}", f"{spent.processor / least.processor:.2f}"
+        row(name, f"{spent.seconds:.1f} s", ratios[0], f"{spent.processor:.1f} s", ratios[1])
+    cache = Cache(folder / "cache", reuse=True)
+    size = cache.blobs()
+    row(
+        "the same again, nothing changed",
+        f"{min(cache.build(GB10) for _ in range(3)).seconds:.2f} s",
+        "",
+        "",
+        "",
+    )
+    row("another model on the same vLLM and arch", f"{cache.build(OTHER_MODEL).seconds:.2f} s", "", "", "")
+    row("... new blobs", f"{(cache.blobs() - size) / 1e3:.0f} kB of {size / 1e9:.2f} GB", "", "", "")
+    peak = max(spent.memory for values in taken.values() for spent in values)
+    row("peak memory of any process", f"{peak / 1e6:.0f} MB", "", "", "")
+    for old in ("0.24.0", "0.28.0"):
+        earlier = Cell(GB10.model, old, GB10.arch, GB10.platform)
+        if project.is_locked(earlier):
+            kept, total = reused(make_plan(project, earlier), plan, Store(cache.folder))
+            row(
+                f"bytes of layers that {old} has already",
+                f"{kept / 1e9:.2f} GB",
+                f"{kept / total:.0%}",
+                "",
+                "",
+            )
+    shutil.rmtree(folder / "cache")
+
+
+def docker_rows(project: Project, folder: Path) -> None:
+    plan = make_plan(project, RTX5090)
+    cache = Cache(folder / "docker-cache")
+    cold = cache.build(RTX5090).seconds
+    base = read_blob_record(plan.layers[0].key, Store(cache.folder))
+    assert base is not None
+    built, pushed = with_docker(plan, Store(cache.folder).blob(base.digest), folder)
+    row("cold assembly for rtx5090 (amd64)", f"{cold:.1f} s", "1.0", "", "")
+    row("`docker build` of the same wheels", f"{built:.0f} s", f"{built / cold:.1f}", "", "")
+    row("`docker push` of the result to a local registry", f"{pushed:.0f} s", f"{pushed / cold:.1f}", "", "")
+    row("both", f"{built + pushed:.0f} s", f"{(built + pushed) / cold:.1f}", "", "")
+
+
+def row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

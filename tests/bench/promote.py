@@ -1,0 +1,57 @@
+"""How long a promotion and a rollback take: requests to the registry, and the wait that keeps two writers apart.
+
+Run it with the environment's Python, with FACTORY_REGISTRY set to a registry that TARGET was published to twice, once
+from this checkout: `.venv/bin/python tests/bench/promote.py --target tiny/cpu`. The target's tags are moved
+back and forth
+and end at this checkout's image; the catalog keeps a note of it. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select_one
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.catalog_writes import WINDOW_AWAY, WINDOW_HERE
+from imagefactory.publish.promote import promote
+from imagefactory.publish.rollback import rollback
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 5
+
+
+def timed(step: Callable[[], object]) -> float:
+    began = time.monotonic()
+    step()
+    return time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default="tiny/cpu")
+    project = Project(ROOT)
+    cell = select_one(project.matrix, parser.parse_args().target)
+    with Repository.open(project.matrix.effective_registry) as repository:
+
+        def promote_again() -> None:
+            outcome = promote(project, repository, [cell], again=True)
+            for error in outcome.refused:
+                raise error
+
+        promote_again()  # also gets the token
+        rounds = [
+            (timed(lambda: rollback(project, repository, cell)), timed(promote_again)) for _ in range(ROUNDS)
+        ]
+        window = WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
+    for name, values in zip(("rollback", "promote"), zip(*rounds, strict=True), strict=True):
+        print(f"{name:<10} median {statistics.median(values):.2f} s, slowest {max(values):.2f} s")
+    print(f"of which {window:g} s are the wait for others")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""How long the serve program takes before it becomes vLLM, beside a Python that does nothing.
+
+Run: python tests/bench/serve_start.py [runs]. Prints medians and the ratio; nothing is asserted. The last
+column is a fresh
+container, where no compiled modules exist yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from imagefactory.matrix.matrix import load_matrix
+from imagefactory.matrix.targets import select
+from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
+from imagefactory.plan.serve.image_paths import program_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+BUDGET_MS = 150
+
+
+def median_ms(command: list[str], environment: dict[str, str], runs: int) -> float:
+    times = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        # Not captured: the companion would hold a pipe open a little longer than the start takes.
+        subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times)
+
+
+def main(runs: int) -> None:
+    matrix = load_matrix(ROOT / "matrix.yaml")
+    cell = select(matrix, ["qwen3.5-27b-nvfp4"])[0]
+    model: dict[str, Any] = {
+        "model": matrix.models[cell.model].repo,
+        "drafters": [],
+        "serve": matrix.models[cell.model].serve.model_dump(mode="json", exclude_defaults=True),
+    }
+    description = describe_image(matrix, cell, model)
+    python = next(filter(None, (shutil.which("python3", path="/usr/bin"), sys.executable)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "settings.json").write_bytes(settings_bytes(description))
+        (folder / "model.json").write_text(json.dumps(model))
+        shutil.copytree(program_folder(ROOT), folder / "serve", ignore=shutil.ignore_patterns("__pycache__"))
+        environment = {
+            **image_environment(description),
+            "PATH": os.defpath,
+            "FACTORY_SHARE": name,
+            # `true` in place of vLLM: what is measured is everything up to the exec.
+            "FACTORY_VLLM": "/bin/true",
+            "PORT": "18997",
+            "CHECKS": "warn",
+        }
+        start = [python, "-I", "-S", str(folder / "serve")]
+        nothing = median_ms([python, "-I", "-S", "-c", "pass"], environment, runs)
+        fresh = median_ms([python, "-I", "-S", "-B", str(folder / "serve")], environment, runs)
+        median_ms(start, environment, 1)
+        warm = median_ms(start, environment, runs)
+    print(f"python that does nothing  {nothing:6.1f} ms")
+    print(f"start, compiled before    {warm:6.1f} ms  {warm / nothing:.1f} times")
+    print(f"start, fresh container    {fresh:6.1f} ms  {fresh / nothing:.1f} times  (budget {BUDGET_MS} ms)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

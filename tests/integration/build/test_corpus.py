@@ -1,0 +1,266 @@
+"""Real wheels of every shape: what `uv pip install` puts in place and what our layers hold is the same.
+
+Apart from what is declared here, and tested to be no more than declared.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import requests
+
+from imagefactory.build.inputs import Sources
+from imagefactory.build.layers.debian.file_tree import read_content
+from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.oci.entry import DeflatedSlice
+from imagefactory.oci.gzip import LayerBlob
+from imagefactory.plan.make import make_plan
+from imagefactory.store.downloads import fetch
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.wheels import make_wheel
+
+pytestmark = pytest.mark.network
+
+ENVIRONMENT = Environment(venv="venv", python="3.11")
+IMAGES, OURS = "python3.11", "python{}.{}".format(*sys.version_info)
+"""Folders named after a Python: that of images, and the one that runs the tests."""
+SITE = f"lib/{IMAGES}/site-packages"
+GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
+CPU = Cell("tiny", "0.32.0", "cpu", "linux/amd64")
+PLATFORMS = {"linux/arm64": "aarch64-manylinux_2_36", "linux/amd64": "x86_64-manylinux_2_36"}
+SHAPES: dict[str, tuple[Cell, tuple[str, ...]]] = {
+    "scripts of their own": (GB10, ("jmespath", "dill", "ninja", "numba")),
+    "console scripts": (GB10, ("tqdm", "uvicorn", "pygments", "huggingface-hub", "charset-normalizer", "setuptools")),
+    "pure": (GB10, ("certifi", "idna", "packaging", "typing-extensions", "requests", "jinja2", "click", "fastapi")),
+    "platform": (GB10, ("pyyaml", "regex", "pydantic-core", "msgspec", "cffi", "markupsafe", "safetensors")),
+    "namespace packages": (
+        GB10,
+        ("opentelemetry-api", "opentelemetry-sdk", "opentelemetry-proto", "opentelemetry-exporter-otlp",
+         "googleapis-common-protos", "protobuf", "cuda-pathfinder", "nvidia-nvtx", "nvidia-cuda-crt"),
+    ),
+    "data": (GB10, ("sympy", "z3-solver")),
+    ".pth files": (GB10, ("nvidia-cutlass-dsl",)),
+    "bytecode and executable bits": (GB10, ("numpy", "tiktoken", "cuda-tile")),
+    "data of another platform": (CPU, ("intel-openmp", "intel-cmplr-lib-ur")),
+}  # fmt: skip
+
+
+LEFT_OUT = {
+    "REQUESTED": "REQUESTED is left out: nobody requested one thing more than another",
+    "uv_cache.json": "uv notes where it had a local file from",
+}
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One file as it lies in an environment."""
+
+    sha256: str
+    executable: bool
+    data: bytes
+    """The beginning of it: enough to look at scripts."""
+
+
+def wheels_of(cell: Cell, names: tuple[str, ...], folder: Path) -> dict[str, Path]:
+    """Fetch locked wheels into the machine's store, and link them into a folder under their own names."""
+    project = Project(REPOSITORY)
+    locked = {wheel.name: wheel for wheel in project.wheel_lock(cell).wheels if wheel.name in names}
+    sources = Sources(project, [cell])
+    plan = make_plan(project, cell)
+    wanted = {item.sha256: item for layer in plan.layers if "wheel" in layer.kind or "bundle" in layer.kind
+              for item in sources.wanted(layer)}  # fmt: skip
+    found = {}
+    with requests.Session() as session:
+        for name, wheel in locked.items():
+            path = folder / wheel.file
+            if not path.exists():
+                path.symlink_to(fetch(wanted[wheel.sha256], project.store, session, lambda _: None))
+            found[f"{name}=={wheel.version}"] = path
+    return found
+
+
+def installed_by_uv(requirements: list[str], links: Path, venv: Path, platform: str) -> dict[str, Installed]:
+    """Let uv install for the images' Python, whatever the one here is: only names of folders tell them apart."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_"))}
+    subprocess.run(
+        [uv, "venv", "--quiet", "--no-config", "--no-python-downloads", "--python", sys.executable, str(venv)],
+        env=environment, check=True,
+    )  # fmt: skip
+    before = set(read_tree(venv))
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--find-links", str(links),
+         "--no-deps", "--no-compile-bytecode", "--python", str(venv / "bin/python"), "--python-version", "3.11",
+         "--python-platform", PLATFORMS[platform], *requirements],
+        env=environment, check=True,
+    )  # fmt: skip
+    own = {".lock"}  # uv's, not any wheel's
+    added = {path: file for path, file in read_tree(venv).items() if path not in before | own}
+    return {path.replace(OURS, IMAGES): file for path, file in added.items()}
+
+
+def read_tree(root: Path) -> dict[str, Installed]:
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                data = path.read_bytes()
+                digest = hashlib.sha256(data).hexdigest()
+                executable = bool(path.stat().st_mode & 0o100)
+                found[str(path.relative_to(root))] = Installed(digest, executable, data[:4096])
+    return found
+
+
+def installed_by_us(wheels: Mapping[str, Path]) -> dict[str, Installed]:
+    """Read our entries, each through the checks that writing a layer does."""
+    found = {}
+    for wheel in wheels.values():
+        with Path(os.devnull).open("wb") as nothing:
+            blob = LayerBlob(nothing)
+            for entry in wheel_entries(wheel.resolve(), wheel.name, ENVIRONMENT):
+                assert entry.content is not None
+                if isinstance(entry.content, DeflatedSlice):
+                    blob.add(entry.content, entry.path)
+                    digest, beginning = str(entry.content.sha256), b""
+                else:
+                    data = read_content(entry.content)
+                    digest, beginning = hashlib.sha256(data).hexdigest(), data[:4096]
+                path = entry.path.removeprefix("venv/")
+                found[path] = Installed(digest, entry.mode == 0o755, beginning)
+            blob.close()
+    return found
+
+
+def assert_same(theirs: dict[str, Installed], ours: dict[str, Installed]) -> dict[str, set[str]]:
+    """Compare two environments; give the declared differences that were met, with their paths."""
+    met: dict[str, set[str]] = {}
+    for path in sorted(theirs.keys() | ours.keys()):
+        difference = declared(path, theirs.get(path), ours.get(path))
+        if difference is not None:
+            met.setdefault(difference, set()).add(path)
+    return met
+
+
+def declared(  # noqa: PLR0911 - one for each declared difference
+    path: str, uv: Installed | None, our: Installed | None
+) -> str | None:
+    """Name the declared difference that a path shows; None when both are the same, an assertion otherwise."""
+    name = path.rpartition("/")[2]
+    if our is None and uv is not None:
+        if "/__pycache__/" in path:
+            return "bytecode in wheels is left out"
+        assert ".dist-info/" in path, f"only uv installs {path}"
+        assert name in LEFT_OUT, f"only uv installs {path}"
+        return LEFT_OUT[name]
+    assert our is not None
+    assert uv is not None, f"only we install {path}"
+    if name == "RECORD" and ".dist-info/" in path and uv.executable:
+        return "RECORD is executable for uv when the wheel's own was"
+    assert our.executable == uv.executable, (
+        f"{path} is executable for {'us' if our.executable else 'uv'} only"
+    )
+    if our.sha256 == uv.sha256:
+        return None
+    if path.startswith("bin/"):
+        assert our.data.startswith(b"#!/venv/bin/python3\n"), f"{path} differs"
+        if our.data.partition(b"\n")[2] == uv.data.partition(b"\n")[2]:
+            return "scripts name another interpreter"
+        assert uv.data.count(b"sys.exit(") == our.data.count(b"sys.exit(") == 1, f"{path} differs"
+        return "console scripts are written from another template"
+    assert ".dist-info/" in path, f"{path} differs"
+    assert name in {"INSTALLER", "RECORD"}, f"{path} differs"
+    return f"{name} tells who installed what"
+
+
+@pytest.fixture(scope="module")
+def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("links")
+
+
+def test_there_are_wheels_enough() -> None:
+    assert sum(len(names) for _, names in SHAPES.values()) >= 30
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_real_wheel_is_installed_as_uv_does(shape: str, links: Path, tmp_path: Path) -> None:
+    cell, names = SHAPES[shape]
+    wheels = wheels_of(cell, names, links)
+    assert len(wheels) == len(names), f"not locked: {set(names) - {key.partition('==')[0] for key in wheels}}"
+    theirs = installed_by_uv(list(wheels), links, tmp_path / "venv", cell.platform)
+    ours = installed_by_us(wheels)
+    met = assert_same(theirs, ours)
+    assert len(theirs) > len(names) * 3
+    records = {path for path in ours if path.endswith(".dist-info/RECORD") and path.count("/") == 4}
+    for path in records:
+        assert_records_agree(tmp_path / "venv", path, wheels, met)
+
+
+def assert_records_agree(
+    venv: Path, path: str, wheels: Mapping[str, Path], met: Mapping[str, set[str]]
+) -> None:
+    """Check that our RECORD and uv's list the same files, apart from those that differ."""
+    folder = path.split("/")[-2]
+    [wheel] = [wheel for wheel in wheels.values() if _stem(wheel.name) == _stem(folder)]
+    [entry] = [
+        entry
+        for entry in wheel_entries(wheel.resolve(), wheel.name, ENVIRONMENT)
+        if entry.path == f"venv/{path}"
+    ]
+    assert entry.content is not None
+    ours = {row[0]: row[1:] for row in csv.reader(read_content(entry.content).decode().splitlines())}
+    text = (venv / path.replace(IMAGES, OURS)).read_text().replace(OURS, IMAGES)
+    theirs = {row[0]: row[1:] for row in csv.reader(text.splitlines())}
+    site = Path(SITE)
+    differing = {os.path.relpath(item, site) for items in met.values() for item in items}
+    assert ours.keys() ^ theirs.keys() <= differing
+    for name in ours.keys() & theirs.keys():
+        assert ours[name] == theirs[name] or name in differing, name
+
+
+def _stem(name: str) -> str:
+    return (
+        "-".join(name.removesuffix(".dist-info").split("-")[:2]).lower().replace(".", "_").replace("_", "-")
+    )
+
+
+def test_a_wheel_with_everything_is_installed_as_uv_does(links: Path, tmp_path: Path) -> None:
+    """No wheel of the locks has headers; this one has them, and whatever else the standard knows."""
+    stem = "full_house-1.0"
+    wheel = make_wheel(
+        links,
+        "full-house",
+        files={
+            "full_house/__init__.py": "def main(): ...\n",
+            "full_house/run.sh": "#!/bin/sh\n",
+            f"{stem}.data/scripts/script": "#!python\nprint(1)\n",
+            f"{stem}.data/scripts/shell": "#!/bin/sh\nexit 0\n",
+            f"{stem}.data/headers/full.h": "int x;\n",
+            f"{stem}.data/data/share/full/manual": "read me\n",
+            f"{stem}.data/purelib/full_extra.py": "EXTRA = 1\n",
+            f"{stem}.data/platlib/full_native.py": "NATIVE = 1\n",
+            f"{stem}.dist-info/licenses/LICENSE": "free\n",
+        },
+        entry_points={"full": "full_house:main"},
+        executable=["full_house/run.sh"],
+    )
+    wheels = {"full-house==1.0": wheel}
+    theirs = installed_by_uv(list(wheels), links, tmp_path / "venv", "linux/amd64")
+    met = assert_same(theirs, installed_by_us(wheels))
+    assert set(met) == {
+        "scripts name another interpreter",
+        "console scripts are written from another template",
+        "INSTALLER tells who installed what",
+        "RECORD tells who installed what",
+        *LEFT_OUT.values(),
+    }

@@ -1,0 +1,156 @@
+"""Both engines build the same image, apart from what is declared: with a real daemon and the real wheels."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from imagefactory.build.assemble import build
+from imagefactory.build.engines.differences import compare_named
+from imagefactory.build.engines.docker.daemon import image_id
+from imagefactory.build.engines.docker.engine import DockerBuilt, build_with_docker
+from imagefactory.errors import FactoryError
+from imagefactory.errors.docker import BuilderMissingError
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.mods.authoring import scaffold
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.platforms import PLATFORM
+from tests.fixtures.small_factory import Silence
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
+TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
+
+
+def docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Take a copy of the checkout, so that nobody changes it between the two builds."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("imagefactory", "images", "locks", "mods"):
+        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    matrix = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+    # Another name, so that the images of whoever runs this stay as they are; and a mod, which tiny has none of.
+    matrix = matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1)
+    matrix = matrix.replace("    generated: tiny\n", "    generated: tiny\n    mods: [note]\n", 1)
+    (root / "matrix.yaml").write_text(matrix, "utf-8")
+    scaffold(Project(root), "note")
+    return Project(root)
+
+
+@pytest.fixture(scope="module")
+def by_docker(project: Project) -> Iterator[DockerBuilt]:
+    made = build_with_docker(project, TINY, Silence(), lambda _: None)
+    yield made
+    docker("image", "rm", "--force", made.name)
+
+
+def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
+    project: Project, by_docker: DockerBuilt
+) -> None:
+    [embedded] = build(project, [TINY], Silence(), lambda _: None, record=False)
+    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.name)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    assert declared
+    assert "mod" in [layer.kind for layer in by_docker.plan.layers]
+
+
+def test_the_image_says_of_itself_what_the_plan_says(by_docker: DockerBuilt) -> None:
+    config = json.loads(docker("image", "inspect", by_docker.id))[0]["Config"]
+    plan = by_docker.plan
+    assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
+    assert config["Healthcheck"] == plan.config.healthcheck
+    assert config["Entrypoint"] == list(plan.config.entrypoint)
+
+
+def test_its_programs_run(by_docker: DockerBuilt) -> None:
+    def run(program: str, *arguments: str) -> str:
+        # The host's network: a daemon on a restricted machine has no bridge.
+        options = ("--rm", "--network", "host", "--entrypoint", program)
+        return docker("run", *options, by_docker.name, *arguments)
+
+    assert "Running uvicorn" in run("uvicorn", "--version")
+    ask = "from importlib.metadata import version; print(version('vllm'))"
+    assert run("/opt/venv/bin/python3", "-c", ask) == "0.32.0+cpu\n"
+
+
+def test_a_second_build_finds_every_step_done(project: Project, by_docker: DockerBuilt) -> None:
+    again = build_with_docker(project, TINY, Silence(), lambda _: None)
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    steps = [line for line in log.splitlines() if " RUN --mount" in line and line.startswith("#")]
+    assert len(steps) == log.count("uv pip install")
+    assert log.count(" CACHED") >= len(steps)
+    assert image_id(again.name) == again.id == by_docker.id
+
+
+def test_buildx_makes_the_same_image(project: Project, by_docker: DockerBuilt, buildx: str) -> None:
+    said: list[str] = []
+    again = build_with_docker(project, TINY, Silence(), said.append)
+    assert any(" buildx build " in line for line in said), f"{buildx} was passed over: {said}"
+    assert again.id == by_docker.id
+
+
+def test_a_builder_that_buildx_does_not_know_is_named_with_those_that_it_knows(
+    project: Project, buildx: str
+) -> None:
+    with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
+        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+    assert "Known builders: default" in caught.value.fix, buildx
+
+
+@pytest.mark.skipif(
+    BUILDER is None, reason="FACTORY_TEST_BUILDER names no builder of buildx outside of the daemon"
+)
+def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_the_registry(
+    project: Project, by_docker: DockerBuilt, registry: str
+) -> None:
+    cache = f"{registry}/{by_docker.name.partition(':')[0]}/steps"
+    first = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_to=[cache])
+    unexpected, _ = compare_named(project, first.id, by_docker.id)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    docker("buildx", "prune", "--all", "--force", "--builder", str(BUILDER))
+    second = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_from=[cache])
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    assert log.count(" CACHED") >= log.count("uv pip install")
+    assert second.id == first.id
+
+
+def test_nothing_of_the_context_is_left(project: Project, by_docker: DockerBuilt) -> None:
+    assert by_docker
+    assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
+        "Dockerfile"
+    ]
+    assert not (project.build_folder(TINY) / "context").exists()
+
+
+def test_an_image_that_is_not_there_is_a_clear_error(project: Project) -> None:
+    with pytest.raises(ImageMissingError, match="no/such:image"):
+        compare_named(project, "no/such:image", "no/such:image")
+
+
+def test_a_daemon_that_is_not_there_is_a_clear_error() -> None:
+    command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
+    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 65
+    assert "The Docker daemon does not answer." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_builder_that_is_not_there_is_a_clear_error(project: Project) -> None:
+    with pytest.raises(FactoryError) as caught:
+        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+    assert caught.value.exit_code in (100, 101)  # without buildx there are no builders at all

@@ -1,0 +1,170 @@
+"""A real toolchain compiles a real kernel for a chip that this machine does not have, and the audit says which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.container import LABEL, Ended, Mount, run
+from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
+from imagefactory.resolve.audit.auditing import audit
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.platforms import PLATFORM
+from tests.fixtures.small_factory import Silence
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+SMALL = (
+    "nvidia-cuda-nvcc",
+    "nvidia-nvvm",
+    "nvidia-cuda-crt",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-runtime",
+    "ninja",
+)
+"""What compiling without torch takes: a twentieth of the whole toolchain, made by the same code."""
+KERNEL = """\
+#include <cuda.h>
+namespace { __global__ void twice(float *x) { x[threadIdx.x] *= 2; } }
+extern "C" int run(float *x) { twice<<<1, 32>>>(x); CUcontext c; return cuCtxGetCurrent(&c); }
+"""
+STUB = (
+    "PYTHONPATH=/factory/tools python3 -B -c 'import driver_stub, pathlib; "
+    'driver_stub.make_stub(pathlib.Path("/factory/build/stubs"))\''
+)
+COMPILE = (
+    "cd /factory/build && "
+    "/factory/tools/seeded nvcc -c -Xcompiler -fPIC -gencode arch=compute_{arch},code=sm_{arch} "
+    "-o {out}.o kernel.cu && "
+    "g++ -shared {out}.o -Wl,--build-id=none,-s -L/usr/local/cuda/lib64 -lcudart -L/factory/build/stubs -lcuda "
+    "-o /factory/out/{out}.so"
+)
+
+
+NINJA = """\
+rule make
+  command = sleep $time && touch $out
+  description = $out
+build first: make
+  time = 0
+build second: make first
+  time = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def toolchain() -> Iterator[tuple[CompileProject, str]]:
+    """Assemble the small toolchain and load it; afterwards the daemon is as it was."""
+    project = CompileProject(REPOSITORY)
+    cell = project.cell("bookworm", "0.32.0", PLATFORM)
+    lock = project.wheel_lock(cell)
+    wheels = tuple(wheel for wheel in lock.wheels if wheel.name in SMALL)
+    assert len(wheels) == len(SMALL)
+    project._wheel_locks[project.wheel_lock_path(cell)] = lock.model_copy(update={"wheels": wheels})
+    plan = toolchain_plan(project, cell)
+    name = provide(project, plan, Silence())
+    yield project, name
+    subprocess.run(["docker", "image", "rm", "--force", name], check=True, capture_output=True)
+
+
+class Workshop:
+    """Runs commands in the toolchain, in folders of this test."""
+
+    def __init__(self, project: CompileProject, image: str, folder: Path) -> None:
+        self.project, self.image, self.folder = project, image, folder
+        self.heard: list[str] = []
+        self.interrupt_at = ""
+        self.key = f"test-{os.getpid()}"
+        for name in ("build", "out", "ccache"):
+            (folder / name).mkdir()
+        (folder / "build" / "kernel.cu").write_text(KERNEL)
+
+    def run(self, script: str) -> Ended:
+        mounts = [Mount(self.folder / name, f"/factory/{name}") for name in ("build", "out")]
+        return run(
+            self.image,
+            ["bash", "-c", script],
+            key=self.key,
+            mounts=[
+                *mounts,
+                Mount(self.folder / "ccache", "/ccache"),
+                Mount(REPOSITORY / "images" / "compile", "/factory/tools", read_only=True),
+            ],
+            environment={"CCACHE_DIR": "/ccache", "HOME": "/factory/build"},
+            log=self.folder / "log",
+            hear=self.hear,
+        )
+
+    def hear(self, line: str) -> None:
+        self.heard.append(line)
+        if self.interrupt_at and line.startswith(self.interrupt_at):
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def workshop(toolchain: tuple[CompileProject, str], tmp_path: Path) -> Workshop:
+    return Workshop(*toolchain, tmp_path)
+
+
+def test_a_kernel_for_12_1a_comes_out_as_sm_121a_and_twice_the_same(workshop: Workshop) -> None:
+    assert workshop.run(f"{STUB} && {COMPILE.format(arch='121a', out='one')}").status == 0, workshop.heard
+    library = workshop.folder / "out" / "one.so"
+    [verdict] = audit(workshop.project, str(library), "gb10")
+    assert verdict.passes
+    assert verdict.kernels.cubins == {"sm_121a": 1}
+    first = library.read_bytes()
+    again = (
+        f"rm -rf /ccache/* /factory/build/one.o /factory/out/one.so; {COMPILE.format(arch='121a', out='one')}"
+    )
+    assert workshop.run(again).status == 0, workshop.heard
+    assert library.read_bytes() == first
+    needed = workshop.run("readelf -d /factory/out/one.so | grep NEEDED")
+    assert needed.status == 0
+    assert any("libcuda.so.1" in line for line in workshop.heard), (
+        "the driver's library is left to the machine"
+    )
+
+
+def test_what_is_compiled_for_another_chip_is_refused(workshop: Workshop) -> None:
+    compiled = COMPILE.format(arch="120a", out="wrong").replace("-L/factory/build/stubs -lcuda", "")
+    assert workshop.run(compiled).status == 0, workshop.heard
+    verdicts = audit(workshop.project, str(workshop.folder / "out" / "wrong.so"), "gb10")
+    assert not verdicts[0].passes
+
+
+def test_an_interrupted_compile_goes_on_with_the_next_object(workshop: Workshop) -> None:
+    (workshop.folder / "build" / "build.ninja").write_text(NINJA)
+    workshop.interrupt_at = "[1/2]"
+    with pytest.raises(KeyboardInterrupt):
+        workshop.run("ninja -j1 -C /factory/build")
+    assert containers(workshop) == b""
+    workshop.interrupt_at = ""
+    workshop.heard.clear()
+    assert workshop.run("ninja -j1 -C /factory/build").status == 0
+    assert [line for line in workshop.heard if line.startswith("[")] == ["[1/1] second"]
+
+
+def containers(workshop: Workshop) -> bytes:
+    command = ["docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}={workshop.key}"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def test_a_container_is_gone_when_its_compile_is(workshop: Workshop) -> None:
+    ended = workshop.run("echo 'x.cu(1): error: no such thing' && exit 7")
+    assert ended == Ended(7, ("x.cu(1): error: no such thing",))
+    assert (workshop.folder / "log").read_text() == "x.cu(1): error: no such thing\n"
+    assert containers(workshop) == b""
+
+
+def test_a_container_of_a_killed_run_is_removed_before_the_next(workshop: Workshop) -> None:
+    command = ["docker", "run", "--detach", "--network", "none", "--label", f"{LABEL}={workshop.key}"]
+    old = subprocess.run([*command, workshop.image, "sleep", "300"], check=False, capture_output=True)
+    assert old.returncode == 0, old.stderr
+    assert workshop.run("true").status == 0
+    alive = subprocess.run(
+        ["docker", "ps", "--all", "--quiet", "--no-trunc"], check=True, capture_output=True
+    )
+    assert old.stdout.strip() not in alive.stdout

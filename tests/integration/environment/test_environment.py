@@ -1,0 +1,34 @@
+"""The committed sets of the factory's own environment, resolved from the real index for every kind of host."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from imagefactory.environment.index_config import environment_for_uv, options_for_uv
+from imagefactory.environment.sets import PYTHONS, SETS, LockedSet
+from imagefactory.resolve.environment_locks import GLIBC, MACHINES
+from tests.fixtures.checkouts import REPOSITORY
+
+pytestmark = pytest.mark.network
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_set_installs_from_wheels_alone(name: str, python: str, machine: str, tmp_path: Path) -> None:
+    locked = LockedSet.of(REPOSITORY, name)
+    done = subprocess.run(
+        [
+            find_uv_bin(), "pip", "install", "--dry-run", "--target", str(tmp_path / "target"),
+            "--python-version", python, "--python-platform", f"{machine}-manylinux_2_{GLIBC}",
+            "--require-hashes", "--only-binary", ":all:", "--no-deps", "-r", str(locked.path),
+            "--index-strategy", "unsafe-best-match", *options_for_uv(),
+        ],
+        capture_output=True, text=True, env=environment_for_uv(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"Would install {len(locked.pins())} packages" in done.stderr

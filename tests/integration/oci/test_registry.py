@@ -1,0 +1,384 @@
+"""Images and artifacts in a real registry that wants tokens, as GHCR does."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import BinaryIO
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors.registry import (
+    AccessDeniedError,
+    ContentMissingError,
+    CredentialsError,
+    RegistryUnreachableError,
+    RepositoryMissingError,
+)
+from imagefactory.errors.store import DigestMismatchError, DiskFullError
+from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.oci.registry.artifacts import Payload, pull_artifact, push_artifact
+from imagefactory.oci.registry.credentials import Credentials
+from imagefactory.oci.registry.image_push import Part, Pushable, push_image, push_index
+from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+from tests.fixtures.engines import need
+from tests.fixtures.fault_proxy import FaultProxy
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.registries import HURRIED, GuardedRegistry
+from tests.fixtures.small_factory import SmallFactory
+from tests.fixtures.small_images import digest_of, small_image, what_is_missing
+from tests.fixtures.token_server import USERS
+
+LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
+
+
+@pytest.fixture
+def repository(guarded_registry: GuardedRegistry) -> Repository:
+    """Give a new repository."""
+    return guarded_registry.repository()
+
+
+def test_an_image_is_pushed_by_digest_and_nothing_is_tagged(repository: Repository) -> None:
+    pushed = push_image(repository, small_image(LAYERS))
+    assert set(pushed.outcomes.values()) == {"uploaded"}
+    assert what_is_missing(repository, pushed.digest) == []
+    # This registry does not tell a repository without tags from none.
+    with pytest.raises(RepositoryMissingError):
+        repository.tags()
+
+
+def test_pushing_again_only_asks(guarded_registry: GuardedRegistry, fault_proxy: FaultProxy) -> None:
+    repository = guarded_registry.repository(at=fault_proxy.address)
+    push_image(repository, small_image(LAYERS))
+    fault_proxy.calm()
+    again = push_image(repository, small_image(LAYERS))
+    assert set(again.outcomes.values()) == {"present"}
+    assert again.uploaded == 0
+    assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
+
+
+def test_a_layer_that_the_registry_has_is_not_even_opened(repository: Repository) -> None:
+    push_image(repository, small_image(LAYERS))
+
+    def unwanted() -> BinaryIO:
+        raise AssertionError("nobody needs this file")
+
+    image = small_image(LAYERS)
+    parts = tuple(Part(part.digest, part.size, part.label, unwanted) for part in image.parts)
+    assert push_image(repository, Pushable(image.manifest, parts)).count("present") == 4
+
+
+def test_a_second_image_takes_the_layers_of_the_first_from_another_repository(
+    guarded_registry: GuardedRegistry, repository: Repository
+) -> None:
+    push_image(repository, small_image(LAYERS))
+    before = len(guarded_registry.tokens.requests)
+    other = guarded_registry.repository()
+    pushed = push_image(other, small_image(LAYERS, "other"), mount_from=[repository.reference.repository])
+    assert (pushed.count("mounted"), pushed.count("uploaded")) == (3, 1)
+    asked = [parse_qs(urlsplit(path).query)["scope"] for path in guarded_registry.tokens.requests[before:]]
+    assert [
+        f"repository:{other.reference.repository}:pull,push",
+        f"repository:{repository.reference.repository}:pull",
+    ] in asked
+
+
+def test_a_repository_that_may_not_be_read_is_no_obstacle_to_an_upload(
+    guarded_registry: GuardedRegistry,
+) -> None:
+    other = guarded_registry.repository()
+    pushed = push_image(other, small_image(LAYERS), mount_from=["nobody/knows"])
+    assert set(pushed.outcomes.values()) == {"uploaded"}
+
+
+def test_progress_is_told_and_ends_at_the_size(repository: Repository) -> None:
+    told: list[int] = []
+    data = LAYERS[2]
+    repository.upload(digest_of(data), len(data), small_image([data]).parts[0].open, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == len(data)
+
+
+def test_an_index_names_images_of_several_platforms(repository: Repository) -> None:
+    images = [push_image(repository, small_image(LAYERS, name)).descriptor for name in ("one", "two")]
+    pushed = push_index(
+        repository, images, annotations={"org.opencontainers.image.title": "both"}, tag="both"
+    )
+    index = repository.require_manifest("both")
+    assert index.digest == pushed.digest
+    assert [item["digest"] for item in index.document()["manifests"]] == [item.digest for item in images]
+    assert index.document()["manifests"][0]["platform"] == {"architecture": MACHINE, "os": "linux"}
+
+
+def test_a_manifest_is_not_taken_before_what_it_names(repository: Repository) -> None:
+    with pytest.raises(ContentMissingError, match="before what it names"):
+        repository.put_manifest(small_image(LAYERS).manifest, MANIFEST_TYPE, "latest")
+    assert repository.manifest("latest") is None
+
+
+def test_parts_of_a_blob_can_be_read(repository: Repository) -> None:
+    push_image(repository, small_image(LAYERS))
+    data, digest = LAYERS[2], digest_of(LAYERS[2])
+    assert repository.read(digest, 1000, 500) == data[1000:1500]
+    assert repository.read(digest, len(data) - 10) == data[-10:]
+    assert repository.read(digest, len(data) - 10, 500) == data[-10:]
+    assert repository.read(digest, len(data), 5) == b""
+    assert repository.read(digest, 0, 0) == b""
+
+
+def test_all_tags_are_listed_page_by_page(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.oci.registry.repository._PAGE", 3)
+    tags = [f"tag-{number}" for number in range(8)]
+    for tag in tags:
+        push_image(repository, small_image([b"x"]), tag=tag)
+    assert sorted(repository.tags()) == tags
+
+
+def test_a_manifest_can_be_deleted_once(repository: Repository) -> None:
+    digest = push_image(repository, small_image(LAYERS), tag="latest").digest
+    assert repository.delete(digest)
+    assert not repository.delete(digest)
+    assert repository.manifest(digest) is None
+
+
+def test_a_built_image_is_pushed_from_the_store_or_from_its_layout_to_the_same_digest(
+    repository: Repository, small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    [built] = small_factory.build()
+    store = Store(small_factory.cache)
+    labels: dict[Digest, str] = {}
+    states: list[str] = []
+    watcher = SimpleNamespace(blobs=labels.update, state=lambda _key, state, *_: states.append(state))
+    pushed = push_image(repository, Pushable.of_image(built.image, store.blob), tag="store", watcher=watcher)
+    assert pushed.digest == built.image.digest
+    assert list(labels.values())[-1] == "config"
+    assert next(iter(labels.values())).startswith("base ")
+    assert states.count("uploaded") == len(labels)
+    layout = write_layout(built.image, "name", store, tmp_path / "layout")
+    again = push_image(repository, layout, tag="layout")
+    assert (again.digest, again.count("present")) == (pushed.digest, len(labels))
+    assert again.descriptor.platform == {"architecture": MACHINE, "os": "linux"}
+
+
+def test_skopeo_copies_what_was_pushed(
+    repository: Repository, small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    need("skopeo")
+    [built] = small_factory.build()
+    store = Store(small_factory.cache)
+    pushed = push_image(repository, Pushable.of_image(built.image, store.blob))
+    credentials = f"writer:{USERS['writer'].password}"
+    source = f"docker://{repository.reference.at(pushed.digest)}"
+    command = [
+        "skopeo",
+        "copy",
+        "--src-tls-verify=false",
+        f"--src-creds={credentials}",
+        source,
+        f"oci:{tmp_path}/copy",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    assert Layout(tmp_path / "copy").manifest_digest() == pushed.digest
+
+
+# --- artifacts -----------------------------------------------------------------------------------
+
+
+def test_files_come_back_as_they_went(repository: Repository, tmp_path: Path) -> None:
+    (tmp_path / "one.whl").write_bytes(os.urandom(100_000))
+    (tmp_path / "two.json").write_bytes(b"{}")
+    payloads = [Payload.file(tmp_path / name, "application/zip") for name in ("one.whl", "two.json")]
+    push_artifact(
+        repository, "application/vnd.test.wheel", payloads, annotations={"key": "value"}, tag="wheel"
+    )
+    pulled = pull_artifact(repository, "wheel", tmp_path / "pulled")
+    assert [path.name for path in pulled] == ["one.whl", "two.json"]
+    assert all(path.read_bytes() == (tmp_path / path.name).read_bytes() for path in pulled)
+
+
+def test_what_is_attached_is_found_by_its_subject_although_the_registry_keeps_no_list(
+    repository: Repository,
+) -> None:
+    image = push_image(repository, small_image(LAYERS)).descriptor
+    assert repository.referrers(image.digest) == []
+    sbom = repository.attach(
+        image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
+    )
+    signature = repository.attach(image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')])
+    assert repository.referrers(image.digest) == [sbom, signature]
+    assert repository.referrers(image.digest, "application/vnd.sig") == [signature]
+    manifest = repository.require_manifest(sbom.digest).document()
+    assert manifest["subject"]["digest"] == image.digest
+    assert repository.tags() == [fallback_tag(image.digest)]
+
+
+def test_attaching_the_same_twice_changes_nothing(repository: Repository) -> None:
+    image = push_image(repository, small_image(LAYERS)).descriptor
+    for _ in range(2):
+        repository.attach(image, "application/vnd.sbom", [Payload("application/json", b"{}")])
+    assert len(repository.referrers(image.digest)) == 1
+
+
+def test_what_several_attach_at_once_is_all_listed(repository: Repository) -> None:
+    image = push_image(repository, small_image(LAYERS)).descriptor
+
+    def attach(number: int) -> None:
+        repository.attach(image, "application/vnd.test", [Payload("text/plain", str(number).encode())])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(attach, range(8)))
+    assert len(repository.referrers(image.digest)) == 8
+
+
+# --- who may do what -----------------------------------------------------------------------------
+
+
+def push_to(repository: Repository) -> object:
+    return push_image(repository, small_image(LAYERS))
+
+
+def test_a_wrong_password_is_said_to_be_wrong_and_where_it_came_from(
+    guarded_registry: GuardedRegistry,
+) -> None:
+    credentials = Credentials("writer", "mistyped", "the test's config.json")
+    repository = Repository.open(
+        f"{guarded_registry.address}/acme/x", credentials=credentials, patience=HURRIED
+    )
+    with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
+        push_to(repository)
+    assert "config.json" in failure.value.where
+    assert "mistyped" not in str(failure.value)
+
+
+def test_a_token_that_may_only_read_is_said_to_be_that(guarded_registry: GuardedRegistry) -> None:
+    repository = guarded_registry.repository("acme/readonly", "reader")
+    with pytest.raises(AccessDeniedError, match="does not allow") as failure:
+        push_to(repository)
+    assert "packages: write" in failure.value.fix
+    assert "'reader'" in failure.value.why
+
+
+def test_nobody_may_read_what_is_public_and_not_write_it(
+    guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    digest = push_image(guarded_registry.repository("public/image"), small_image(LAYERS), tag="latest").digest
+    anonymous = Repository.open(f"{guarded_registry.address}/public/image", patience=HURRIED)
+    assert anonymous.resolve("latest") == digest
+    with pytest.raises(CredentialsError, match="there are none"):
+        push_image(anonymous, small_image([b"new"]))
+
+
+def test_a_login_with_docker_is_used(
+    guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(guarded_registry.write_docker_config(tmp_path)))
+    push_to(Repository.open(f"{guarded_registry.address}/acme/docker-login"))
+
+
+def test_one_token_serves_all_requests_of_a_push(guarded_registry: GuardedRegistry) -> None:
+    before = len(guarded_registry.tokens.requests)
+    push_to(guarded_registry.repository())
+    assert len(guarded_registry.tokens.requests) - before == 1
+
+
+def test_a_token_is_replaced_before_it_expires(
+    guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = guarded_registry.repository()
+    push_to(repository)
+    before = len(guarded_registry.tokens.requests)
+    now = [0.0]
+    monkeypatch.setattr("imagefactory.oci.registry.auth.time.monotonic", lambda: now[0] + 1e9)
+    push_to(repository)
+    now[0] += 280
+    push_to(repository)
+    assert len(guarded_registry.tokens.requests) - before == 1
+    now[0] += 15
+    push_to(repository)
+    assert len(guarded_registry.tokens.requests) - before == 2
+
+
+# --- what else can go wrong ----------------------------------------------------------------------
+
+
+def test_a_repository_that_does_not_exist_is_named(repository: Repository) -> None:
+    with pytest.raises(RepositoryMissingError, match=repository.reference.repository):
+        repository.tags()
+    assert repository.manifest("latest") is None
+    with pytest.raises(ContentMissingError):
+        repository.blob(digest_of(b"x"))
+
+
+def test_a_registry_that_is_not_there_is_named() -> None:
+    repository = Repository.open("127.0.0.1:1/acme/x", patience=HURRIED)
+    with pytest.raises(RegistryUnreachableError, match=r"127\.0\.0\.1:1") as failure:
+        repository.tags()
+    assert "refused" in failure.value.why
+
+
+def test_a_damaged_file_is_found_out_when_the_registry_refuses_it(
+    repository: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "layer").write_bytes(b"damaged")
+    with pytest.raises(DigestMismatchError) as failure:
+        repository.upload(digest_of(b"correct"), 7, lambda: (tmp_path / "layer").open("rb"))
+    assert str(tmp_path / "layer") in failure.value.where
+
+
+def test_a_download_that_is_something_else_leaves_nothing_behind(
+    repository: Repository, tmp_path: Path
+) -> None:
+    push_image(repository, small_image(LAYERS))
+    with pytest.raises(DigestMismatchError, match="something else"):
+        repository.download(digest_of(LAYERS[0]), 17, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_behind(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_image(repository, small_image(LAYERS))
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("imagefactory.oci.registry.blob_downloads.os.fsync", full)
+    with pytest.raises(DiskFullError):
+        repository.download(digest_of(LAYERS[2]), len(LAYERS[2]), tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_failure_stops_the_other_uploads_and_nothing_is_tagged(repository: Repository) -> None:
+    def broken() -> BinaryIO:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    image = small_image(LAYERS)
+    parts = tuple(
+        Part(part.digest, part.size, part.label, broken if number == 2 else part.open)
+        for number, part in enumerate(image.parts)
+    )
+    with pytest.raises(ImageMissingError, match="cannot be read") as failure:
+        push_image(repository, Pushable(image.manifest, parts), tag="latest")
+    assert failure.value.why == f"{os.strerror(errno.EIO)}."
+    assert repository.manifest("latest") is None
+
+
+def test_json_of_a_manifest_is_kept_byte_for_byte(repository: Repository) -> None:
+    image = small_image(LAYERS)
+    spaced = json.dumps(json.loads(image.manifest), indent=3).encode()
+    push_image(repository, image)
+    digest = repository.put_manifest(spaced, MANIFEST_TYPE)
+    manifest = repository.require_manifest(digest)
+    assert (manifest.body, manifest.media_type, manifest.size) == (spaced, MANIFEST_TYPE, len(spaced))

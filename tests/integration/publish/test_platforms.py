@@ -1,0 +1,85 @@
+"""One tag for several platforms: an index whose images are all published ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.locks.files import BaseLock, WheelLock, base_lock_path, wheel_lock_path
+from imagefactory.matrix.cells import Cell
+from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.prune import Policy, prune
+from imagefactory.publish.rollback import rollback
+from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
+from tests.fixtures.publishing import START, PublishingHouse
+from tests.fixtures.small_factory import CELL
+
+OTHER = Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN)
+
+
+@pytest.fixture
+def two_platforms(house: PublishingHouse) -> PublishingHouse:
+    """Let the small factory build the same for another processor."""
+    locks = house.factory.root / "locks"
+    for kind, path in (
+        (WheelLock, wheel_lock_path(locks, CELL.vllm, CELL.arch, CELL.platform)),
+        (BaseLock, base_lock_path(locks, "bookworm", CELL.platform)),
+    ):
+        lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
+        lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))
+    matrix = house.factory.root / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]"))
+    return house
+
+
+def images(here: str, there: str) -> dict[str, str]:
+    """Name the image of either machine, as an index does."""
+    return {MACHINE: here, machine_of(FOREIGN): there}
+
+
+def entries(house: PublishingHouse, tag: str) -> dict[str, str]:
+    document = house.repository.require_manifest(tag).document()
+    return {entry["platform"]["architecture"]: entry["digest"] for entry in document["manifests"]}
+
+
+def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
+    two_platforms: PublishingHouse,
+) -> None:
+    here, there = two_platforms.publish(CELL, OTHER)
+    assert entries(two_platforms, "tiny") == images(here, there)
+    tags = two_platforms.tags()
+    assert tags["tiny"] == tags["tiny-v1.0"] == tags["latest"]
+    fixed = {tag: digest for tag, digest in tags.items() if tag.startswith("tiny-v1.0-cpu-")}
+    assert sorted(fixed.values()) == sorted([here, there])
+    annotations = two_platforms.repository.require_manifest("tiny").document()["annotations"]
+    assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
+
+
+def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
+    _, there = two_platforms.publish(CELL, OTHER)
+    two_platforms.change(2048)
+    [here] = two_platforms.publish(CELL)
+    assert entries(two_platforms, "tiny") == images(here, there)
+
+
+def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
+    first, _ = two_platforms.publish(CELL, OTHER)
+    two_platforms.change(2048)
+    _, there = two_platforms.publish(CELL, OTHER)
+    done = rollback(two_platforms.project, two_platforms.repository, CELL)
+    assert done.image.digest == first
+    assert entries(two_platforms, "latest") == images(first, there)
+
+
+def test_pruning_keeps_what_an_index_in_use_is_made_of(two_platforms: PublishingHouse) -> None:
+    two_platforms.publish(CELL, OTHER)
+    for number in (2000, 2100):
+        two_platforms.change(number)
+        two_platforms.publish(CELL)
+    before = entries(two_platforms, "tiny")
+    pruning = prune(two_platforms.repository, Policy(keep=1), delete=True, moment=START)
+    assert {item.kind for item in pruning.doomed} >= {"index", "image", "catalog"}
+    assert entries(two_platforms, "tiny") == before
+    for digest in before.values():
+        assert two_platforms.repository.manifest(digest) is not None
+    kept = {image.digest for image in read_catalog(two_platforms.repository).catalog.images}
+    assert kept == set(before.values())

@@ -1,0 +1,79 @@
+"""NVIDIA's own compiler and dumper, both from their locked wheels: what is compiled is what the audit finds."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.kernels import AuditFailedError
+from imagefactory.locks.kernel_policy import judge
+from imagefactory.locks.project import Project
+from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
+from imagefactory.resolve.audit.cuobjdump import Kernels, read_kernels
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.cuda import Nvcc
+from tests.fixtures.wheels import make_wheel
+
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return Project(REPOSITORY)
+
+
+def test_the_dump_tells_apart_what_the_list_does_not(project: Project, nvcc: Nvcc) -> None:
+    tool = cuobjdump(project)
+    library = nvcc("sm_121a", "sm_120f", "sm_100", "sm_90a", "compute_80")
+    assert read_kernels(library, tool) == Kernels(
+        cubins={"sm_100": 1, "sm_120f": 1, "sm_121a": 1, "sm_90a": 1}, ptx={"sm_80": 1}
+    )
+    # This is why the audit does not read the shorter list.
+    listed = subprocess.run([tool, "--list-elf", library], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 4
+    assert "sm_120f" not in listed
+
+
+def test_a_library_without_kernels_is_no_failure(project: Project, tmp_path: Path) -> None:
+    source, library = tmp_path / "c.c", tmp_path / "c.so"
+    source.write_text("int one(void) { return 1; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    assert read_kernels(library, cuobjdump(project)) == Kernels()
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "outcome"),
+    [
+        (["sm_121a"], "nvfp4", "native"),
+        (["sm_120f"], "nvfp4", "native"),
+        (["sm_120"], "plain", "native"),
+        (["sm_120"], "nvfp4", "fails"),
+        (["sm_120a"], "plain", "fails"),
+        (["sm_120", "sm_120a"], "plain", "fails"),
+        (["sm_90a"], "plain", "other chips"),
+        (["sm_90a", "compute_80"], "plain", "jit"),
+    ],
+)
+def test_what_was_compiled_decides_how_it_runs_on_a_spark(
+    project: Project, nvcc: Nvcc, code: list[str], word: str, outcome: str
+) -> None:
+    arch = project.matrix.archs["gb10"]
+    assert arch.cubins is not None
+    assert arch.capability is not None
+    kernels = read_kernels(nvcc(*code, word=word), cuobjdump(project))
+    verdict = judge("vllm/_C.abi3.so", kernels, arch.cubins, arch.capability)
+    assert verdict is not None
+    assert verdict.outcome == outcome
+
+
+def test_a_wheel_is_looked_into_where_it_lies(project: Project, nvcc: Nvcc, tmp_path: Path) -> None:
+    library = nvcc("sm_120a")
+    wheel = make_wheel(
+        tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()}
+    )
+    verdicts = audit(project, str(wheel), "gb10")
+    with pytest.raises(AuditFailedError):
+        refuse_failing(wheel.name, verdicts)
+    assert [verdict.outcome for verdict in audit(project, str(wheel), "rtx5090")] == ["native"]

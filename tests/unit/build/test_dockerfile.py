@@ -1,0 +1,205 @@
+"""Rendered Dockerfiles: golden, clean, complete, and the same every time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.build.engines.docker.dockerfile import Rendered, quoted, render, write
+from imagefactory.errors.locks import LockMissingError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.plan.make import make_plan
+from tests.fixtures.checkouts import REPOSITORY
+
+HADOLINT = Path(sysconfig.get_path("scripts")) / "hadolint"
+GOLDEN = REPOSITORY / "tests" / "golden" / "dockerfiles"
+CELLS = {
+    "gemma4-31b": Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"),
+    "gemma4-31b-0.19.1": Cell("gemma4-31b", "0.19.1", "gb10", "linux/arm64"),
+    "tiny-cpu": Cell("tiny", "0.32.0", "cpu", "linux/amd64"),
+    "tiny-cpu-arm64": Cell("tiny", "0.32.0", "cpu", "linux/arm64"),
+}
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, Rendered]:
+    project = Project(REPOSITORY)
+    return {name: render(project, cell) for name, cell in CELLS.items()}
+
+
+def without_hashes(text: str) -> str:
+    """Keep a golden file from changing with every file of the checkout: keys are checked on their own."""
+    return re.sub(r"\b[0-9a-f]{64}\b", "0" * 64, re.sub(r"(/base:)[0-9a-f]{16}\b", r"\g<1>" + "0" * 16, text))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str) -> None:
+    golden = GOLDEN / f"{name}.Dockerfile"
+    text = without_hashes(rendered[name].dockerfile)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text, "utf-8")
+    assert text == golden.read_text("utf-8"), "look at the change; UPDATE_GOLDEN=1 accepts it"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_hadolint_has_nothing_to_say(rendered: dict[str, Rendered], name: str, tmp_path: Path) -> None:
+    file, _ = write(rendered[name], tmp_path)
+    done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_the_plan_key_and_every_layer_key_stand_in_it(rendered: dict[str, Rendered]) -> None:
+    plan = make_plan(Project(REPOSITORY), CELLS["tiny-cpu"])
+    text = rendered["tiny-cpu"].dockerfile
+    assert f"# plan    {plan.key}\n" in text
+    assert re.findall(r"# layer key (\w+)", text) == [layer.key for layer in plan.layers]
+
+
+def instructions(text: str) -> list[str]:
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_what_changes_often_comes_last(rendered: dict[str, Rendered], name: str) -> None:
+    lines = instructions(rendered[name].dockerfile)
+    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
+    kinds = [
+        next(kind for kind in ("FROM", "wheels", "serve/", "mods/", "model/") if kind in line)
+        for line in final
+        if line.startswith(("FROM", "RUN", "COPY")) and "metadata/" not in line
+    ]
+    order = ["FROM", "wheels", "serve/", "mods/", "model/"]
+    assert kinds == sorted(kinds, key=order.index)
+    assert final.index(next(line for line in final if line.startswith("ENV"))) > final.index("COPY model/ /")
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_folder_that_a_dockerfile_uses_is_described(rendered: dict[str, Rendered], name: str) -> None:
+    paths = [file["path"] for file in described(rendered[name])["files"]]
+    text = rendered[name].dockerfile
+    used = re.findall(r"bind,source=([^,\s]+)", text) + re.findall(r"^COPY (?!--)(\S+)/ ", text, re.MULTILINE)
+    assert used
+    for folder in used:
+        assert any(path.startswith(f"{folder}/") for path in paths), folder
+
+
+def described(value: Rendered) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(value.context)
+    return data
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
+    rendered: dict[str, Rendered], name: str
+) -> None:
+    files = described(rendered[name])["files"]
+    assert [file["path"] for file in files] == sorted({file["path"] for file in files})
+    for file in files:
+        assert file["from"]
+        assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
+
+
+def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> None:
+    from imagefactory.build.engines.docker.build_context import Written  # noqa: PLC0415 - next to its only use
+    from imagefactory.build.engines.docker.dockerfile import plan_context  # noqa: PLC0415
+
+    project = Project(REPOSITORY)
+    for cell in (CELLS["tiny-cpu"], CELLS["gemma4-31b"]):
+        context = plan_context(project, make_plan(project, cell))
+        lines = [
+            line
+            for piece in context.pieces
+            if isinstance(piece, Written) and piece.path.startswith("wheels/") and piece.path.endswith(".txt")
+            for line in piece.data.decode().splitlines()
+        ]
+        wheels = project.wheel_lock(cell).wheels
+        assert sorted(lines) == sorted(
+            f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
+        )
+
+
+def test_a_wheel_that_yields_paths_is_installed_alone_and_gives_them_back(
+    rendered: dict[str, Rendered],
+) -> None:
+    text = rendered["gemma4-31b"].dockerfile
+    [step] = [line for line in instructions(text) if "torch-c-dlpack-ext.yields" in line]
+    assert re.search(
+        r"settle.py keep /srv/torch-c-dlpack-ext.yields && .*-r /srv/torch-c-dlpack-ext.txt && .*"
+        r"settle.py restore /srv/torch-c-dlpack-ext.yields && .*-r /srv/requirements.txt && .*settle.py finish$",
+        step,
+    )
+
+
+def test_a_cell_that_must_be_compiled_says_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
+    value = rendered["gemma4-31b-0.19.1"]
+    assert "locks/0.19.1/gb10-linux-arm64.toml" in value.dockerfile
+    assert "`invoke compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
+    assert described(value)["plan"] is None
+    [sources] = [file for file in described(value)["files"] if file["path"] == "sources/vllm/"]
+    assert [mod["name"] for mod in sources["mods"]] == ["gb10-cutlass-fallback"]
+    assert sources["made_from"][0]["name"] == "vllm-0.19.1.tar.gz"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'TORCH_CUDA_ARCH_LIST="12.1a"',
+        'FLASHINFER_CUDA_ARCH_LIST="12.1a"',
+        "ARG MAX_JOBS=",
+        "--mount=type=cache,target=/ccache",
+        'VLLM_VERSION_OVERRIDE="0.19.1"',
+        "ARG SOURCE_DATE_EPOCH=315619200",
+        "-Wl,--build-id=none",
+    ],
+)
+def test_a_compile_is_told_everything_that_decides_it(rendered: dict[str, Rendered], setting: str) -> None:
+    assert setting in rendered["gemma4-31b-0.19.1"].dockerfile
+
+
+def test_a_git_reference_is_named_as_not_pinned() -> None:
+    value = render(Project(REPOSITORY), Cell("gemma4-31b", "nightly", "gb10", "linux/arm64"))
+    assert "vLLM's sources: vllm-project/vllm at main" in value.dockerfile
+
+
+def test_a_cell_that_could_be_locked_must_be() -> None:
+    with pytest.raises(LockMissingError):
+        render(Project(REPOSITORY), Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64"))
+
+
+def test_the_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from imagefactory.matrix.cells import Cell;"
+        "from imagefactory.locks.project import Project;"
+        "from imagefactory.build.engines.docker.dockerfile import render;"
+        f"value = render(Project(Path({str(REPOSITORY)!r})), Cell('tiny', '0.32.0', 'cpu', 'linux/amd64'));"
+        "sys.stdout.write(value.dockerfile + value.context)"
+    )
+    for seed, zone in (("1", "UTC"), ("77", "Asia/Kathmandu")):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        )
+        assert done.stdout == rendered["tiny-cpu"].dockerfile + rendered["tiny-cpu"].context
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("plain", '"plain"'), ('a "b"', '"a \\"b\\""'), ("$HOME", '"\\$HOME"'), ("a\\b", '"a\\\\b"')],
+)
+def test_docker_reads_back_what_was_meant(text: str, written: str) -> None:
+    assert quoted(text) == written
+
+
+def test_a_value_of_several_lines_is_a_programming_mistake() -> None:
+    with pytest.raises(ValueError, match="several lines"):
+        quoted("a\nb")

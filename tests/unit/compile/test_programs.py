@@ -1,0 +1,88 @@
+"""The programs that run in the toolchain's container, as far as they run without one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from imagefactory.resolve.wheelhouse.fit import refuse_misfit
+from tests.fixtures.checkouts import REPOSITORY
+
+FOLDER = REPOSITORY / "images" / "compile"
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("flashinfer_build", FOLDER / "flashinfer_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+JOB = {"version": "0.7.0.post1", "platform_tag": "manylinux_2_36_x86_64", "archs": "12.0a 12.1a"}
+
+
+def make(program: ModuleType, out: Path, names: list[str]) -> Path:
+    out.mkdir()
+    libraries = {}
+    for name in names:
+        libraries[name] = out / f"{name}.so"
+        libraries[name].write_bytes(b"code of " + name.encode())
+    vars(program)["OUT"] = out
+    path = program.write_wheel(JOB, libraries)
+    assert isinstance(path, Path)
+    return path
+
+
+def test_the_wheel_is_one_that_the_wheelhouse_takes_and_flashinfer_reads(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make(program, tmp_path / "out", ["page", "norm"])
+    refuse_misfit("flashinfer-jit-cache", "0.7.0.post1", "linux/amd64", wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "flashinfer_jit_cache", raising=False)
+    flashinfer_jit_cache = importlib.import_module("flashinfer_jit_cache")
+    [provider] = flashinfer_jit_cache.get_jit_cache_providers()
+    assert provider.version == flashinfer_jit_cache.__version__ == "0.7.0.post1"
+    assert provider.cuda_architectures == {"sm120a", "sm121a"}
+    assert provider.modules == {"norm", "page"}
+    assert Path(flashinfer_jit_cache.get_jit_cache_dir(), "norm", "norm.so").read_bytes() == b"code of norm"
+
+
+def test_the_same_modules_give_the_same_wheel(program: ModuleType, tmp_path: Path) -> None:
+    one, two = make(program, tmp_path / "one", ["a", "b"]), make(program, tmp_path / "two", ["b", "a"])
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_every_name_of_the_driver_is_in_the_stub(program: ModuleType) -> None:  # noqa: ARG001 - it sets the path
+    driver_stub = importlib.import_module("driver_stub")
+    header = """
+    #define cuMemAlloc cuMemAlloc_v2
+    #define cuStreamSync __CUDA_API_PTSZ(cuStreamSync)
+    CUresult CUDAAPI cuInit(unsigned int Flags);
+    CUresult CUDAAPI cuMemAlloc(CUdeviceptr *dptr, size_t bytesize);
+    typedef struct CUctx_st *CUcontext;
+    """
+    assert driver_stub.names(header) == ["cuInit", "cuMemAlloc", "cuMemAlloc_v2", "cuStreamSync"]
+
+
+def test_the_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
+    fake = tmp_path / "ccache"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    command = [str(FOLDER / "seeded"), "nvcc", "-c", "a b.cu", "-o", "dir/a b.o"]
+    said = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True).stdout
+    assert said.splitlines() == ["nvcc", "-c", "a b.cu", "-o", "dir/a b.o", "-frandom-seed=dir/a b.o"]

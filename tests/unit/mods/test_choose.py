@@ -1,0 +1,221 @@
+"""A cell gets the mods it needs or names; what is left out is said, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.matrix import load_matrix
+from imagefactory.matrix.targets import select
+from imagefactory.mods.choose import Chosen, choose_mods
+from imagefactory.plan.make import make_plan
+from images.shipped.mods.load import load_mods
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.mods import Data, edit, has, manifest, write_mod
+
+MATRIX = """\
+registry: registry.example/factory/small
+source: https://git.example/factory
+defaults: {{vllm: "1.5", arch: gpu}}
+bases: {{bookworm: {{debian: bookworm, python: "3.11", glibc: "2.36", packages: [base]}}}}
+archs:
+  gpu: {{platforms: [linux/arm64], base: bookworm, capability: "12.1"}}
+  cpu: {{platforms: [linux/amd64], base: bookworm}}
+vllm:
+  "1.5": {{release: "1.5"}}
+  "2.0": {{release: "2.0"}}
+  main: {{git: some/where, ref: main, counts_as: 1.6.dev0}}
+models:
+  big: {{repo: somebody/big, vllm: ">=0", weights: bf16, mods: {mods}}}
+  drafted:
+    repo: somebody/drafted
+    vllm: ">=0"
+    weights: fp8
+    drafters: [{{repo: somebody/small, method: dflash, tokens: 3, vllm: ">=2"}}]
+    draft: optional
+"""
+
+
+def one(name: str, versions: str = ">=1,<2", **more: Any) -> Data:
+    return manifest(
+        name, edit("vllm/x.py", name, after="!"), checks=[has("vllm/x.py", "!")], versions=versions, **more
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "mods"
+
+
+def choose(
+    root: Path, model: str = "big", vllm: str = "1.5", arch: str = "gpu", *, mods: str = "auto"
+) -> Chosen:
+    matrix = root.parent / "matrix.yaml"
+    matrix.write_text(MATRIX.format(mods=mods))
+    platform = "linux/arm64" if arch == "gpu" else "linux/amd64"
+    return choose_mods(load_matrix(matrix), Cell(model, vllm, arch, platform), load_mods(root))
+
+
+def names(chosen: Chosen) -> list[str]:
+    return [mod.name for mod, _ in chosen.mods]
+
+
+@pytest.mark.parametrize(
+    ("condition", "cell", "needed"),
+    [
+        ({"model": "b*"}, ("big", "1.5", "gpu"), True),
+        ({"model": "!b*"}, ("big", "1.5", "gpu"), False),
+        ({"arch": "gpu"}, ("big", "1.5", "gpu"), True),
+        ({"arch": "gpu"}, ("big", "1.5", "cpu"), False),
+        ({"capability": ">=12"}, ("big", "1.5", "gpu"), True),
+        ({"capability": ">=12"}, ("big", "1.5", "cpu"), False),
+        ({"weights": "fp8"}, ("drafted", "1.5", "gpu"), True),
+        ({"drafter": "dflash"}, ("drafted", "2.0", "gpu"), True),
+        ({"drafter": "dflash"}, ("drafted", "1.5", "gpu"), False),
+        ({"drafter": "dflash"}, ("big", "2.0", "gpu"), False),
+        ({"model": "b*", "arch": "cpu"}, ("big", "1.5", "gpu"), False),
+    ],
+)
+def test_auto_takes_what_the_cell_needs(
+    root: Path, condition: Data, cell: tuple[str, str, str], *, needed: bool
+) -> None:
+    write_mod(root, one("m", ">=1", needed_when=[condition]))
+    assert names(choose(root, *cell)) == (["m"] if needed else [])
+
+
+def test_any_of_several_conditions_is_enough(root: Path) -> None:
+    write_mod(root, one("m", needed_when=[{"model": "other"}, {"arch": "gpu"}]))
+    assert names(choose(root)) == ["m"]
+
+
+def test_auto_says_why_something_that_is_needed_is_left_out(root: Path) -> None:
+    write_mod(root, one("a-upstream", upstreamed_in="2.0"))
+    write_mod(root, one("b-needless", not_needed=[{"versions": ">=2", "reason": "the new way is better"}]))
+    write_mod(root, one("c-compiled", ">=2", variant={"stage": "source"}))
+    write_mod(root, one("d-forgotten"))
+    chosen = choose(root, vllm="2.0")
+    assert names(chosen) == []
+    assert chosen.notes == (
+        "a-upstream: upstream since 2.0",
+        "b-needless: not needed, the new way is better",
+        "c-compiled: changes sources that are compiled; these kernels come from a wheel",
+        "d-forgotten: has no variant for 2.0",
+    )
+
+
+def test_where_kernels_are_compiled_a_source_mod_is_part_of_that(root: Path) -> None:
+    write_mod(root, one("m", variant={"stage": "source"}))
+    for mods in ("auto", "[m]"):
+        chosen = choose(root, vllm="main", mods=mods)
+        assert chosen.mods == ()
+        assert chosen.notes == ("m: is applied to the sources, before they are compiled",)
+
+
+def test_none_means_none(root: Path) -> None:
+    write_mod(root, one("m"))
+    assert choose(root, mods="none") == Chosen((), ())
+
+
+def test_named_mods_are_taken_whether_needed_or_not(root: Path) -> None:
+    write_mod(root, one("m", needed_when=[{"model": "another"}]))
+    write_mod(root, one("n"))
+    assert names(choose(root, mods="[m]")) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("vllm", "more", "why"),
+    [
+        ("2.0", {"upstreamed_in": "2.0"}, "m: upstream since 2.0."),
+        (
+            "2.0",
+            {"not_needed": [{"versions": ">=2", "reason": "the new way"}]},
+            "m: not needed, the new way.",
+        ),
+        ("2.0", {}, "m: has no variant for 2.0."),
+        ("1.5", {"variant": {"stage": "source"}}, "m: changes sources that are compiled; these kernels come"),
+    ],
+)
+def test_a_named_mod_that_does_not_apply_is_an_error(root: Path, vllm: str, more: Any, why: str) -> None:
+    write_mod(root, one("m", **more))
+    with pytest.raises(ModNotApplicableError) as caught:
+        choose(root, vllm=vllm, mods="[m]")
+    assert caught.value.what == f"The mod m does not apply to big@{vllm}/gpu."
+    assert caught.value.where == "matrix.yaml, models.big.mods"
+    assert why in caught.value.why
+
+
+def test_an_unknown_name_gets_the_nearest_one(root: Path) -> None:
+    write_mod(root, one("eagle"))
+    with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
+        choose(root, mods="[eagel]")
+    assert caught.value.fix == "Did you mean eagle?"
+
+
+def test_requirements_come_along_and_come_first(root: Path) -> None:
+    write_mod(root, one("a", requires=["z"]))
+    write_mod(root, one("z", requires=["y"], needed_when=[{"model": "another"}]))
+    write_mod(root, one("y", needed_when=[{"model": "another"}]))
+    assert names(choose(root)) == ["y", "z", "a"]
+    assert names(choose(root, mods="[a]")) == ["y", "z", "a"]
+
+
+@pytest.mark.parametrize(
+    "retired",
+    [{"upstreamed_in": "1.5"}, {"not_needed": [{"versions": ">=1.5", "reason": "no longer needed"}]}],
+)
+def test_a_requirement_that_the_version_has_already_is_met(root: Path, retired: Any) -> None:
+    write_mod(root, one("a", requires=["z"]))
+    write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}], **retired))
+    assert names(choose(root)) == ["a"]
+
+
+def test_a_requirement_that_cannot_be_met_keeps_a_mod_away(root: Path) -> None:
+    write_mod(root, one("a", requires=["z"]))
+    write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}]))
+    chosen = choose(root)
+    assert chosen.mods == ()
+    assert chosen.notes == ("a: left out. The mod a requires z, which does not apply to vLLM 1.5.",)
+    with pytest.raises(ModNotApplicableError, match="a requires z, which does not apply") as caught:
+        choose(root, mods="[a]")
+    assert caught.value.where.startswith("mods/a/mod.yaml:")
+    assert caught.value.why == "z: has no variant for 1.5."
+
+
+def test_mods_that_cannot_be_together_are_found_when_planning(root: Path) -> None:
+    write_mod(root, one("a", conflicts=["b"]))
+    write_mod(root, one("b"))
+    with pytest.raises(ModConflictError, match="a and b cannot be together"):
+        choose(root)
+
+
+# --- the real matrix -----------------------------------------------------------------------------
+
+
+def test_a_mod_that_is_upstream_appears_as_such_in_the_plan() -> None:
+    project = Project(REPOSITORY)
+    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.32.0/gb10"])
+    plan = make_plan(project, cell)
+    assert "eagle3-marker: upstream since 0.24.0" in plan.notes
+    assert "eagle3-marker" not in [layer.name for layer in plan.layers if layer.kind == "mod"]
+
+
+def test_an_older_version_gets_the_mod() -> None:
+    project = Project(REPOSITORY)
+    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.20.2/gb10"])
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    assert names(chosen) == ["eagle3-marker", "gb10-cutlass-fallback"]
+    assert chosen.mods[0][1].versions == ">=0.20,<0.24"
+    assert any(note.startswith("preserve-sm121a: changes sources") for note in chosen.notes)
+
+
+def test_gemma_with_a_drafter_gets_the_split_backend_in_the_one_version_that_needs_it() -> None:
+    project = Project(REPOSITORY)
+    for vllm, expected in (("0.20.2", True), ("0.24.0", False)):
+        [cell] = select(project.matrix, [f"gemma4-31b@{vllm}/rtx5090"])
+        assert ("dflash-split-backend" in names(choose_mods(project.matrix, cell, project.mods))) is expected

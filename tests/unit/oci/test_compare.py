@@ -1,0 +1,108 @@
+"""Comparing images: the path, the field and both values of everything that differs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.compare import Difference, diff_images, diff_layers
+from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.image import Image, make_image
+from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.plan.make import Plan, make_plan
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.unit.oci.test_listing import write
+
+
+def file(path: str, data: bytes = b"", mode: int = 0o644) -> Entry:
+    return Entry(ImagePath(path), Kind.FILE, mode, Bytes(data))
+
+
+class Stack:
+    """Makes layouts out of hand-made layers."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan, self.store = folder, plan, Store(folder / "stack")
+        self.count = 0
+
+    def layer(self, *entries: Entry) -> Blob:
+        path = self.folder / "layer"
+        blob = write(path, *entries)
+        self.store.adopt(path, self.store.blob(blob.digest))
+        return blob
+
+    def image(self, *layers: list[Entry]) -> Layout:
+        self.count += 1
+        image: Image = make_image(self.plan, [self.layer(*entries) for entries in layers])
+        return write_layout(image, "stack", self.store, self.folder / f"image-{self.count}")
+
+
+@pytest.fixture
+def stack(small_factory: SmallFactory, tmp_path: Path) -> Stack:
+    return Stack(tmp_path, make_plan(small_factory.project, CELL))
+
+
+def differences(stack: Stack, left: Layout, right: Layout) -> list[tuple[str, str, str, str]]:
+    return [(d.path, d.field, d.left, d.right) for d in diff_images(left, right, stack.store)]
+
+
+def test_an_image_equals_itself(stack: Stack) -> None:
+    image = stack.image([file("a")])
+    assert differences(stack, image, image) == []
+
+
+def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
+    left = stack.image([file("gone"), file("same"), file("mode"), file("text", b"one")])
+    right = stack.image([file("new"), file("same"), file("mode", mode=0o755), file("text", b"two")])
+    found = differences(stack, left, right)
+    assert [row[:2] for row in found] == [
+        ("gone", "presence"),
+        ("mode", "mode"),
+        ("new", "presence"),
+        ("text", "sha256"),
+    ]
+    assert found[0][2:] == ("there", "missing")
+    assert found[1][2:] == ("0644", "0755")
+
+
+def test_upper_layers_win_so_layering_does_not_matter(stack: Stack) -> None:
+    left = stack.image([file("a", b"old"), file("b")], [file("a", b"new")])
+    right = stack.image([file("a", b"new"), file("b")])
+    assert differences(stack, left, right) == []
+
+
+def test_whiteouts_remove(stack: Stack) -> None:
+    lower = [file("kept"), file("gone"), file("folder/one"), file("folder/two/three")]
+    left = stack.image(lower, [file(".wh.gone"), file(".wh.folder")])
+    assert differences(stack, left, stack.image([file("kept")])) == []
+
+
+def test_an_opaque_folder_hides_what_is_below(stack: Stack) -> None:
+    left = stack.image([file("folder/old")], [file("folder/.wh..wh..opq"), file("folder/new")])
+    assert differences(stack, left, stack.image([file("folder/new")])) == []
+
+
+def test_a_file_over_a_folder_hides_what_was_in_it(stack: Stack) -> None:
+    left = stack.image([file("thing/inside")], [file("thing", b"now a file")])
+    assert differences(stack, left, stack.image([file("thing", b"now a file")])) == []
+
+
+def test_what_images_say_of_themselves_is_compared(small_factory: SmallFactory) -> None:
+    one, other = small_factory.build(CELL, SECOND)
+    found = diff_images(one.layout, other.layout, Store(small_factory.cache))
+    assert {"Labels"} <= {row.field for row in found if row.path == "(config)"}
+    assert Difference("opt/models/tiny/config.json", "presence", "there", "missing") in found
+
+
+def test_layers_can_be_compared_alone(stack: Stack, tmp_path: Path) -> None:
+    one, other = stack.layer(file("a", b"1")), stack.layer(file("a", b"22"))
+    shutil.copy(stack.store.blob(one.digest), tmp_path / "one")
+    found = diff_layers(
+        tmp_path / "one", stack.store.blob(other.digest), stack.store, (one.digest, Digest(other.digest))
+    )
+    assert [row.field for row in found] == ["size", "sha256"]

@@ -1,0 +1,218 @@
+"""Layouts: an image on disk is whole or not there, and nothing else is touched."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors.store import DiskFullError, OutputError
+from imagefactory.oci.image import Image
+from imagefactory.oci.layout import Layout, archive, write_archive, write_layout
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import sha256_of
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+
+
+def blobs(layout: Layout) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (layout.folder / "blobs/sha256").iterdir()}
+
+
+@pytest.fixture
+def image(small_factory: SmallFactory) -> Image:
+    [built] = small_factory.build()
+    return built.image
+
+
+@pytest.fixture
+def other(small_factory: SmallFactory) -> Image:
+    [built] = small_factory.build(SECOND)
+    return built.image
+
+
+@pytest.fixture
+def store(small_factory: SmallFactory) -> Store:
+    return Store(small_factory.cache)
+
+
+def test_every_blob_is_what_its_name_says(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "some-name", store, tmp_path / "image")
+    assert all(sha256_of(data) == name for name, data in blobs(layout).items())
+    assert layout.manifest_digest() == image.digest
+    assert layout.config_digest() == image.config_digest
+    assert layout.layer_digests() == [blob.digest for blob in image.layers]
+    assert json.loads((layout.folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
+    index = json.loads((layout.folder / "index.json").read_bytes())
+    [manifest] = index["manifests"]
+    assert manifest["platform"] == {"architecture": MACHINE, "os": "linux"}
+    assert manifest["size"] == len(image.manifest)
+    assert manifest["annotations"] == {"org.opencontainers.image.ref.name": "some-name"}
+
+
+def test_blobs_are_links_into_the_store(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    assert layout.blob(image.digest).samefile(store.blob(image.digest))
+
+
+def test_where_links_are_impossible_blobs_are_copied(
+    image: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    assert not layout.blob(image.digest).samefile(store.blob(image.digest))
+    assert all(sha256_of(data) == name for name, data in blobs(layout).items())
+
+
+def test_another_image_replaces_the_first_and_leaves_nothing_of_it(
+    image: Image, other: Image, store: Store, tmp_path: Path
+) -> None:
+    write_layout(image, "name", store, tmp_path / "image")
+    layout = write_layout(other, "name", store, tmp_path / "image")
+    assert layout.manifest_digest() == other.digest
+    expected = {other.digest, other.config_digest, *(blob.digest for blob in other.layers)}
+    assert {f"sha256:{name}" for name in blobs(layout)} == expected
+
+
+def test_a_spoiled_link_is_replaced(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    layout.blob(image.digest).unlink()
+    layout.blob(image.digest).write_bytes(b"spoiled")
+    write_layout(image, "name", store, tmp_path / "image")
+    assert layout.blob(image.digest).read_bytes() == image.manifest
+
+
+def test_a_folder_of_something_else_is_left_alone(image: Image, store: Store, tmp_path: Path) -> None:
+    home = tmp_path / "home-of-somebody"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputError, match="holds something else") as caught:
+        write_layout(image, "name", store, home)
+    assert "thesis.txt" in caught.value.why
+    assert [path.name for path in home.iterdir()] == ["thesis.txt"]
+
+
+def test_a_place_that_cannot_be_written_is_named(image: Image, store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError) as caught:
+        write_layout(image, "name", store, tmp_path / "file" / "image")
+    assert caught.value.where == str(tmp_path / "file" / "image")
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_stopped_at_any_step_the_folder_has_the_one_image_or_the_other(
+    image: Image, other: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, step: int
+) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    steps = iter(range(100))
+
+    def stopping(real: object) -> object:
+        def call(*args: object, **options: object) -> object:
+            if next(steps) >= step:
+                raise KeyboardInterrupt
+            return real(*args, **options)  # type: ignore[operator]
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("replace", "unlink", "write_bytes"):
+            patch.setattr(Path, name, stopping(getattr(Path, name)))
+        with suppress(KeyboardInterrupt):
+            write_layout(other, "name", store, tmp_path / "image")
+    digest = layout.manifest_digest()
+    assert digest in {image.digest, other.digest}
+    for needed in (digest, layout.config_digest(), *layout.layer_digests()):
+        assert sha256_of(layout.blob(needed).read_bytes()) == needed.removeprefix("sha256:")
+    assert write_layout(other, "name", store, tmp_path / "image").manifest_digest() == other.digest
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("index.json", "{"), ("index.json", "{}"), ("index.json", '{"manifests": []}')]
+)
+def test_a_damaged_layout_is_named(
+    image: Image, store: Store, tmp_path: Path, file: str, content: str
+) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    (layout.folder / file).write_text(content)
+    with pytest.raises(ImageMissingError, match="cannot be read"):
+        layout.manifest_digest()
+
+
+def test_a_layout_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ImageMissingError, match="There is no image here") as caught:
+        Layout(tmp_path).layer_digests()
+    assert "invoke build" in caught.value.fix
+
+
+def test_the_archive_is_a_layout_and_what_docker_loads(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    file = tmp_path / "image.tar"
+    write_archive(archive(layout, "registry.example/name:tag"), file)
+    with tarfile.open(file) as tar:
+        names = tar.getnames()
+        assert names == sorted(names)
+        assert {"blobs", "blobs/sha256", "index.json", "manifest.json", "oci-layout"} <= set(names)
+        contents = {
+            member.name: tar.extractfile(member).read()  # type: ignore[union-attr]
+            for member in tar
+            if member.isfile()
+        }
+    [docker] = json.loads(contents["manifest.json"])
+    assert docker["RepoTags"] == ["registry.example/name:tag"]
+    assert sha256_of(contents[docker["Config"]]) == image.config_digest.removeprefix("sha256:")
+    assert [f"blobs/sha256/{sha256_of(contents[path])}" for path in docker["Layers"]] == docker["Layers"]
+
+
+def test_an_archive_has_the_same_bytes_every_time(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    assert b"".join(archive(layout, "a:b")) == b"".join(archive(layout, "a:b"))
+
+
+def test_an_archive_that_is_interrupted_leaves_the_old_file(
+    image: Image, store: Store, tmp_path: Path
+) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    file = tmp_path / "image.tar"
+    file.write_text("the old one")
+
+    def interrupted() -> object:
+        yield from list(archive(layout, "a:b"))[:3]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_archive(interrupted(), file)  # type: ignore[arg-type]
+    assert file.read_text() == "the old one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["image", "image.tar", "small"]
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+
+    def full() -> object:
+        yield from list(archive(layout, "a:b"))[:3]
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DiskFullError):
+        write_archive(full(), tmp_path / "image.tar")  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("*.tar*")) + list(tmp_path.glob(".*"))
+
+
+def test_a_folder_that_does_not_exist_is_named(image: Image, store: Store, tmp_path: Path) -> None:
+    layout = write_layout(image, "name", store, tmp_path / "image")
+    with pytest.raises(OutputError, match="cannot be written there"):
+        write_archive(archive(layout, "a:b"), tmp_path / "nowhere" / "image.tar")
+
+
+def test_the_layout_of_a_build_says_which_plan_it_is_of(small_factory: SmallFactory) -> None:
+    [built] = small_factory.build()
+    plan = json.loads((small_factory.project.build_folder(CELL) / "plan.json").read_text())
+    assert plan["key"] == built.plan.key

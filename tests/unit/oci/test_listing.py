@@ -1,0 +1,87 @@
+"""Listings of layers: what an engine would unpack, and damage that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.gzip import LayerBlob
+from imagefactory.oci.listing import cached_listing, read_listing
+from imagefactory.oci.tar import END, complete, header, padding
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest, sha256_of
+
+
+def write(path: Path, *entries: Entry) -> Blob:
+    with path.open("wb") as file:
+        blob = LayerBlob(file)
+        for entry in complete(entries, owner="a test"):
+            blob.write(header(entry))
+            if entry.content is not None:
+                blob.add(entry.content, entry.path)
+                blob.write(padding(entry.content.size))
+        blob.write(END)
+        return blob.finish()
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Path:
+    path = tmp_path / "layer"
+    write(
+        path,
+        Entry(ImagePath("opt/file"), Kind.FILE, 0o755, Bytes(b"content")),
+        Entry(ImagePath("opt/link"), Kind.SYMLINK, 0o777, target="file"),
+        Entry(ImagePath("opt/same"), Kind.HARDLINK, 0o755, target="opt/file"),
+        Entry(ImagePath("opt/big"), Kind.FILE, 0o644, Bytes(bytes(range(256)) * 9000), uid=3, gid=4),
+    )
+    return path
+
+
+def test_every_path_is_listed_with_what_an_engine_would_see(layer: Path) -> None:
+    listing = {entry.path: entry for entry in read_listing(layer)}
+    assert list(listing) == ["opt", "opt/big", "opt/file", "opt/link", "opt/same"]
+    assert listing["opt"].kind == "directory"
+    assert (listing["opt/file"].mode, listing["opt/file"].sha256) == ("0755", sha256_of(b"content"))
+    assert (listing["opt/link"].kind, listing["opt/link"].target) == ("symlink", "file")
+    assert (listing["opt/same"].kind, listing["opt/same"].target) == ("hard link", "opt/file")
+    assert (listing["opt/big"].uid, listing["opt/big"].gid, listing["opt/big"].size) == (3, 4, 256 * 9000)
+
+
+def test_a_listing_is_remembered_by_digest_and_made_again_when_it_is_damaged(
+    layer: Path, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    digest = Digest(f"sha256:{sha256_of(layer.read_bytes())}")
+    first = cached_listing(layer, digest, store)
+    assert cached_listing(Path("/nowhere"), digest, store) == first
+    [memory] = (store.root / "facts").glob("**/*.json")
+    memory.write_text("[[1]")
+    assert cached_listing(layer, digest, store) == first
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120, deadline=None)
+@given(where=st.floats(0, 1), change=st.integers(1, 255))
+def test_damage_is_named_or_harmless(layer: Path, tmp_path: Path, where: float, change: int) -> None:
+    data = bytearray(layer.read_bytes())
+    data[min(int(where * len(data)), len(data) - 1)] ^= change
+    spoiled = tmp_path / "spoiled"
+    spoiled.write_bytes(bytes(data))
+    try:
+        list(read_listing(spoiled))
+    except DamagedFileError as error:
+        assert error.where == str(spoiled)  # noqa: PT017 - the error may come or not
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_cut_layer_is_named(layer: Path, tmp_path: Path, share: float) -> None:
+    data = layer.read_bytes()
+    cut = tmp_path / "cut"
+    cut.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(DamagedFileError, match="A layer cannot be read"):
+        list(read_listing(cut))

@@ -1,0 +1,87 @@
+"""How images in registries are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.errors.registry import BadReferenceError
+from imagefactory.oci.registry.reference import Reference, is_digest
+from imagefactory.store.digests import Digest
+
+DIGEST = Digest("sha256:" + "a1" * 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ghcr.io/owner/name", Reference("ghcr.io", "owner/name")),
+        ("ghcr.io/owner/name:latest", Reference("ghcr.io", "owner/name", "latest")),
+        (f"ghcr.io/owner/name@{DIGEST}", Reference("ghcr.io", "owner/name", None, DIGEST)),
+        (f"ghcr.io/owner/name:v1@{DIGEST}", Reference("ghcr.io", "owner/name", "v1", DIGEST)),
+        ("localhost/name", Reference("localhost", "name")),
+        ("127.0.0.1:5000/a/b-c/d__e:x_Y.z-1", Reference("127.0.0.1:5000", "a/b-c/d__e", "x_Y.z-1")),
+        ("[::1]:5000/name:tag", Reference("[::1]:5000", "name", "tag")),
+        ("GHCR.io/owner/name", Reference("ghcr.io", "owner/name")),
+    ],
+)
+def test_a_reference_is_taken_apart_and_put_together_again(text: str, expected: Reference) -> None:
+    assert Reference.parse(text) == expected
+    assert str(expected) == text.replace("GHCR", "ghcr")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "host"),
+        ("name", "host"),
+        ("owner/name", "host"),
+        ("ghcr.io", "host"),
+        ("ghcr.io/", "repository"),
+        ("https://ghcr.io/owner/name", "host"),
+        ("ghcr.io/Owner/name", "lower case: owner/name"),
+        ("ghcr.io/owner//name", "repository"),
+        ("ghcr.io/owner/name:", "not a tag"),
+        ("ghcr.io/owner/name:-x", "not a tag"),
+        ("ghcr.io/owner/name:" + "x" * 129, "not a tag"),
+        ("ghcr.io/owner/name@", "not a digest"),
+        ("ghcr.io/owner/name@sha256:abc", "not a digest"),
+        ("ghcr.io/owner/name@sha512:" + "a" * 128, "not a digest"),
+        ("ghcr.io/../name", "repository"),
+        ("ghcr.io/" + "a" * 260, "repository"),
+    ],
+)
+def test_what_is_not_a_reference_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(BadReferenceError) as failure:
+        Reference.parse(text)
+    assert why in failure.value.why
+
+
+@pytest.mark.parametrize(
+    ("registry", "url"),
+    [
+        ("ghcr.io", "https://ghcr.io"),
+        ("localhost:5000", "http://localhost:5000"),
+        ("127.0.0.1", "http://127.0.0.1"),
+        ("127.9.9.9:1", "http://127.9.9.9:1"),
+        ("[::1]:5000", "http://[::1]:5000"),
+        ("10.0.0.1:5000", "https://10.0.0.1:5000"),
+        ("localhost.example", "https://localhost.example"),
+        ("docker.io", "https://registry-1.docker.io"),
+    ],
+)
+def test_only_this_machine_is_spoken_to_without_tls(registry: str, url: str) -> None:
+    assert Reference(registry, "name").url == url
+
+
+def test_a_tag_and_a_digest_replace_each_other() -> None:
+    reference = Reference.parse("ghcr.io/owner/name:old")
+    assert str(reference.at(DIGEST)) == f"ghcr.io/owner/name@{DIGEST}"
+    assert str(reference.at(DIGEST).tagged("new")) == "ghcr.io/owner/name:new"
+    with pytest.raises(BadReferenceError):
+        reference.tagged("not a tag")
+
+
+def test_digests_are_told_from_tags() -> None:
+    assert is_digest(DIGEST)
+    assert not is_digest("latest")
+    assert not is_digest(DIGEST.upper())

@@ -1,0 +1,83 @@
+"""Image documents: a pure function of the plan, with everything that users and registries look for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from imagefactory.build.assemble import Built
+from imagefactory.oci.image import make_image
+from imagefactory.store.digests import canonical_json
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.small_factory import SmallFactory
+
+
+@pytest.fixture
+def built(small_factory: SmallFactory) -> Built:
+    [built] = small_factory.build()
+    return built
+
+
+def test_the_configuration_says_how_the_image_starts(built: Built) -> None:
+    config = json.loads(built.image.config)
+    assert (config["os"], config["architecture"]) == ("linux", MACHINE)
+    run = config["config"]
+    assert run["Entrypoint"] == list(built.plan.config.entrypoint)
+    assert run["Cmd"] == list(built.plan.config.command)
+    assert run["StopSignal"] == "SIGTERM"
+    assert run["ExposedPorts"] == {"8000/tcp": {}}
+    assert run["Env"] == sorted(run["Env"])
+    assert any(variable.startswith("PATH=/opt/venv/bin:") for variable in run["Env"])
+
+
+def test_labels_say_what_is_inside(built: Built) -> None:
+    labels = json.loads(built.image.config)["config"]["Labels"]
+    assert list(labels) == sorted(labels)
+    assert labels["imagefactory.plan"] == built.plan.key
+    assert labels["imagefactory.locked"] == "yes"
+    for name in ("title", "version", "licenses", "base.name"):
+        assert labels[f"org.opencontainers.image.{name}"]
+    for name in ("vllm", "arch", "kernels", "model"):
+        assert labels[f"imagefactory.{name}"]
+
+
+def test_annotations_repeat_the_labels_that_registries_show(built: Built) -> None:
+    manifest, config = json.loads(built.image.manifest), json.loads(built.image.config)
+    shown = {
+        name: value
+        for name, value in config["config"]["Labels"].items()
+        if name.startswith("org.opencontainers.image.")
+    }
+    assert manifest["annotations"] == shown
+
+
+def test_every_layer_has_its_line_of_history_and_no_clock_is_read(built: Built) -> None:
+    config = json.loads(built.image.config)
+    assert len(config["history"]) == len(config["rootfs"]["diff_ids"]) == len(built.plan.layers)
+    times = {config["created"], *(line["created"] for line in config["history"])}
+    assert times == {"1980-01-02T00:00:00Z"}
+    for line, layer in zip(config["history"], built.plan.layers, strict=True):
+        assert layer.key in line["comment"]
+        assert "empty_layer" not in line
+
+
+def test_documents_are_canonical(built: Built) -> None:
+    for document in (built.image.config, built.image.manifest):
+        assert canonical_json(json.loads(document)) == document
+
+
+def test_the_manifest_names_blobs_by_digest_size_and_type(built: Built) -> None:
+    manifest = json.loads(built.image.manifest)
+    assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
+    assert manifest["config"]["size"] == len(built.image.config)
+    for layer, blob in zip(manifest["layers"], built.image.layers, strict=True):
+        assert layer == {
+            "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
+            "digest": blob.digest,
+            "size": blob.size,
+        }
+
+
+def test_the_same_plan_gives_the_same_image(built: Built) -> None:
+    assert make_image(built.plan, built.image.layers) == built.image

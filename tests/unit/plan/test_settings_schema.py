@@ -1,0 +1,189 @@
+"""One schema: everything that is rendered from it says the same."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imagefactory.build.start.docker_run import (
+    Launch,
+    compose,
+    docker_run,
+    pinned,
+    shell_line,
+    write_key_file,
+)
+from imagefactory.build.start.preview import Preview
+from imagefactory.commands.show.settings_docs import model_table
+from imagefactory.commands.show.settings_tables import defaults_by_model, replace_between
+from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedError, UnpinnedImageError
+from imagefactory.matrix.matrix import Matrix, Serve
+from imagefactory.matrix.targets import select
+from imagefactory.plan.serve.description import image_environment, settings_bytes
+from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, program_files
+from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
+from images.serve.program.checks import CHECKS
+from images.serve.program.image import Setting
+from tests.fixtures.serving import REPOSITORY
+
+DIGEST = "sha256:" + "ab" * 32
+IMAGE = f"ghcr.io/somebody/spark-vllm@{DIGEST}"
+MODELS = ("gemma4-31b", "qwen3.5-27b-nvfp4", "qwen3.5-35b-a3b-int4", "qwen3-coder-next-nvfp4", "tiny")
+Images = Callable[..., Preview]
+
+
+def launch(preview: Preview, real_matrix: Matrix, **options: object) -> Launch:
+    cell = select(real_matrix, [preview.description["image"]["target"]])[0]
+    return Launch(cell, IMAGE, preview.description, **options)  # type: ignore[arg-type]
+
+
+def test_every_setting_of_the_issue_is_there() -> None:
+    wanted = """MODEL_PATH MODEL SERVED_MODEL_NAME DFLASH_DRAFTER DFLASH_NUM_SPEC_TOKENS MAX_MODEL_LEN MAX_NUM_SEQS
+    MAX_NUM_BATCHED_TOKENS GPU_MEMORY_UTILIZATION ATTENTION_BACKEND DRAFT_ATTENTION_BACKEND QUANTIZATION
+    KV_CACHE_DTYPE ENFORCE_EAGER LOAD_FORMAT CHAT_TEMPLATE TOOL_CALL_PARSER LIMIT_MM_PER_PROMPT VLLM_API_KEY
+    VLLM_API_KEY_FILE HOST PORT WARMUP MODS ENABLE_TURBOQUANT TQ_MODE TQ_KEY_BITS TQ_VALUE_BITS TQ_RING_CAPACITY
+    TQ_INITIAL_LAYERS EXTRA_ARGS"""
+    assert set(wanted.split()) <= set(NAMES)
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_every_key_of_serve_in_the_matrix_has_its_setting() -> None:
+    covered = {setting.serve for setting in SCHEMA}
+    assert set(Serve.model_fields) - {"env"} <= covered
+
+
+def test_the_program_reads_every_field_that_the_schema_writes(served_image: Images) -> None:
+    fields = {key for entry in served_image("gemma4-31b").description["settings"] for key in entry}
+    assert fields <= set(Setting._fields)
+
+
+def test_the_same_cell_is_always_described_by_the_same_bytes(served_image: Images) -> None:
+    one, other = (settings_bytes(served_image("gemma4-31b").description) for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize("target", MODELS)
+def test_environment_table_and_program_agree_on_every_default(served_image: Images, target: str) -> None:
+    preview = served_image(target)
+    environment = image_environment(preview.description)
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", preview.markdown(), re.MULTILINE))
+    assert list(rows) == list(NAMES)
+    for entry in preview.description["settings"]:
+        shown = rows[entry["name"]].replace("\\|", "|")
+        assert shown == (entry["default"] or entry.get("unset", ""))
+        assert environment.get(entry["name"], "") == entry["default"]
+    # The image's own environment changes nothing: it is the defaults.
+    bare = preview.run("--dry-run", variables=dict.fromkeys(environment, ""))
+    assert bare.stdout.splitlines()[0] == preview.run("--dry-run").stdout.splitlines()[0]
+
+
+def test_no_image_carries_a_key(served_image: Images) -> None:
+    assert "VLLM_API_KEY" not in image_environment(served_image("gemma4-31b").description)
+
+
+def test_the_checks_that_the_schema_names_exist() -> None:
+    described = next(setting for setting in SCHEMA if setting.name == "SKIP_CHECKS").description
+    assert described.partition(": ")[2].rstrip(".").split(", ") == list(CHECKS)
+
+
+def test_the_document_shows_the_table_that_the_image_prints(served_image: Images) -> None:
+    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
+    assert text == replace_between(text, served_image("gemma4-31b").markdown()), "run `invoke docs`"
+
+
+def test_the_document_shows_the_defaults_of_every_model() -> None:
+    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
+    assert model_table(REPOSITORY).strip() in text
+
+
+def test_a_docker_line_names_digest_gpu_caches_and_key_file_but_no_key(
+    served_image: Images, real_matrix: Matrix, tmp_path: Path
+) -> None:
+    preview = served_image("qwen3.5-27b-nvfp4")
+    key = write_key_file(tmp_path / "keys", "s3cret")
+    assert key.stat().st_mode & 0o777 == 0o600
+    words = docker_run(
+        launch(preview, real_matrix, given={"PORT": "8001", "VLLM_API_KEY": "s3cret"}, key_file=key)
+    )
+    text = shlex.join(words)
+    assert words[-1] == IMAGE
+    assert "--gpus all" in text
+    assert "--ipc host" in text
+    assert "memlock=-1" in text
+    assert "--env PORT=8001" in text
+    assert f"{key}:{KEY_FILE}:ro" in text
+    assert "imagefactory-qwen3.5-27b-nvfp4-v0.32.0-gb10-arm64-abababababab:/var/cache/imagefactory" in text
+    assert "s3cret" not in text
+    assert shlex.split(shell_line(words).replace("\\\n", " ")) == words
+
+
+def test_a_cpu_image_asks_for_no_gpu(served_image: Images, real_matrix: Matrix) -> None:
+    start = launch(served_image("tiny"), real_matrix)
+    assert "--gpus" not in docker_run(start)
+    assert "deploy" not in yaml.safe_load(compose(start))["services"]["vllm"]
+
+
+def test_compose_holds_the_same_settings_and_takes_the_key_from_the_environment(
+    served_image: Images, real_matrix: Matrix
+) -> None:
+    preview = served_image("gemma4-31b")
+    document = yaml.safe_load(compose(launch(preview, real_matrix, key_file=Path("/x"))))
+    service = document["services"]["vllm"]
+    assert service["image"] == IMAGE
+    assert document["secrets"] == {"vllm_api_key": {"environment": "VLLM_API_KEY"}}
+    assert service["environment"].pop("VLLM_API_KEY_FILE") == KEY_FILE
+    unfolded = {
+        name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in service["environment"].items()
+    }
+    assert unfolded == image_environment(preview.description)
+
+
+def test_an_image_without_digest_is_refused() -> None:
+    with pytest.raises(UnpinnedImageError):
+        pinned("ghcr.io/somebody/spark-vllm:latest")
+    assert pinned(DIGEST) == DIGEST
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest(served_image: Images) -> None:
+    with pytest.raises(SettingRefusedError) as caught:
+        served_image("gemma4-31b").command({"MAX_MODEL_LENGTH": "1"})
+    assert "MAX_MODEL_LEN" in str(caught.value)
+    with pytest.raises(SettingRefusedError, match="out of range"):
+        served_image("gemma4-31b").command({"PORT": "0"})
+
+
+def test_a_key_of_two_words_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileUnusableError):
+        write_key_file(tmp_path, "two words")
+
+
+def test_flags_of_mods_that_no_setting_covers_reach_the_command(served_image: Images) -> None:
+    preview = served_image("gemma4-31b", serve={"moe_backend": "triton", "max_model_len": 4096})
+    command = preview.command()
+    assert command[command.index("--moe-backend") + 1] == "triton"
+    assert command[command.index("--max-model-len") + 1] == "4096"
+
+
+def test_the_program_is_listed_for_the_image_without_leftovers() -> None:
+    files = program_files(REPOSITORY)
+    assert "usr/share/imagefactory/serve/__main__.py" in files
+    assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
+    assert all(path.endswith(".py") for path in files)
+
+
+def test_every_cache_lies_in_the_one_volume() -> None:
+    places = cache_environment()
+    assert all(
+        path.startswith("/var/cache/imagefactory/") for name, path in places.items() if name != "HF_HOME"
+    )
+
+
+def test_models_are_compared_side_by_side(served_image: Images) -> None:
+    table = defaults_by_model({name: served_image(name).description for name in MODELS[:2]})
+    assert "| `MAX_MODEL_LEN` | `16384` | `65536` |" in table
+    assert "PORT" not in table

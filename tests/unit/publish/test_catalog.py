@@ -1,0 +1,233 @@
+"""The catalog: what users of tags get, what they can go back to, and what history tells."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from imagefactory.errors.publishing import CatalogError, NeverPublishedError
+from imagefactory.matrix.cells import Cell
+from imagefactory.publish.catalog import Catalog, Event, Part, Pointer, Published, pointed_at
+from imagefactory.publish.current_images import markdown, offers
+from imagefactory.publish.history import astray, changes, history
+from imagefactory.publish.rollback import choose
+from imagefactory.store.digests import Digest, Sha256
+
+CELL = Cell("gemma", "0.32.0", "gb10", "linux/arm64")
+OLDER = Cell("gemma", "0.28.0", "gb10", "linux/arm64")
+TAGS = ("gemma-v0.32.0", "gemma", "latest")
+START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+def digest(name: str) -> Digest:
+    return Digest(f"sha256:{name.encode().hex():0<64}")
+
+
+def image(name: str, cell: Cell = CELL, **facts: object) -> Published:
+    described: dict[str, object] = {
+        "digest": digest(name),
+        "model": cell.model,
+        "vllm": cell.vllm,
+        "arch": cell.arch,
+        "platform": cell.platform,
+        "plan_key": Sha256(digest(name)[7:]),
+        "tag": f"{cell.model}-{name}",
+        "kernels": "upstream",
+        "mods": (),
+        "size": 1,
+        "made_of": {"wheel torch": {"key": "1", "version": "2.12.0"}, "base bookworm": {"key": "2"}},
+        "smoke": {"static": "passed"},
+    }
+    return Published.model_validate(described | facts)
+
+
+def promoted(catalog: Catalog, published: Published, day: int, tags: tuple[str, ...] = TAGS) -> Catalog:
+    moved = {
+        tag: Pointer(digest=published.digest, images={published.platform: published.digest}) for tag in tags
+    }
+    event = Event(
+        id=f"{published.tag}-{day}",
+        kind="promote",
+        time=START + timedelta(days=day),
+        image=published.digest,
+        named=(published.tag,),
+        moved=moved,
+    )
+    return catalog.with_event(event, published)
+
+
+def rolled_back(catalog: Catalog, published: Published, day: int, left: Digest) -> Catalog:
+    moved = {
+        tag: Pointer(digest=published.digest, images={published.platform: published.digest}) for tag in TAGS
+    }
+    event = Event(
+        id=f"back-{day}",
+        kind="rollback",
+        time=START + timedelta(days=day),
+        image=published.digest,
+        moved=moved,
+        left=left,
+    )
+    return catalog.with_event(event)
+
+
+@pytest.fixture
+def three() -> Catalog:
+    catalog = Catalog()
+    for day, name in enumerate("abc"):
+        catalog = promoted(catalog, image(name), day)
+    return catalog
+
+
+def test_without_more_words_the_image_before_is_meant(three: Catalog) -> None:
+    assert choose(three, TAGS, CELL).digest == digest("b")
+
+
+def test_going_back_twice_goes_further_back_not_forth(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert choose(back, TAGS, CELL).digest == digest("a")
+
+
+def test_there_is_nothing_before_the_first(three: Catalog) -> None:
+    back = rolled_back(three, image("a"), 5, digest("c"))
+    with pytest.raises(NeverPublishedError, match="no earlier image"):
+        choose(back, TAGS, CELL)
+
+
+def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
+    again = promoted(three, image("a"), 4)
+    assert choose(again, TAGS, CELL).digest == digest("c")
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"),
+    [
+        ("2026-11-01", "a"),
+        ("2026-11-02", "b"),
+        ("2026-12-24", "c"),
+        (digest("b"), "b"),
+        (digest("b")[7:], "b"),
+    ],
+)
+def test_an_image_is_named_by_day_or_digest(three: Catalog, to: str, expected: str) -> None:
+    assert choose(three, TAGS, CELL, to).digest == digest(expected)
+
+
+@pytest.mark.parametrize(
+    ("to", "says"),
+    [
+        ("2026-10-31", "Nothing of gemma"),
+        ("2026-02-31", "not a day"),
+        ("ffffff", "No image begins"),
+        ("last week", "neither an image nor a day"),
+    ],
+)
+def test_what_names_nothing_is_refused(three: Catalog, to: str, says: str) -> None:
+    with pytest.raises(NeverPublishedError, match=says):
+        choose(three, TAGS, CELL, to)
+
+
+def test_digits_that_begin_several_digests_are_refused() -> None:
+    catalog = promoted(Catalog(), image("aaaaaaa1"), 0)
+    catalog = promoted(catalog, image("aaaaaaa2"), 1)
+    with pytest.raises(NeverPublishedError, match="Several images begin"):
+        choose(catalog, TAGS, CELL, "616161")
+
+
+def test_another_version_can_be_gone_back_to_only_under_the_tags_that_it_had() -> None:
+    old = image("old", OLDER)
+    catalog = promoted(Catalog(), old, 0, ("gemma-v0.28.0", "gemma", "latest"))
+    catalog = promoted(catalog, image("new"), 1)
+    assert choose(catalog, TAGS, CELL) == old
+    assert catalog.tags_of(old.digest) & set(TAGS) == {"gemma", "latest"}
+
+
+def test_another_platform_is_another_story(three: Catalog) -> None:
+    with pytest.raises(NeverPublishedError, match="never published"):
+        choose(three, TAGS, Cell("gemma", "0.32.0", "gb10", "linux/amd64"))
+
+
+def test_history_says_when_what_changed_and_where_tags_are(three: Catalog) -> None:
+    lines = history(rolled_back(three, image("b"), 5, digest("c")), TAGS, CELL.platform)
+    assert [(line.kind, line.image.digest) for line in lines] == [
+        ("promote", digest("a")),
+        ("promote", digest("b")),
+        ("promote", digest("c")),
+        ("rollback", digest("b")),
+    ]
+    assert [line.now for line in lines] == [(), TAGS, (), TAGS]
+    assert lines[0].changed == ("first",)
+
+
+def test_changes_are_named_by_what_users_know() -> None:
+    before = image("a", OLDER, mods=("one", "two"))
+    after = image(
+        "b",
+        mods=("two", "three"),
+        made_of={"wheel torch": Part(key="9", version="2.13.0"), "wheel new": Part(key="1", version="1"),
+                 "base bookworm": Part(key="7"), "mod three": Part(key="3")},
+    )  # fmt: skip
+    assert changes(before, after) == (
+        "vLLM 0.28.0 → 0.32.0",
+        "mod three added",
+        "mod one gone",
+        "base bookworm changed",
+        "new added",
+        "torch 2.12.0 → 2.13.0",
+    )
+    assert changes(image("a"), image("b")) == ("configuration",)
+    assert changes(image("a"), image("a")) == ("the same image",)
+
+
+def test_a_tag_that_is_somewhere_else_is_astray(three: Catalog) -> None:
+    found: dict[str, Digest | None] = {TAGS[0]: digest("c"), TAGS[1]: digest("a"), TAGS[2]: None}
+    assert astray(three, TAGS, found) == ["gemma", "latest"]
+
+
+def test_other_platforms_keep_their_images() -> None:
+    amd, arm = "linux/amd64", "linux/arm64"
+    old, other = image("old", CELL), image("other", Cell("gemma", "0.32.0", "gb10", amd))
+    new = image("new", CELL)
+    known = {item.digest: item for item in (old, other, new)}
+    current = Pointer(digest=digest("index"), images={arm: old.digest, amd: other.digest})
+    assert pointed_at(new, current, known, [arm, amd]) == {amd: other.digest, arm: new.digest}
+    # One that was forgotten, or whose platform is gone, is not carried on.
+    assert pointed_at(new, current, {new.digest: new}, [arm, amd]) == {arm: new.digest}
+    assert pointed_at(new, current, known, [arm]) == {arm: new.digest}
+
+
+def test_clocks_that_disagree_do_not_turn_the_order_around(three: Catalog) -> None:
+    later = promoted(three, image("d"), -30)
+    assert [event.time for event in later.events] == sorted(event.time for event in later.events)
+    assert later.current(TAGS, CELL.platform) == image("d")
+
+
+def test_a_catalog_is_read_as_it_was_written(three: Catalog) -> None:
+    assert Catalog.from_json(three.to_json(), "here") == three
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 2}', b'{"format": 1, "images": [{}]}', b"\xff"])
+def test_what_is_no_catalog_is_refused_with_a_remedy(text: bytes) -> None:
+    with pytest.raises(CatalogError, match="cannot be read"):
+        Catalog.from_json(text, "here")
+
+
+def test_only_the_last_word_on_a_tag_says_that_users_were_taken_off(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert back.taken_off(digest("c"), TAGS) is not None
+    assert back.taken_off(digest("a"), TAGS) is None
+    assert promoted(back, image("d"), 6).taken_off(digest("c"), TAGS) is None
+
+
+def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) -> None:
+    again = promoted(three, image("c"), 9)
+    found = offers(rolled_back(again, image("b"), 12, digest("c")))
+    assert [(offer.tag, offer.image.digest) for offer in found] == [
+        (tag, digest("b")) for tag in sorted(TAGS)
+    ]
+    assert {offer.since for offer in found} == {START + timedelta(days=12)}
+    # The same image once more is no news.
+    assert {offer.since for offer in offers(again)} == {START + timedelta(days=2)}
+    table = markdown("registry.example/a/b", found)
+    assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table

@@ -1,0 +1,189 @@
+"""Turns at the catalog: whoever is interfered with knows, and what others wrote is never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from imagefactory.errors.publishing import CatalogError, PromotionLostError
+from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry.artifacts import Payload, upload_artifact
+from imagefactory.oci.registry.reference import Reference
+from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.publish import catalog_writes
+from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event, Pointer, now
+from imagefactory.publish.catalog_writes import read_catalog, write_catalog
+from imagefactory.store.digests import Digest, sha256_of
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+
+
+@dataclass
+class Clock:
+    """Time that passes when somebody sleeps, or when a test says so."""
+
+    time: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@dataclass
+class Shelf:
+    """A repository in memory; `before` is called before each request with its name."""
+
+    clock: Clock
+    before: Callable[[str], None] = lambda _: None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    tag: Manifest | None = None
+    writes: int = 0
+    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
+
+    def upload(self, digest: Digest, _size: int, open_stream: Callable[[], Any]) -> None:
+        self.blobs[digest] = open_stream().read()
+
+    def blob(self, digest: Digest, _limit: int) -> bytes:
+        return self.blobs[digest]
+
+    def manifest(self, _name: str) -> Manifest | None:
+        self.before("read")
+        return self.tag
+
+    def resolve(self, _name: str) -> Digest | None:
+        self.before("look")
+        return self.tag.digest if self.tag else None
+
+    def put_manifest(self, body: bytes, media_type: str, _tag: str) -> Digest:
+        self.before("write")
+        self.writes += 1
+        self.tag = Manifest(Digest(f"sha256:{sha256_of(body)}"), media_type, body)
+        return self.tag.digest
+
+    @property
+    def repository(self) -> Repository:
+        return cast("Repository", self)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(catalog_writes, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def shelf(clock: Clock) -> Shelf:
+    return Shelf(clock)
+
+
+def event(identity: str, tag: str) -> Event:
+    return Event(
+        id=identity,
+        kind="promote",
+        time=now(),
+        image=DIGEST,
+        moved={tag: Pointer(digest=DIGEST, images={"linux/amd64": DIGEST})},
+    )
+
+
+def write(shelf: Shelf, identity: str, tag: str) -> catalog_writes.Snapshot:
+    return write_catalog(
+        shelf.repository,
+        lambda catalog: catalog.with_event(event(identity, tag)),
+        tags=[tag],
+        own=[identity],
+    )
+
+
+def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
+    """Let somebody else write before the nth request of a kind, without minding us."""
+    seen: dict[str, int] = {}
+
+    def before(request: str) -> None:
+        seen[request] = seen.get(request, 0) + 1
+        if (request, seen[request]) in at:
+            shelf.before = lambda _: None
+            catalog = read_catalog(shelf.repository).catalog
+            theirs = catalog.with_event(event(f"rival-{request}", tag))
+            payload = Payload(CATALOG_TYPE, theirs.to_json())
+            body = upload_artifact(shelf.repository, CATALOG_TYPE, [payload], annotations={})
+            shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
+            shelf.before = before
+
+    shelf.before = before
+
+
+def events(shelf: Shelf) -> list[str]:
+    shelf.before = lambda _: None
+    return [event.id for event in read_catalog(shelf.repository).catalog.events]
+
+
+def test_nothing_published_is_an_empty_catalog(shelf: Shelf) -> None:
+    assert read_catalog(shelf.repository).catalog == Catalog()
+
+
+def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
+    write(shelf, "one", "tiny")
+    written = write(shelf, "two", "tiny")
+    assert events(shelf) == ["one", "two"]
+    assert shelf.tag is not None
+    assert written.digest == shelf.tag.digest
+
+
+# The looks of one writer: before its write, and after the wait.
+@pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
+def test_who_comes_second_to_the_same_tags_is_told(shelf: Shelf, moment: tuple[str, int]) -> None:
+    rival(shelf, "tiny", moment)
+    with pytest.raises(PromotionLostError, match="was first") as lost:
+        write(shelf, "mine", "tiny")
+    assert "127.0.0.1:5000/a/b:tiny" in lost.value.where
+
+
+@pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
+def test_who_wants_other_tags_carries_on_after_the_first(shelf: Shelf, moment: tuple[str, int]) -> None:
+    rival(shelf, "other", moment)
+    write(shelf, "mine", "tiny")
+    assert sorted(events(shelf)) == ["mine", "rival-look"]
+
+
+def test_a_write_that_took_too_long_does_not_count(shelf: Shelf, clock: Clock) -> None:
+    slow = iter([1.0])
+
+    def before(request: str) -> None:
+        if request == "write":
+            clock.time += next(slow, 0.0)
+
+    shelf.before = before
+    write(shelf, "mine", "tiny")
+    assert shelf.writes == 2
+    assert events(shelf) == ["mine"]
+
+
+def test_a_registry_that_is_always_too_slow_is_given_up_on(shelf: Shelf, clock: Clock) -> None:
+    def before(request: str) -> None:
+        if request == "write":
+            clock.time += 1.0
+
+    shelf.before = before
+    with pytest.raises(PromotionLostError, match="could not be written"):
+        write(shelf, "mine", "tiny")
+
+
+def test_the_winner_has_waited_as_long_as_a_write_may_take(shelf: Shelf, clock: Clock) -> None:
+    write(shelf, "mine", "tiny")
+    assert clock.time == catalog_writes.WINDOW_HERE
+
+
+def test_something_else_under_the_tag_is_refused(shelf: Shelf) -> None:
+    body = upload_artifact(
+        shelf.repository, "application/x", [Payload("application/x", b"1")], annotations={}
+    )
+    shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
+    with pytest.raises(CatalogError, match="does not hold a catalog"):
+        read_catalog(shelf.repository)

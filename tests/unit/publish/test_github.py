@@ -1,0 +1,239 @@
+"""What the factory tells GitHub: issues about mods, commits, pull requests, releases."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.ci import GitHubError, NotOnGitHubError, ReleaseError, RunFailedError
+from imagefactory.mods.compatibility import Result
+from imagefactory.publish.automation.commits import (
+    RECORDS,
+    changed_files,
+    commit,
+    propose,
+    read_files,
+    take_locks,
+)
+from imagefactory.publish.automation.github import GitHub
+from imagefactory.publish.automation.releases import publish_release, release_notes
+from imagefactory.publish.automation.report_mods import LABEL, findings, report
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.fake_github import FakeGitHub
+
+BROKEN = Result(
+    "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
+)
+HOLDS = Result("greeting", "nightly", "applies", ">=0 (installed)")
+UPSTREAM = Result("greeting", "nightly", "conflict", "The checks of the mod greeting hold without it. (…)")
+
+
+def outcomes(github: FakeGitHub, *results: Result) -> list[str]:
+    return [done.outcome for done in report(github.client(), results, known=["greeting"])]
+
+
+def test_a_broken_mod_is_told_once_with_the_evidence(fake_github: FakeGitHub) -> None:
+    assert outcomes(fake_github, BROKEN) == ["opened"]
+    assert outcomes(fake_github, BROKEN) == ["unchanged"]
+    [issue] = fake_github.issues
+    assert issue["title"] == "The mod greeting does not hold on nightly"
+    assert "An anchor occurs 0 times \\| in a.py (mods/greeting/mod.yaml:7)" in issue["body"]
+    assert issue["labels"] == [{"name": LABEL}]
+    assert fake_github.comments == []
+
+
+def test_new_evidence_updates_the_issue(fake_github: FakeGitHub) -> None:
+    outcomes(fake_github, BROKEN)
+    assert outcomes(fake_github, UPSTREAM) == ["updated"]
+    [issue] = fake_github.issues
+    assert issue["title"] == "The mod greeting seems to be upstream on nightly"
+    assert len(fake_github.comments) == 1
+
+
+def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_again(
+    fake_github: FakeGitHub,
+) -> None:
+    outcomes(fake_github, BROKEN)
+    assert outcomes(fake_github, HOLDS) == ["closed"]
+    assert outcomes(fake_github, HOLDS) == []
+    assert fake_github.issues[0]["state"] == "closed"
+    assert outcomes(fake_github, BROKEN) == ["reopened"]
+    assert fake_github.issues[0]["state"] == "open"
+
+
+def test_an_issue_that_a_person_closed_stays_closed_until_there_is_news(fake_github: FakeGitHub) -> None:
+    outcomes(fake_github, BROKEN)
+    fake_github.issues[0]["state"] = "closed"
+    assert outcomes(fake_github, BROKEN) == ["unchanged"]
+    assert fake_github.issues[0]["state"] == "closed"
+    assert outcomes(fake_github, UPSTREAM) == ["reopened"]
+
+
+def test_an_issue_is_found_among_hundreds(fake_github: FakeGitHub) -> None:
+    noise = {"state": "open", "labels": [{"name": LABEL}], "body": "about something else"}
+    fake_github.issues += [{"number": number, **noise} for number in range(1, 131)]
+    assert outcomes(fake_github, BROKEN) == ["opened"]
+    assert outcomes(fake_github, BROKEN) == ["unchanged"]
+
+
+def test_another_issue_with_the_same_words_is_left_alone(fake_github: FakeGitHub) -> None:
+    outcomes(fake_github, BROKEN)
+    fake_github.issues[0]["labels"] = [{"name": "question"}]  # somebody copied the text
+    assert outcomes(fake_github, BROKEN) == ["opened"]
+
+
+def test_what_holds_is_not_told() -> None:
+    assert findings([HOLDS]) == []
+
+
+def test_a_mod_that_really_breaks_on_a_checkout_is_reported_by_the_command(
+    factory_checkout: Checkout, fake_github: FakeGitHub, tmp_path: Path
+) -> None:
+    source = tmp_path / "vllm"
+    source.mkdir()
+    where = {
+        "GITHUB_REPOSITORY": "acme/factory",
+        "GITHUB_TOKEN": "a-token",
+        "FACTORY_GITHUB_API": fake_github.url,
+    }
+    arguments = ("ci.report-mods", "--source", str(source), "--name", "preserve-sm121a")
+    for outcome in ("opened", "unchanged"):
+        done = factory_checkout.invoke(*arguments, env=where)
+        assert done.returncode == 0, done.stderr
+        assert f"preserve-sm121a: issue 1 {outcome}" in done.stdout
+    assert "file missing" in fake_github.issues[0]["body"]
+
+
+def test_questions_are_asked_again_and_orders_are_not(fake_github: FakeGitHub) -> None:
+    fake_github.failures = [502, 503]
+    assert fake_github.client().get("")["default_branch"] == "main"
+    fake_github.failures = [502]
+    with pytest.raises(GitHubError, match="refused") as caught:
+        fake_github.client().post("issues", {"title": "x", "body": "y"})
+    assert "as the test wants it" in caught.value.why
+    assert fake_github.issues == []
+
+
+def test_a_wrong_token_a_silent_server_and_no_repository_are_failures_with_a_remedy(
+    fake_github: FakeGitHub,
+) -> None:
+    with pytest.raises(GitHubError) as caught:
+        GitHub("acme/factory", "wrong", fake_github.url).get("")
+    assert "permissions" in caught.value.fix
+    with pytest.raises(GitHubError, match="does not answer"):
+        GitHub("acme/factory", "a-token", "http://127.0.0.1:9", pause=0.001).get("")
+    with pytest.raises(NotOnGitHubError) as missing:
+        GitHub.from_environment({})
+    assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why
+    assert "a-token" not in repr(fake_github.client())
+
+
+def test_a_branch_begins_empty_grows_and_is_not_written_without_news(fake_github: FakeGitHub) -> None:
+    github = fake_github.client()
+    first = commit(github, RECORDS, {"locks/a.toml": "a", "README.md": "page"}, "one")
+    assert commit(github, RECORDS, {"README.md": "page"}, "again") is None
+    second = commit(github, RECORDS, {"README.md": "another page", "locks/a.toml": None}, "two")
+    assert fake_github.files(RECORDS) == {"README.md": "another page"}
+    assert first is not None
+    assert fake_github.commits[str(second)]["parents"] == [first]
+
+
+def test_locks_are_laid_over_a_checkout_that_has_none(fake_github: FakeGitHub, tmp_path: Path) -> None:
+    github = fake_github.client()
+    assert take_locks(github, tmp_path) == ("", [])
+    fake_github.start_branch(
+        RECORDS, {"locks/nightly/a.toml": "new", "locks/0.1/b.toml": "new", "README.md": "x"}
+    )
+    (tmp_path / "locks/0.1").mkdir(parents=True)
+    (tmp_path / "locks/0.1/b.toml").write_text("reviewed")
+    sha, written = take_locks(github, tmp_path)
+    assert (sha, written) == (fake_github.branches[RECORDS], ["locks/nightly/a.toml"])
+    assert (tmp_path / "locks/0.1/b.toml").read_text() == "reviewed"
+    # A job uses the commit that the plan was made with, whatever came later.
+    fake_github.start_branch(RECORDS, {"locks/nightly/a.toml": "newer"})
+    assert read_files(github, sha, "locks")["locks/nightly/a.toml"] == "new"
+
+
+def test_a_path_that_leaves_the_locks_is_refused(fake_github: FakeGitHub, tmp_path: Path) -> None:
+    fake_github.start_branch(RECORDS, {"locks/../inv": "#!/bin/sh"})
+    with pytest.raises(RunFailedError):
+        take_locks(fake_github.client(), tmp_path)
+    assert not (tmp_path / "inv").exists()
+
+
+def test_a_pull_request_is_opened_once_and_kept_up_to_date(fake_github: FakeGitHub) -> None:
+    fake_github.start_branch("main", {"matrix.yaml": "old", "kept": "x"})
+    github = fake_github.client()
+
+    def again(text: str, body: str = "why") -> str:
+        done = propose(github, "lock-refresh", {"matrix.yaml": text}, title="Refresh", body=body)
+        return done.outcome if done else "nothing"
+
+    assert [again("new"), again("new"), again("newer"), again("newer", "other words")] == [
+        "opened",
+        "unchanged",
+        "updated",
+        "updated",
+    ]
+    [pull] = fake_github.pulls
+    assert (pull["base"], pull["body"]) == ("main", "other words")
+    assert fake_github.files("lock-refresh") == {"matrix.yaml": "newer", "kept": "x"}
+    # One commit on top of main, however often it was written.
+    assert fake_github.commits[fake_github.branches["lock-refresh"]]["parents"] == [
+        fake_github.branches["main"]
+    ]
+
+
+def test_without_a_change_nothing_is_proposed(fake_github: FakeGitHub) -> None:
+    fake_github.start_branch("main", {"matrix.yaml": "old"})
+    assert propose(fake_github.client(), "b", {"matrix.yaml": "old"}, title="t", body="b") is None
+    assert fake_github.pulls == []
+
+
+def test_changed_new_and_removed_files_are_found(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True)
+
+    for name in ("same", "changed", "gone"):
+        (tmp_path / name).write_text(name)
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all")
+    (tmp_path / "changed").write_text("other")
+    (tmp_path / "gone").unlink()
+    (tmp_path / "a folder").mkdir()
+    (tmp_path / "a folder/new").write_text("new")
+    assert changed_files(tmp_path) == {"a folder/new": "new", "changed": "other", "gone": None}
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-11-01\n\n- more\n\n## [0.1.0]\n\n- first\n"
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
+    return tmp_path
+
+
+def test_a_release_says_what_the_changelog_says_once(released: Path, fake_github: FakeGitHub) -> None:
+    notes = release_notes(released, "v0.2.0")
+    assert notes.text == "- more\n"
+    addresses = {publish_release(fake_github.client(), "v0.2.0", notes) for _ in range(2)}
+    assert len(addresses) == 1
+    assert fake_github.writes == ["POST releases"]
+
+
+def test_a_tag_of_another_version_and_a_silent_changelog_are_refused(released: Path) -> None:
+    with pytest.raises(ReleaseError, match="not the version"):
+        release_notes(released, "v0.3.0")
+    (released / "CHANGELOG.md").write_text("## [Unreleased]\n\n- more\n")
+    with pytest.raises(ReleaseError, match="says nothing"):
+        release_notes(released, "v0.2.0")
+
+
+def test_the_forms_ask_for_what_is_needed() -> None:
+    broken = (REPOSITORY / ".github/ISSUE_TEMPLATE/broken-image.yml").read_text("utf-8")
+    assert "RepoDigests" in broken
+    assert "IMAGE check" in broken

@@ -1,0 +1,227 @@
+"""Licences: what packages say, in SPDX's language; the record of it; the summary of an image."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from zipfile import ZipFile
+
+import pytest
+
+from imagefactory.errors.supply import LicenceUnknownError
+from imagefactory.locks.files import LicenceLock, licence_lock_path
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select_one
+from imagefactory.plan.make import make_plan
+from imagefactory.publish.attest import spdx
+from imagefactory.publish.attest.declared_licences import (
+    Declared,
+    SameAs,
+    copyright_licence,
+    deb_licence,
+    gnu_licences,
+    wheel_licence,
+)
+from imagefactory.publish.attest.licence_record import check_licences, update_licences
+from imagefactory.publish.attest.licence_summary import summarise
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.platforms import MACHINE, PLATFORMS, machine_of
+from tests.fixtures.small_factory import CELL, SmallFactory, make_deb
+
+MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy of this software"
+BSD = "Redistribution and use in source and binary forms, with or without modification, are permitted"
+
+
+def wheel(metadata: str, **texts: str) -> ZipFile:
+    data = io.BytesIO()
+    with ZipFile(data, "w") as archive:
+        archive.writestr("a-1.dist-info/METADATA", f"Metadata-Version: 2.4\nName: a\nVersion: 1\n{metadata}")
+        for name, text in texts.items():
+            archive.writestr(f"a-1.dist-info/licenses/{name}", text)
+    return ZipFile(data)
+
+
+@pytest.mark.parametrize(
+    ("debian", "expected"),
+    [
+        ("GPL-2+", "GPL-2.0-or-later"),
+        ("GPL-3", "GPL-3.0-only"),
+        ("LGPL-2.1+", "LGPL-2.1-or-later"),
+        ("LGPL-2.0+", "LGPL-2.0-or-later"),
+        ("GPL", "GPL-1.0-or-later"),
+        ("Expat", "MIT"),
+        ("Expat or GPL-1+ or Artistic", "MIT OR GPL-1.0-or-later OR Artistic-1.0-Perl"),
+        ("BSD-4-clause and MIT-CMU", "BSD-4-Clause AND MIT-CMU"),
+        ("GPL-1+ or Artistic, and BSD-3-clause", "BSD-3-Clause AND (GPL-1.0-or-later OR Artistic-1.0-Perl)"),
+        ("GPL-2+ with Libtool exception", "GPL-2.0-or-later WITH Libtool-exception"),
+        ("GPL-2+-libtool-exception", "GPL-2.0-or-later WITH Libtool-exception"),
+        ("GPL-2+ with distribution exception", "LicenseRef-GPL-2-with-distribution-exception"),
+        ("public-domain", "LicenseRef-public-domain"),
+    ],
+)
+def test_debian_names_become_spdx(debian: str, expected: str) -> None:
+    assert spdx.from_debian(debian) == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected", "says"),
+    [
+        ("License-Expression: MIT OR Apache-2.0\n", "MIT OR Apache-2.0", "expression"),
+        ("License: Apache 2.0\n", "Apache-2.0", "field"),
+        ("License: BSD\nClassifier: License :: OSI Approved :: MIT License\n", "MIT", "classifier"),
+        (
+            "Classifier: License :: X :: MIT License\nClassifier: License :: X :: Apache Software License\n",
+            "Apache-2.0 AND MIT",
+            "classifier",
+        ),
+        ("License: Do what you like\n", "LicenseRef-Do-what-you-like", "field"),
+        ("", "NOASSERTION", "nothing"),
+    ],
+)
+def test_a_wheel_says_its_licence_in_its_metadata(metadata: str, expected: str, says: str) -> None:
+    assert wheel_licence(wheel(metadata)) == Declared(expected, says)  # type: ignore[arg-type]
+
+
+def test_a_wheel_that_names_no_licence_is_known_by_its_licence_text() -> None:
+    three = f"{BSD}: ... Neither the name of the holder nor the names ..."
+    assert wheel_licence(wheel("License: BSD\n", LICENSE=three)).licence == "BSD-3-Clause"
+    assert wheel_licence(wheel("License: BSD\n", LICENSE=BSD)).licence == "BSD-2-Clause"
+    assert wheel_licence(wheel("", LICENSE=MIT)) == Declared("MIT", "text")
+
+
+def test_a_gpl_library_in_a_permissive_wheel_is_found_in_its_notices() -> None:
+    notices = (
+        "libgfortran is under the GNU General Public License, version 3 with an exception; FFmpeg: LGPL-2.1"
+    )
+    found = wheel_licence(wheel("License-Expression: BSD-3-Clause\n", NOTICE=notices))
+    assert found.licence == "BSD-3-Clause"
+    assert found.notices == ("GPL-3.0", "LGPL-2.1")
+
+
+def test_a_licence_that_only_speaks_of_the_gpl_does_not_count() -> None:
+    mozilla = (
+        '"Secondary License" means the GNU General Public License, Version 2.0, or others of those licenses.'
+    )
+    assert gnu_licences(mozilla) == set()
+    whole = "GNU GENERAL PUBLIC LICENSE\nVersion 3, 29 June 2007\n" + "text " * 300
+    whole += "the GNU Affero General Public License ... END OF TERMS AND CONDITIONS"
+    assert gnu_licences(whole) == {"GPL-3.0"}
+
+
+def test_a_machine_readable_copyright_file_gives_every_licence_once() -> None:
+    text = "Format: https://example\n\nFiles: *\nLicense: GPL-2+\n\n"
+    text += "Files: lib/*\nLicense: Expat\n\nLicense: GPL-2+\n long text\n"
+    assert copyright_licence(text) == Declared("GPL-2.0-or-later AND MIT", "copyright")
+
+
+def test_a_copyright_file_in_prose_is_read_for_what_it_points_to() -> None:
+    text = (
+        "This is free software; version 2, or (at your option) any later version.\n"
+        "See /usr/share/common-licenses/GPL-2. Parts are under the GNU Lesser General Public License.\n"
+        f"{MIT}"
+    )
+    assert copyright_licence(text) == Declared("GPL-2.0-or-later AND LGPL-2.0-or-later AND MIT", "text")
+    assert copyright_licence("Copyright 2020 somebody") == Declared("NOASSERTION", "text")
+
+
+def test_a_deb_is_read_from_its_package(small_factory: SmallFactory) -> None:
+    pool = small_factory.mirror / "pool/main"
+    text = b"Format: https://example\n\nFiles: *\nLicense: LGPL-2.1+\n"
+    path = make_deb(pool, "lib", "1.0", {"usr/share/doc/lib/copyright": text, "usr/lib/lib.so": b"x"})
+    small_factory.lock_debs([path])
+    [deb] = small_factory.project.base_lock(CELL).debs
+    assert deb_licence(deb, path) == Declared("LGPL-2.1-or-later", "copyright")
+
+
+def test_choices_with_a_way_around_the_gpl_are_told_apart() -> None:
+    assert spdx.copyleft("MIT OR GPL-2.0-only") == ("GPL-2.0-only",)
+    assert spdx.unavoidable("(MIT OR GPL-2.0-only) AND Zlib") == ""
+    assert spdx.unavoidable("(LGPL-3.0-only OR GPL-2.0-only) AND MIT") == "(LGPL-3.0-only OR GPL-2.0-only)"
+    assert spdx.copyleft("LicenseRef-NVIDIA-Proprietary AND MPL-2.0") == ()
+
+
+def test_every_file_that_is_locked_here_is_on_record() -> None:
+    check_licences(Project(REPOSITORY))
+
+
+def test_a_file_that_is_not_on_record_is_named(factory_checkout: Checkout) -> None:
+    path = licence_lock_path(factory_checkout.locks)
+    lock = LicenceLock.read(path)
+    gone = next(entry for entry in lock.files if entry.file.startswith("torch-"))
+    kept = tuple(entry for entry in lock.files if entry.file != gone.file)
+    lock.model_copy(update={"files": kept}).write(path)
+    with pytest.raises(LicenceUnknownError, match="torch"):
+        check_licences(Project(factory_checkout.root))
+    done = factory_checkout.invoke("lock", "--check")
+    assert done.returncode == LicenceUnknownError.exit_code
+    assert "invoke licences --update" in done.stderr
+
+
+def test_updating_reads_what_is_missing_and_forgets_what_is_gone(small_factory: SmallFactory) -> None:
+    path = licence_lock_path(small_factory.root / "locks")
+    before = path.read_bytes()
+    files = LicenceLock.read(path).files
+    stale = files[0].model_copy(update={"sha256": "f" * 64})
+    LicenceLock(made_from={}, files=(stale, *files[2:])).write(path)
+    said: list[str] = []
+    assert update_licences(small_factory.project, said.append) == (path, True)
+    assert said == ["Reading the licences of 2 wheels"]
+    assert {entry.sha256 for entry in LicenceLock.read(path).files} == {entry.sha256 for entry in files}
+    path.unlink()
+    update_licences(small_factory.project, said.append)
+    rewritten = path.read_bytes()
+    assert update_licences(small_factory.project, said.append) == (path, False)
+    assert sorted(rewritten.splitlines()[5:]) == sorted(before.splitlines()[5:])
+
+
+def test_a_package_may_share_the_documentation_of_another(small_factory: SmallFactory) -> None:
+    pool = small_factory.mirror / "pool/main"
+    text = b"Format: https://example\n\nFiles: *\nLicense: Expat\n"
+    owner = make_deb(pool, "owner", "1.0", {"usr/share/doc/owner/copyright": text})
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        link = tarfile.TarInfo("./usr/share/doc/guest")
+        link.type, link.linkname = tarfile.SYMTYPE, "owner"
+        tar.addfile(link)
+    guest = make_deb(pool, "guest", "1.0", {})
+    archive = guest.read_bytes()
+    start = archive.index(b"data.tar")
+    guest.write_bytes(
+        archive[:start]
+        + archive[start : start + 48]
+        + f"{len(data.getvalue()):<10}`\n".encode()
+        + data.getvalue()
+    )
+    small_factory.lock_debs([guest, owner])
+    locked = {deb.name: deb for deb in small_factory.project.base_lock(CELL).debs}
+    assert deb_licence(locked["guest"], guest) == SameAs("owner")
+    update_licences(small_factory.project, lambda _: None)
+    licences = LicenceLock.read(licence_lock_path(small_factory.root / "locks")).files
+    assert {entry.file: entry.licence for entry in licences if entry.file.endswith(".deb")} == {
+        f"guest_1.0_{MACHINE}.deb": "MIT",
+        f"owner_1.0_{MACHINE}.deb": "MIT",
+    }
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_summary_names_the_gpl_parts_of_a_real_image(platform: str) -> None:
+    project = Project(REPOSITORY)
+    cell = select_one(project.matrix, f"tiny/cpu/{machine_of(platform)}")
+    summary = summarise(project, make_plan(project, cell))
+    named = {part.name: part for part in summary.gnu}
+    assert named["bash"].how == "declared"
+    assert "GPL-3.0-or-later" in named["bash"].licences
+    assert named["opencv-python-headless"].how == "in notices"
+    assert "zlib1g" not in named
+    assert summary.undeclared == ()
+
+
+def test_the_command_gives_tables_json_and_markdown(factory_checkout: Checkout) -> None:
+    table = factory_checkout.invoke("licences", "--target", "gemma4-31b")
+    assert "pycountry" in table.stdout
+    assert "google/gemma-4-31B-it" in table.stdout
+    [data] = json.loads(factory_checkout.invoke("licences", "--target", "gemma4-31b", "--json").stdout)
+    assert data["undeclared"] == ["cuda-toolkit"]
+    markdown = factory_checkout.invoke("licences", "--target", "gemma4-31b", "--markdown").stdout
+    assert "| bash | deb |" in markdown

@@ -1,0 +1,104 @@
+"""Provenance: the same for the same commit, apart from who built and in which run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from imagefactory.plan.make import make_plan
+from imagefactory.publish.attest.provenance import (
+    Run,
+    Source,
+    input_hashes,
+    make_provenance,
+    read_run,
+    read_source,
+)
+from imagefactory.publish.attest.sbom import make_sbom
+from imagefactory.store.digests import canonical_json, sha256_of
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.small_factory import CELL, SmallFactory
+
+GITHUB = {
+    "GITHUB_ACTIONS": "true",
+    "GITHUB_SERVER_URL": "https://github.example",
+    "GITHUB_WORKFLOW_REF": "owner/factory/.github/workflows/nightly.yml@refs/heads/main",
+    "GITHUB_REPOSITORY": "owner/factory",
+    "GITHUB_RUN_ID": "17",
+    "GITHUB_RUN_ATTEMPT": "2",
+}
+
+
+def git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), "-c", "user.name=test", "-c", "user.email=test@example", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: SmallFactory) -> None:
+    project = small_factory.project
+    plan = make_plan(project, CELL)
+    made = make_provenance(project, plan, source=Source("a" * 40), run=Run("builder", "run 1"))
+    definition, details = made["buildDefinition"], made["runDetails"]
+    assert definition["externalParameters"] == {"target": str(CELL), "platform": CELL.platform}
+    assert definition["internalParameters"]["plan"] == plan.key
+    source, *inputs = definition["resolvedDependencies"]
+    assert source == {"uri": "git+https://git.example/factory", "digest": {"gitCommit": "a" * 40}}
+    lock = small_factory.root / f"locks/1.0/cpu-linux-{MACHINE}.toml"
+    assert {
+        "name": f"locks/1.0/cpu-linux-{MACHINE}.toml",
+        "digest": {"sha256": sha256_of(lock.read_bytes())},
+    } in inputs
+    assert {item["name"] for item in inputs} == {
+        "matrix.yaml",
+        f"locks/1.0/cpu-linux-{MACHINE}.toml",
+        f"locks/bookworm/linux-{MACHINE}.toml",
+        "locks/licences.toml",
+    }
+    assert details["builder"] == {"id": "builder"}
+    assert details["metadata"] == {"invocationId": "run 1"}
+    assert details["byproducts"][0]["digest"] == {"sha256": sha256_of(make_sbom(project, plan))}
+
+
+def test_two_runs_differ_only_in_the_run(small_factory: SmallFactory) -> None:
+    project = small_factory.project
+    plan = make_plan(project, CELL)
+    one, two = (
+        make_provenance(project, plan, source=Source("a" * 40), run=read_run("https://git.example", env))
+        for env in ({}, GITHUB)
+    )
+    assert canonical_json(one["buildDefinition"]) == canonical_json(two["buildDefinition"])
+    assert one["runDetails"]["byproducts"] == two["runDetails"]["byproducts"]
+    assert one["runDetails"]["builder"] != two["runDetails"]["builder"]
+    again = make_provenance(project, plan, source=Source("a" * 40), run=read_run("https://git.example", {}))
+    assert canonical_json(one) == canonical_json(again)
+
+
+def test_a_workflow_is_named_with_its_run() -> None:
+    assert read_run("https://git.example/factory", GITHUB) == Run(
+        "https://github.example/owner/factory/.github/workflows/nightly.yml@refs/heads/main",
+        "https://github.example/owner/factory/actions/runs/17/attempts/2",
+    )
+    assert read_run("https://git.example/factory", {}).invocation is None
+
+
+def test_a_changed_checkout_says_so(tmp_path: Path) -> None:
+    assert read_source(tmp_path) == Source(None)
+    git(tmp_path, "init", "--quiet")
+    assert read_source(tmp_path) == Source(None)
+    (tmp_path / "file").write_text("one\n")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "build").write_text("not tracked\n")
+    assert read_source(tmp_path) == Source(commit)
+    (tmp_path / "file").write_text("two\n")
+    assert read_source(tmp_path) == Source(commit, modified=True)
+
+
+def test_a_changed_lock_has_another_hash(small_factory: SmallFactory) -> None:
+    plan = make_plan(small_factory.project, CELL)
+    before = input_hashes(small_factory.project, plan)
+    path = small_factory.root / "matrix.yaml"
+    path.write_text(path.read_text() + "# more\n")
+    after = input_hashes(small_factory.project, plan)
+    assert [name for name in before if before[name] != after[name]] == ["matrix.yaml"]

@@ -1,0 +1,251 @@
+"""Signatures: who signed what, and everything that must not count as a signature."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from imagefactory.errors.supply import SigningError
+from imagefactory.publish.attest.bundles import (
+    BadBundleError,
+    Bundle,
+    Statement,
+    pre_authentication,
+    write_bundle,
+)
+from imagefactory.publish.attest.keys import (
+    KEY_VARIABLE,
+    PASSWORD_VARIABLE,
+    default_key_path,
+    new_key_pair,
+    read_private_key,
+    read_public_key,
+    sign,
+)
+from imagefactory.publish.attest.signing import (
+    GITHUB_IDENTITY,
+    IdentityVerifier,
+    KeySigner,
+    KeyVerifier,
+    NotTrustedError,
+    Trust,
+    find_signer,
+    find_trust,
+    read_trusted,
+)
+from imagefactory.store.digests import Digest
+from tests.fixtures.small_factory import SmallFactory
+
+IMAGE = Digest(f"sha256:{'1' * 64}")
+STATEMENT = Statement("https://example/said", {"a": [1, "ü"]}, IMAGE, "registry.example/image")
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    private = tmp_path / "signing.key"
+    new_key_pair(private, private.with_suffix(".pub"))
+    return private
+
+
+def trusting(*keys: Path) -> Trust:
+    public = tuple(read_public_key(path.with_suffix(".pub")) for path in keys)
+    return Trust(KeyVerifier(public), IdentityVerifier("https://git.example/factory"))
+
+
+def signer_of(key: Path) -> KeySigner:
+    return KeySigner(read_private_key(str(key)), str(key))
+
+
+def pem(key: Any, folder: Path) -> Path:
+    """Write a key pair of any kind."""
+    private = folder / "other.key"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    private.with_suffix(".pub").write_bytes(public)
+    return private
+
+
+def test_the_encoding_that_is_signed_is_that_of_dsse() -> None:
+    # The example of the specification.
+    assert pre_authentication("http://example.com/HelloWorld", b"hello world") == (
+        b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    )
+
+
+def test_what_was_signed_can_be_read_back(key: Path) -> None:
+    bundle = Bundle.read(signer_of(key).sign(STATEMENT))
+    statement, signer = read_trusted(bundle, trusting(key))
+    assert statement == STATEMENT
+    assert str(key.with_suffix(".pub")) in signer
+
+
+def test_an_ed25519_key_signs_too(tmp_path: Path) -> None:
+    key = pem(ed25519.Ed25519PrivateKey.generate(), tmp_path)
+    assert read_trusted(Bundle.read(signer_of(key).sign(STATEMENT)), trusting(key))[0] == STATEMENT
+
+
+def test_signing_twice_gives_the_same_bytes(key: Path) -> None:
+    assert signer_of(key).sign(STATEMENT) == signer_of(key).sign(STATEMENT)
+
+
+@pytest.mark.parametrize("part", ["payload", "payloadType", "sig"])
+def test_a_change_of_any_part_is_noticed(key: Path, part: str) -> None:
+    document = json.loads(signer_of(key).sign(STATEMENT))
+    envelope = document["dsseEnvelope"]
+    if part == "payload":
+        said = json.loads(base64.b64decode(envelope["payload"]))
+        said["subject"][0]["digest"]["sha256"] = "2" * 64
+        envelope["payload"] = base64.b64encode(json.dumps(said).encode()).decode()
+    elif part == "payloadType":
+        envelope["payloadType"] = "text/plain"
+    else:
+        envelope["signatures"][0]["sig"] = base64.b64encode(b"nothing").decode()
+    with pytest.raises(NotTrustedError):
+        read_trusted(Bundle.read(json.dumps(document).encode()), trusting(key))
+
+
+def test_a_signature_does_not_count_for_another_type_of_payload(key: Path) -> None:
+    """What was signed for another purpose is never taken for a statement."""
+    private = read_private_key(str(key))
+    payload = STATEMENT.payload()
+    document = json.loads(write_bundle(payload, sign(private, pre_authentication("text/plain", payload)), ""))
+    document["dsseEnvelope"]["payloadType"] = "text/plain"
+    with pytest.raises(NotTrustedError, match="not a statement"):
+        trusting(key).check(Bundle.read(json.dumps(document).encode()))
+
+
+def test_another_key_does_not_count(key: Path, tmp_path: Path) -> None:
+    other = pem(ec.generate_private_key(ec.SECP256R1()), tmp_path)
+    bundle = Bundle.read(signer_of(other).sign(STATEMENT))
+    with pytest.raises(NotTrustedError, match="another key"):
+        trusting(key).check(bundle)
+    assert trusting(key, other).check(bundle)
+
+
+def test_without_any_key_nothing_counts(key: Path) -> None:
+    with pytest.raises(NotTrustedError, match="no key is known"):
+        trusting().check(Bundle.read(signer_of(key).sign(STATEMENT)))
+
+
+def test_a_hint_at_a_trusted_key_proves_nothing(key: Path, tmp_path: Path) -> None:
+    other = pem(ec.generate_private_key(ec.SECP256R1()), tmp_path)
+    document = json.loads(signer_of(other).sign(STATEMENT))
+    hint = read_public_key(key.with_suffix(".pub")).hint
+    document["verificationMaterial"]["publicKey"]["hint"] = hint
+    with pytest.raises(NotTrustedError, match="does not fit"):
+        trusting(key).check(Bundle.read(json.dumps(document).encode()))
+
+
+def test_an_identity_cannot_be_checked_without_sigstore(key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sigstore", None)
+    document = json.loads(signer_of(key).sign(STATEMENT))
+    document["verificationMaterial"] = {"certificate": {"rawBytes": ""}}
+    with pytest.raises(NotTrustedError, match="needs sigstore"):
+        trusting(key).check(Bundle.read(json.dumps(document).encode()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"dsseEnvelope": {"signatures": []}}', b"\xff", b'{"dsseEnvelope": 3}'],
+)
+def test_nonsense_is_no_bundle(data: bytes) -> None:
+    with pytest.raises(BadBundleError):
+        Bundle.read(data)
+
+
+@pytest.mark.parametrize("payload", [b"{}", b"[]", b'{"subject": []}', b'{"subject": [{"digest": 1}]}'])
+def test_nonsense_that_is_signed_is_no_statement(key: Path, payload: bytes) -> None:
+    private = read_private_key(str(key))
+    unsigned = Bundle.read(write_bundle(payload, b"", "x"))
+    bundle = Bundle.read(write_bundle(payload, sign(private, unsigned.signed_bytes), "x"))
+    with pytest.raises(NotTrustedError, match="cannot be read"):
+        read_trusted(bundle, trusting(key))
+
+
+def test_a_private_key_is_for_its_owner_alone(key: Path) -> None:
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_a_key_is_never_overwritten(key: Path) -> None:
+    before = key.read_bytes()
+    with pytest.raises(SigningError, match="already"):
+        new_key_pair(key, key.with_name("new.pub"))
+    with pytest.raises(SigningError, match="already"):
+        new_key_pair(key.with_name("new.key"), key.with_suffix(".pub"))
+    assert key.read_bytes() == before
+    assert not key.with_name("new.key").exists()
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SigningError, match="cannot be written"):
+        new_key_pair(tmp_path / "file/signing.key", tmp_path / "signing.pub")
+
+
+def test_a_password_protects_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "signing.key"
+    monkeypatch.setenv(PASSWORD_VARIABLE, "open sesame")
+    new_key_pair(key, key.with_suffix(".pub"))
+    assert b"ENCRYPTED" in key.read_bytes()
+    assert signer_of(key).sign(STATEMENT)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "wrong")
+    with pytest.raises(SigningError, match="cannot be read"):
+        read_private_key(str(key))
+    monkeypatch.delenv(PASSWORD_VARIABLE)
+    with pytest.raises(SigningError, match="cannot be read"):
+        read_private_key(str(key))
+
+
+def test_bad_keys_are_named(tmp_path: Path, key: Path) -> None:
+    with pytest.raises(SigningError, match="no key to be read"):
+        read_private_key(str(tmp_path / "missing"))
+    with pytest.raises(SigningError, match="cannot be read"):
+        read_private_key(str(key.with_suffix(".pub")))
+    with pytest.raises(SigningError, match="cannot be read"):
+        read_public_key(key)
+    for unfit in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())):
+        other = pem(unfit, tmp_path)
+        with pytest.raises(SigningError, match="not used here"):
+            read_private_key(str(other))
+        with pytest.raises(SigningError, match="not used here"):
+            read_public_key(other.with_suffix(".pub"))
+
+
+def test_who_signs_is_found_in_order(
+    small_factory: SmallFactory, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = small_factory.project
+    monkeypatch.delenv(GITHUB_IDENTITY, raising=False)
+    assert find_signer(project) is None
+    monkeypatch.setitem(sys.modules, "sigstore", None)
+    monkeypatch.setenv(GITHUB_IDENTITY, "token")
+    with pytest.raises(SigningError, match="needs the package sigstore"):
+        find_signer(project)
+    own = default_key_path()
+    new_key_pair(own, own.with_suffix(".pub"))
+    assert str(own) in str(getattr(find_signer(project), "name", ""))
+    monkeypatch.setenv(KEY_VARIABLE, key.read_text())
+    assert "FACTORY_SIGNING_KEY" in str(getattr(find_signer(project), "name", ""))
+    assert str(key) in str(getattr(find_signer(project, str(key)), "name", ""))
+
+
+def test_the_keys_of_a_checkout_are_trusted_unless_others_are_named(
+    small_factory: SmallFactory, key: Path, tmp_path: Path
+) -> None:
+    folder = small_factory.root / "keys"
+    new_key_pair(tmp_path / "checkout.key", folder / "one.pub")
+    project = small_factory.project
+    bundle = Bundle.read(signer_of(tmp_path / "checkout.key").sign(STATEMENT))
+    assert find_trust(project).check(bundle)
+    with pytest.raises(NotTrustedError):
+        find_trust(project, [str(key.with_suffix(".pub"))]).check(bundle)
+    with pytest.raises(SigningError):
+        find_trust(project, [str(tmp_path / "missing.pub")])

@@ -1,0 +1,366 @@
+"""Locking Debian packages from a small archive that is made, and signed, on the spot."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pysequoia
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagefactory.errors.locks import DebianPackageError, MirrorError, SignatureError
+from imagefactory.locks.files import BaseLock
+from imagefactory.resolve.base_locks import closure, deb_locations, lock_base, successor
+from imagefactory.resolve.debian_index import read_index, read_keys
+from imagefactory.resolve.mirrors import KEYS, DebianMirrors
+from imagefactory.store.digests import Sha256
+
+MADE_FROM = {"bases": Sha256("0" * 64)}
+
+
+def stanza(name: str, version: str = "1.0", **fields: str) -> str:
+    """Describe a package as a Packages file does."""
+    architecture = fields.pop("Architecture", "arm64")
+    file = f"pool/main/{name}_{version.replace(':', '%3a')}_{architecture}.deb"
+    all_fields = {
+        "Package": name,
+        "Version": version,
+        "Architecture": architecture,
+        "Installed-Size": "7",
+        **{key.replace("_", "-"): value for key, value in fields.items()},
+        "Filename": file,
+        "Size": "100",
+        "SHA256": hashlib.sha256(file.encode()).hexdigest(),
+        "Description": "a package\n with: a second line",
+    }
+    return "".join(f"{key}: {value}\n" for key, value in all_fields.items())
+
+
+@dataclass
+class DebianArchive:
+    """A main and a security archive in two folders, signed with a key made for the test."""
+
+    folder: Path
+    key: pysequoia.Tsk
+    suites: dict[str, list[str]] = field(
+        default_factory=lambda: {"bookworm": [], "bookworm-updates": [], "bookworm-security": []}
+    )
+
+    @property
+    def mirrors(self) -> DebianMirrors:
+        return DebianMirrors(
+            main=(str(self.folder / "debian"),),
+            security=(str(self.folder / "debian-security"),),
+            snapshots=None,
+            keys=self.folder / "keys",
+        )
+
+    def suite(self, name: str) -> Path:
+        return self.folder / ("debian-security" if "security" in name else "debian") / "dists" / name
+
+    def publish(
+        self, *, architecture: str = "arm64", codename: str | None = None, date: str = "10:16:37"
+    ) -> None:
+        (self.folder / "keys").mkdir(exist_ok=True)
+        (self.folder / "keys" / "bookworm-test.asc").write_text(str(self.key.extract_certificate()))
+        for name, stanzas in self.suites.items():
+            packages = lzma.compress("\n".join(stanzas).encode())
+            sha256 = hashlib.sha256(packages).hexdigest()
+            binary = self.suite(name) / "main" / f"binary-{architecture}"
+            binary.mkdir(parents=True, exist_ok=True)
+            (binary / "Packages.xz").write_bytes(packages)
+            release = (
+                f"Origin: Debian\nCodename: {codename or name}\nDate: Sat, 11 Jul 2026 {date} UTC\n"
+                "Acquire-By-Hash: yes\nSHA256:\n"
+                f" {sha256} {len(packages):>8} main/binary-{architecture}/Packages.xz\n"
+            )
+            signed = pysequoia.sign(self.key.signer(), release.encode(), mode=pysequoia.SignatureMode.CLEAR)
+            (self.suite(name) / "InRelease").write_bytes(signed)
+
+    def lock(self, *packages: str, say: Callable[[str], None] = lambda _line: None) -> BaseLock:
+        self.publish()
+        return lock_base(
+            base="bookworm",
+            debian="bookworm",
+            packages=packages,
+            platform="linux/arm64",
+            made_from=MADE_FROM,
+            mirrors=self.mirrors,
+            say=say,
+        )
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> DebianArchive:
+    return DebianArchive(tmp_path, pysequoia.Tsk.generate(user_id="A test archive"))
+
+
+def names(lock: BaseLock) -> list[str]:
+    return [deb.name for deb in lock.debs]
+
+
+def needs(lock: BaseLock) -> dict[str, tuple[str, ...]]:
+    return {deb.name: deb.needed_by for deb in lock.debs}
+
+
+def test_what_a_package_needs_is_locked_with_the_reason(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [
+        stanza("bash", Pre_Depends="libc6 (>= 2.36)", Depends="base-files:any"),
+        stanza("libc6", "2.36-9", Depends="libgcc-s1"),
+        stanza("libgcc-s1", Depends="libc6 (>= 2.36)"),
+        stanza("base-files", Architecture="all"),
+        stanza("not-needed"),
+    ]
+    lock = archive.lock("bash", "libc6")
+    assert needs(lock) == {
+        "base-files": ("bash",),
+        "bash": ("matrix.yaml",),
+        "libc6": ("bash", "libgcc-s1", "matrix.yaml"),
+        "libgcc-s1": ("libc6",),
+    }
+    (bash,) = [deb for deb in lock.debs if deb.name == "bash"]
+    assert (bash.version, bash.architecture, bash.archive, bash.unpacked, bash.size) == (
+        "1.0",
+        "arm64",
+        "main",
+        7168,
+        100,
+    )
+
+
+def test_a_lock_names_the_signed_moment_of_every_suite(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    said: list[str] = []
+    lock = archive.lock("bash", say=said.append)
+    assert [(suite.name, suite.archive, suite.date) for suite in lock.suites] == [
+        ("bookworm", "main", "20260711T101637Z"),
+        ("bookworm-updates", "main", "20260711T101637Z"),
+        ("bookworm-security", "security", "20260711T101637Z"),
+    ]
+    assert said[0] == "bookworm: 1 packages for arm64, signed 2026-07-11 10:16 UTC"
+
+
+def test_the_highest_version_of_all_suites_wins_by_debians_rules(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("openssl", "3.0.9-1"), stanza("tzdata", "1:2.0~rc1")]
+    archive.suites["bookworm-updates"] = [stanza("tzdata", "1:2.0")]
+    archive.suites["bookworm-security"] = [stanza("openssl", "3.0.10-1"), stanza("tzdata", "3.0")]
+    lock = archive.lock("openssl", "tzdata")
+    assert [(deb.version, deb.archive) for deb in lock.debs] == [("3.0.10-1", "security"), ("1:2.0", "main")]
+
+
+def test_a_version_that_main_and_security_share_comes_from_main(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("openssl")]
+    archive.suites["bookworm-security"] = [stanza("openssl")]
+    assert archive.lock("openssl").debs[0].archive == "main"
+
+
+def test_the_first_alternative_that_exists_is_taken(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("app", Depends="gone | b (>= 2) | c | d"), *map(stanza, "bcd")]
+    assert names(archive.lock("app")) == ["app", "c"]
+
+
+def test_an_alternative_that_is_in_anyway_is_preferred(archive: DebianArchive) -> None:
+    # `z` is found late and deep, yet before the choice is made.
+    archive.suites["bookworm"] = [
+        stanza("app", Depends="a | z, y"),
+        stanza("y", Depends="x"),
+        stanza("x", Depends="z"),
+        *map(stanza, "az"),
+    ]
+    assert names(archive.lock("app")) == ["app", "x", "y", "z"]
+
+
+def test_a_virtual_package_is_provided_by_the_most_common_one(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [
+        stanza("base-files", Pre_Depends="awk"),
+        stanza("gawk", Provides="awk", Priority="optional"),
+        stanza("mawk", Provides="awk", Priority="required"),
+    ]
+    assert names(archive.lock("base-files")) == ["base-files", "mawk"]
+
+
+def test_an_unversioned_provides_does_not_satisfy_a_version(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [
+        stanza("app", Depends="api (>= 2)"),
+        stanza("any", Provides="api"),
+        stanza("old", Provides="api (= 1)"),
+        stanza("right", Provides="api (= 2.1)"),
+    ]
+    assert names(archive.lock("app")) == ["app", "right"]
+
+
+def test_an_unknown_package_is_an_error_with_the_nearest_names(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("libnuma1"), stanza("bash")]
+    with pytest.raises(DebianPackageError) as caught:
+        archive.lock("libnuma")
+    assert caught.value.where == "matrix.yaml"
+    assert "did you mean libnuma1?" in caught.value.fix
+
+
+def test_a_virtual_root_must_be_named_by_a_real_package(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("mawk", Provides="awk"), stanza("gawk", Provides="awk")]
+    with pytest.raises(DebianPackageError, match="Name one of them: gawk, mawk"):
+        archive.lock("awk")
+
+
+def test_an_unsatisfiable_dependency_says_who_needs_what_and_what_there_is(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("app", Depends="libc6 (>= 9)"), stanza("libc6", "2.36")]
+    with pytest.raises(DebianPackageError) as caught:
+        archive.lock("app")
+    assert caught.value.what == "app 1.0 needs libc6 (>= 9), which Debian bookworm does not have."
+    assert caught.value.why == "there is libc6 2.36"
+
+
+def test_an_index_that_was_changed_after_signing_is_refused(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    archive.publish()
+    inrelease = archive.suite("bookworm") / "InRelease"
+    inrelease.write_bytes(inrelease.read_bytes().replace(b"Origin: Debian", b"Origin: Rebian"))
+    with pytest.raises(SignatureError, match="not signed by Debian"):
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
+
+
+def test_an_index_signed_by_a_stranger_is_refused(archive: DebianArchive) -> None:
+    archive.publish()
+    stranger = pysequoia.Tsk.generate(user_id="A stranger").extract_certificate()
+    (archive.folder / "keys" / "bookworm-test.asc").write_text(str(stranger))
+    with pytest.raises(SignatureError) as caught:
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
+    assert "\n" not in caught.value.why
+
+
+def test_an_unsigned_index_is_refused(archive: DebianArchive) -> None:
+    archive.publish()
+    (archive.suite("bookworm") / "InRelease").write_text("Codename: bookworm\n")
+    with pytest.raises(SignatureError):
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
+
+
+def test_a_package_list_that_is_not_the_signed_one_is_refused(archive: DebianArchive) -> None:
+    archive.publish()
+    packages = archive.suite("bookworm") / "main" / "binary-arm64" / "Packages.xz"
+    packages.write_bytes(lzma.compress(stanza("evil").encode()))
+    with pytest.raises(SignatureError, match="not the one that Debian signed"):
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
+
+
+def test_a_good_signature_for_another_suite_is_refused(archive: DebianArchive) -> None:
+    archive.publish(codename="bullseye")
+    with pytest.raises(SignatureError, match="gives the index of bullseye for bookworm"):
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
+
+
+def test_without_any_mirror_the_error_says_how_to_name_one(archive: DebianArchive) -> None:
+    archive.publish()
+    nowhere = replace(archive.mirrors, main=(), security=())
+    with pytest.raises(MirrorError) as caught:
+        read_index(debian="bookworm", platform="linux/arm64", mirrors=nowhere, say=lambda _line: None)
+    assert "No mirror is known" in caught.value.why
+    assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
+
+
+def test_a_mirror_without_the_platform_is_passed_over_for_the_next(archive: DebianArchive) -> None:
+    archive.publish(architecture="amd64")
+    elsewhere = DebianArchive(archive.folder / "second", archive.key)
+    elsewhere.folder.mkdir()
+    elsewhere.suites["bookworm"] = [stanza("bash")]
+    elsewhere.publish()
+    both = replace(
+        archive.mirrors,
+        main=archive.mirrors.main + elsewhere.mirrors.main,
+        security=elsewhere.mirrors.security,
+    )
+    index = read_index(debian="bookworm", platform="linux/arm64", mirrors=both, say=lambda _line: None)
+    assert list(index.packages) == ["bash"]
+
+
+def test_a_mirror_that_fails_halfway_is_passed_over_for_the_next(
+    archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    archive.publish()
+
+    def flaky(url: str) -> bytes:
+        if url.endswith("InRelease"):
+            return (archive.suite(url.split("/")[-2]) / "InRelease").read_bytes()
+        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="Try again.")
+
+    monkeypatch.setattr("imagefactory.resolve.mirrors._download", flaky)
+    both = replace(archive.mirrors, main=("http://flaky.example", *archive.mirrors.main))
+    index = read_index(debian="bookworm", platform="linux/arm64", mirrors=both, say=lambda _line: None)
+    assert list(index.packages) == ["bash"]
+
+
+def test_a_release_without_committed_keys_is_refused() -> None:
+    with pytest.raises(SignatureError, match="no archive keys for Debian sid"):
+        read_keys(KEYS, "sid")
+
+
+def test_the_committed_keys_are_debians() -> None:
+    # Debian publishes these fingerprints; a key that comes or goes here deserves a second pair of eyes.
+    assert {key.fingerprint.upper() for key in read_keys(KEYS, "bookworm")} == {
+        "B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8",
+        "05AB90340C0C5E797F44A8C8254CF3B5AEC0A8F0",
+        "4D64FEC119C2029067D6E791F8D2585B8783D481",
+    }
+
+
+def test_a_locked_package_is_looked_for_on_mirrors_first_and_in_the_snapshot_of_its_day_last(
+    archive: DebianArchive,
+) -> None:
+    archive.suites["bookworm-security"] = [stanza("openssl")]
+    lock = archive.lock("openssl")
+    mirrors = replace(archive.mirrors, snapshots="https://snapshots.example")
+    file = lock.debs[0].file
+    assert deb_locations(lock.debs[0], lock.suites, mirrors) == [
+        str(archive.folder / "debian-security" / file),
+        f"https://snapshots.example/debian-security/20260711T221637Z/{file}",
+        f"https://snapshots.example/debian-security/20260712T221637Z/{file}",
+    ]
+
+
+def test_the_successor_of_a_vanished_package_is_its_newest_signed_version(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("openssl"), stanza("gone")]
+    openssl, gone = sorted(archive.lock("openssl", "gone").debs, key=lambda deb: deb.name, reverse=True)
+    archive.suites["bookworm"] = []
+    archive.suites["bookworm-security"] = [stanza("openssl", "1.1")]
+    archive.publish()
+    index = read_index(
+        debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None
+    )
+    found = successor(openssl, index)
+    assert (found.version, found.archive, found.needed_by) == ("1.1", "security", ("matrix.yaml",))
+    with pytest.raises(DebianPackageError, match="no gone for arm64 any more"):
+        successor(gone, index)
+
+
+TANGLE = [
+    stanza("a", Depends="b | c, d"),
+    stanza("b", Depends="v"),
+    stanza("c", Provides="v"),
+    stanza("d", Depends="e | b"),
+    stanza("e", Provides="v", Depends="a"),
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@given(order=st.permutations(range(len(TANGLE))), roots=st.permutations(["a", "d"]))
+def test_order_of_index_and_roots_does_not_matter(
+    archive: DebianArchive, order: Sequence[int], roots: Sequence[str]
+) -> None:
+    archive.suites["bookworm"] = [TANGLE[place] for place in order]
+    archive.publish()
+    index = read_index(
+        debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None
+    )
+    assert closure(index, roots) == {
+        "a": {"matrix.yaml"},
+        "b": {"a", "d"},
+        "c": {"b"},
+        "d": {"matrix.yaml", "a"},
+    }

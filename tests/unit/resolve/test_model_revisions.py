@@ -1,0 +1,66 @@
+"""Model revisions: asked from the hub, or from the mirror that stands in for it."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+import pytest
+
+from imagefactory.errors.locks import ModelHubError
+from imagefactory.resolve.model_revisions import hub_endpoint, lock_revision
+from tests.fixtures.servers import Answer, serving
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_the_commit_of_the_main_branch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda *_: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/")
+        locked = lock_revision("z-lab/gemma-4-31B-it-DFlash")
+    assert (locked.repo, locked.commit) == ("z-lab/gemma-4-31B-it-DFlash", COMMIT)
+    assert hub.log[0].path == "/api/models/z-lab/gemma-4-31B-it-DFlash/revision/main"
+    assert "authorization" not in hub.log[0].headers
+
+
+def test_a_token_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda *_: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_test")
+        lock_revision("a/b")
+    assert hub.log[0].headers["authorization"] == "Bearer hf_test"
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(status=HTTPStatus.NOT_FOUND), "404"),
+        (Answer(status=HTTPStatus.UNAUTHORIZED), "HF_TOKEN"),
+        (Answer(status=HTTPStatus.FORBIDDEN), "gated"),
+        (Answer(b"<html>"), "no commit"),
+        (Answer(b"[]"), "no commit"),
+        (Answer(b'{"sha": "main"}'), "no commit"),
+        (Answer(b'{"sha": null}'), "no commit"),
+    ],
+)
+def test_any_other_answer_is_an_error_that_names_the_model(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str
+) -> None:
+    with serving(lambda *_: answer) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        with pytest.raises(ModelHubError, match=why) as failure:
+            lock_revision("a/b")
+    assert "a/b" in failure.value.what
+
+
+def test_a_hub_that_does_not_answer_is_said_so_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
+    with pytest.raises(ModelHubError) as failure:
+        lock_revision("a/b")
+    assert failure.value.where == "http://127.0.0.1:9"
+    assert "secret" not in str(failure.value)
+
+
+def test_an_empty_variable_means_the_public_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "")
+    assert hub_endpoint().startswith("https://")

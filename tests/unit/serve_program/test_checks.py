@@ -1,0 +1,291 @@
+"""Preflight with the readings of machines that are not here."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.build.start.preview import Preview
+from tests.fixtures.serving import READINGS, SIZES
+
+Images = Callable[..., Preview]
+
+
+@pytest.fixture
+def checks(served_image: Images) -> Callable[..., dict[str, dict[str, Any]]]:
+    """Run the checks of a target on a recorded machine; give the worst finding of each."""
+
+    def run(target: str, machine: str, given: dict[str, str] | None = None, **options: Any) -> Any:
+        found = served_image(target, **options).dry_run(
+            {"PORT": "18999"} | (given or {}), readings=READINGS / f"{machine}.json"
+        )["checks"]
+        order = ("ok", "skipped", "warn", "fail")
+        worst: dict[str, dict[str, Any]] = {}
+        for finding in found:
+            name = finding["name"]
+            if name not in worst or order.index(finding["result"]) > order.index(worst[name]["result"]):
+                worst[name] = finding
+        return worst
+
+    return run
+
+
+Checks = Callable[..., dict[str, dict[str, Any]]]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "gemma4-31b",
+        "gemma4-26b-a4b",
+        "qwen3.5-27b-nvfp4",
+        "qwen3.5-35b-a3b-int4",
+        "qwen3-coder-next-nvfp4",
+        "gpt-oss-120b",
+    ],
+)
+def test_the_defaults_of_every_model_pass_on_a_gb10(checks: Checks, target: str) -> None:
+    found = checks(target, "gb10", sizes=None)
+    assert {name for name, finding in found.items() if finding["result"] == "fail"} == set()
+    assert found["gpu"]["detail"] == "NVIDIA GB10, compute capability 12.1"
+
+
+def test_a_start_that_would_freeze_a_gb10_is_refused_with_numbers_that_fit(checks: Checks) -> None:
+    found = checks(
+        "qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"}
+    )["memory"]
+    assert found["result"] == "fail"
+    assert found["exit_code"] == 74
+    assert found["setting"] == "GPU_MEMORY_UTILIZATION"
+    assert found["allowed"] == "up to 0.87"
+    assert "GPU_MEMORY_UTILIZATION=0.87" in found["remedy"]
+    fitting = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.87"}
+    assert checks("qwen3.5-27b-nvfp4", "gb10", fitting)["memory"]["result"] == "ok"
+
+
+def test_without_knowing_the_model_the_host_is_still_protected(checks: Checks) -> None:
+    found = checks("gemma4-31b", "gb10", {"GPU_MEMORY_UTILIZATION": "0.95"}, sizes=None)["memory"]
+    assert (found["result"], found["allowed"]) == ("fail", "up to 0.87")
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does(checks: Checks) -> None:
+    long = SIZES | {"kv_per_token": 819_200}
+    given = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.85"}
+    found = checks("qwen3.5-27b-nvfp4", "gb10", given, sizes=long)["memory"]
+    assert found["setting"] == "MAX_MODEL_LEN"
+    longest = found["allowed"].removeprefix("up to ")
+    assert int(longest) % 1024 == 0
+    again = checks("qwen3.5-27b-nvfp4", "gb10", given | {"MAX_MODEL_LEN": longest}, sizes=long)["memory"]
+    assert again["result"] == "ok"
+
+
+def test_a_context_beyond_the_models_own_is_refused(checks: Checks) -> None:
+    found = checks("qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
+    assert (found["exit_code"], found["allowed"]) == (66, "up to 262144")
+    stretched = {"MAX_MODEL_LEN": "300000", "EXTRA_ARGS": "--hf-overrides '{}'"}
+    assert checks("qwen3.5-27b-nvfp4", "gb10", stretched)["model"]["result"] == "ok"
+
+
+def test_dockers_small_shared_memory_is_refused_where_it_matters(
+    served_image: Images, tmp_path: Path
+) -> None:
+    recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
+    small = tmp_path / "small.json"
+    small.write_text(json.dumps(recorded))
+
+    def found(target: str, extra: str = "") -> tuple[str, int]:
+        ran = served_image(target).dry_run({"EXTRA_ARGS": extra}, readings=small)
+        check = next(check for check in ran["checks"] if check["name"] == "shm")
+        return check["result"], check["exit_code"]
+
+    assert found("tiny") == ("fail", 74)
+    assert found("gemma4-31b") == ("warn", 0)
+    assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 74)
+
+
+def test_what_others_hold_of_a_gb10_counts(checks: Checks) -> None:
+    found = checks("qwen3.5-27b-nvfp4", "gb10-busy")
+    assert found["memory"]["allowed"] == "up to 0.46"
+    assert found["disk"]["exit_code"] == 75
+
+
+def test_an_rtx_5090_is_told_what_does_not_fit(checks: Checks) -> None:
+    given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
+    found = checks("qwen3.5-27b-nvfp4@0.32.0/rtx5090", "rtx5090", given)
+    assert found["driver"]["exit_code"] == 73
+    assert found["memory"]["setting"] == "MAX_MODEL_LEN"
+    assert found["gpu"]["result"] == "ok"
+
+
+def test_an_image_for_another_gpu_is_refused(checks: Checks) -> None:
+    found = checks("gemma4-31b", "h100")["gpu"]
+    assert (found["result"], found["exit_code"]) == ("fail", 72)
+    assert "9.0" in found["detail"]
+    assert "12.1" in found["detail"]
+
+
+def test_readings_of_a_real_machine_pass(checks: Checks) -> None:
+    found = checks("gemma4-31b@0.32.0/h100", "h200", sizes=None)
+    assert (found["gpu"]["result"], found["driver"]["result"], found["memory"]["result"]) == (
+        "ok",
+        "ok",
+        "ok",
+    )
+
+
+def test_a_cousin_of_the_gpu_is_a_warning_unless_kernels_were_compiled_for_one(checks: Checks) -> None:
+    assert checks("gemma4-31b", "rtx5090")["gpu"]["result"] == "warn"
+    assert checks("gemma4-31b", "rtx5090", kernels="compiled")["gpu"]["result"] == "fail"
+
+
+def test_no_gpu_is_refused_with_the_flag_that_gives_one(checks: Checks) -> None:
+    found = checks("gemma4-31b", "no-gpu")["gpu"]
+    assert found["exit_code"] == 72
+    assert "--gpus all" in found["remedy"]
+
+
+def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
+    assert checks("gemma4-31b@0.19.1", "gb10", kernels="upstream")["kernels"]["exit_code"] == 77
+    assert checks("gemma4-31b@0.19.1", "gb10", kernels="compiled")["kernels"]["result"] == "ok"
+    assert checks("gemma4-31b@0.32.0", "gb10")["kernels"]["result"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "result", "words"),
+    [
+        ("qwen3.5-27b-nvfp4", {"KV_CACHE_DTYPE": "fp8"}, "fail", "version 2"),
+        (
+            "qwen3.5-27b-nvfp4@0.24.0",
+            {
+                "KV_CACHE_DTYPE": "fp8",
+                "ATTENTION_BACKEND": "triton_attn",
+                "DRAFT_ATTENTION_BACKEND": "flash_attn",
+            },
+            "fail",
+            "draft gets the target's fp8",
+        ),
+        (
+            "qwen3.5-27b-nvfp4@0.24.0",
+            {
+                "KV_CACHE_DTYPE": "fp8",
+                "ATTENTION_BACKEND": "triton_attn",
+                "DRAFT_ATTENTION_BACKEND": "triton_attn",
+            },
+            "warn",
+            "0.24 ignores",
+        ),
+        (
+            "qwen3.5-27b-nvfp4@0.28.0",
+            {
+                "KV_CACHE_DTYPE": "fp8",
+                "ATTENTION_BACKEND": "triton_attn",
+                "DRAFT_ATTENTION_BACKEND": "flash_attn",
+            },
+            "ok",
+            "",
+        ),
+        ("qwen3.5-27b-nvfp4@0.20.2", {"ENABLE_TURBOQUANT": "1"}, "fail", "exclude each other"),
+        (
+            "qwen3.5-27b-nvfp4@0.20.2",
+            {"ENABLE_TURBOQUANT": "1", "DFLASH_DRAFTER": "off"},
+            "fail",
+            "linear attention",
+        ),
+        ("qwen3.5-27b-nvfp4", {"ENABLE_TURBOQUANT": "1"}, "warn", "open fault"),
+        (
+            "qwen3.5-27b-nvfp4",
+            {"ENABLE_TURBOQUANT": "1", "ATTENTION_BACKEND": "triton_attn"},
+            "fail",
+            "backend of its own",
+        ),
+        ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
+        ("qwen3.5-35b-a3b-int4", {"DFLASH_DRAFTER": "off"}, "ok", ""),
+        ("gemma4-31b@0.24.0", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),
+        ("gemma4-31b@0.19.1", {"DFLASH_DRAFTER": "some/drafter"}, "fail", "0.20.0"),
+    ],
+)
+def test_combinations_that_are_known_to_fail(
+    checks: Checks, target: str, given: dict[str, str], result: str, words: str
+) -> None:
+    found = checks(target, "gb10", given)["combination"]
+    assert found["result"] == result
+    assert words in found["detail"] or not words
+    if result == "fail":
+        assert found["exit_code"] == 77
+        assert found["remedy"]
+
+
+def test_a_check_can_be_skipped_by_name_and_all_of_them_made_warnings(checks: Checks) -> None:
+    too_much = {"GPU_MEMORY_UTILIZATION": "0.95"}
+    assert checks("gemma4-31b", "gb10", too_much | {"SKIP_CHECKS": "memory"})["memory"]["result"] == "skipped"
+    assert checks("gemma4-31b", "gb10", too_much | {"CHECKS": "warn"})["memory"]["result"] == "warn"
+    assert checks("gemma4-31b", "gb10", too_much | {"CHECKS": "off"})["gpu"]["result"] == "skipped"
+
+
+def test_skipping_a_check_that_does_not_exist_is_refused(served_image: Images) -> None:
+    ran = served_image("gemma4-31b").run("check", variables={"SKIP_CHECKS": "memori"})
+    assert ran.returncode == 65
+    assert "memory" in ran.stderr
+
+
+def test_a_port_in_use_is_refused(checks: Checks) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104
+        port = server.getsockname()[1]
+        found = checks("gemma4-31b", "gb10", {"PORT": str(port)})["port"]
+    assert (found["result"], found["exit_code"], found["value"]) == ("fail", 76, str(port))
+
+
+def test_a_model_folder_must_exist_and_be_complete(checks: Checks, tmp_path: Path) -> None:
+    missing = checks("gemma4-31b", "gb10", {"MODEL_PATH": str(tmp_path / "none")})["model"]
+    assert missing["exit_code"] == 70
+    folder = model_folder(tmp_path / "model", {"vocab_size": 10, "hidden_size": 8})
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+    )
+    (folder / "model-1.safetensors").write_bytes(b"1")
+    found = checks("gemma4-31b", "gb10", {"MODEL_PATH": str(folder)})["model"]
+    assert found["detail"] == f"{folder} lacks model-2.safetensors"
+    (folder / "model-2.safetensors").write_bytes(b"2")
+    assert checks("gemma4-31b", "gb10", {"MODEL_PATH": str(folder)})["model"]["result"] == "ok"
+
+
+def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model", {"text_config": {"vocab_size": 248320, "hidden_size": 5120}})
+    (model / "model.safetensors").write_bytes(b"1")
+    for config, words in (
+        ({"vocab_size": 151936, "hidden_size": 5120}, "vocabulary"),
+        ({"vocab_size": 248320, "hidden_size": 2048}, "hidden size"),
+    ):
+        drafter = model_folder(tmp_path / words, config)
+        given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(drafter)}
+        found = checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]
+        assert found["exit_code"] == 71
+        assert words in found["detail"]
+    fitting = model_folder(tmp_path / "fitting", {"vocab_size": 248320, "hidden_size": 5120})
+    given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(fitting)}
+    assert checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]["result"] == "ok"
+
+
+def test_a_drafter_that_nobody_knows_is_a_warning(checks: Checks) -> None:
+    found = checks("qwen3.5-27b-nvfp4", "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
+    assert found["result"] == "warn"
+
+
+def test_readings_that_cannot_be_read_are_named(served_image: Images, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"gpus": 3}')
+    ran = served_image("gemma4-31b").run("--dry-run", variables={"FACTORY_READINGS": str(bad)})
+    assert ran.returncode == 65
+    assert "FACTORY_READINGS" in ran.stderr
+
+
+def model_folder(folder: Path, config: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder

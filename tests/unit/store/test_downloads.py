@@ -1,0 +1,231 @@
+"""Downloads: resumed, checked, each file once, and stopped at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+import requests
+
+from imagefactory.errors.store import DigestMismatchError, DownloadError
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.downloads import ATTEMPTS, Downloader, Wanted, fetch
+from tests.fixtures.servers import Answer, serving
+from tests.fixtures.small_factory import noise
+
+DATA = noise(3_000_000)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.store.downloads.PAUSE", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+def wanted(*locations: str, data: bytes = DATA) -> Wanted:
+    return Wanted("thing.whl", sha256_of(data), len(data), lambda: list(locations))
+
+
+def get(store: Store, session: requests.Session, *locations: str, data: bytes = DATA) -> Path:
+    return fetch(wanted(*locations, data=data), store, session, lambda _: None)
+
+
+def whole(_: str, headers: dict[str, str]) -> Answer:
+    """Serve the file, or the part of it that is asked for."""
+    start = int(headers.get("range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+    if not start:
+        return Answer(DATA)
+    if start >= len(DATA):
+        return Answer(status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+    span = f"bytes {start}-{len(DATA) - 1}/{len(DATA)}"
+    return Answer(DATA[start:], HTTPStatus.PARTIAL_CONTENT, {"Content-Range": span})
+
+
+def dying(at: int, times: int = 1) -> Callable[[str, dict[str, str]], Answer]:
+    """Serve a file, but let the connection end in the middle for so many times."""
+    left = [times]
+
+    def answer(path: str, headers: dict[str, str]) -> Answer:
+        full = whole(path, headers)
+        if left[0] and full.body:
+            left[0] -= 1
+            return Answer(
+                full.body[:at], full.status, {**full.headers, "Content-Length": str(len(full.body))}
+            )
+        return full
+
+    return answer
+
+
+def test_a_file_is_fetched_and_kept(store: Store, session: requests.Session) -> None:
+    with serving(whole) as server:
+        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+        assert get(store, session, f"{server.url}/thing") == store.download(sha256_of(DATA))
+        assert len(server.log) == 1
+
+
+def test_a_connection_that_ends_early_is_continued(store: Store, session: requests.Session) -> None:
+    with serving(dying(1_000_000)) as server:
+        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+        first, second = (entry.headers.get("range") for entry in server.log)
+    assert first is None
+    assert second is not None
+    assert 800_000 < int(second.removeprefix("bytes=").removesuffix("-")) <= 1_000_000
+
+
+def test_what_a_killed_process_fetched_is_continued(store: Store, session: requests.Session) -> None:
+    target = store.download(sha256_of(DATA))
+    target.parent.mkdir(parents=True)
+    target.with_suffix(".part").write_bytes(DATA[:2_000_000])
+    with serving(whole) as server:
+        get(store, session, f"{server.url}/thing")
+        [entry] = server.log
+    assert (entry.headers["range"], entry.sent) == ("bytes=2000000-", 1_000_000)
+    assert target.read_bytes() == DATA
+    assert not target.with_suffix(".part").exists()
+
+
+@pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more", DATA[:-1] + b"?"])
+def test_a_wrong_beginning_is_thrown_away(store: Store, session: requests.Session, left: bytes) -> None:
+    target = store.download(sha256_of(DATA))
+    target.parent.mkdir(parents=True)
+    target.with_suffix(".part").write_bytes(left)
+    with serving(whole) as server:
+        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+        assert len(server.log) == 2
+
+
+def test_a_server_without_ranges_is_asked_for_everything(store: Store, session: requests.Session) -> None:
+    target = store.download(sha256_of(DATA))
+    target.parent.mkdir(parents=True)
+    target.with_suffix(".part").write_bytes(DATA[:2_000_000])
+    with serving(lambda *_: Answer(DATA)) as server:
+        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+
+
+def test_another_file_is_refused_and_fetched_once_only(store: Store, session: requests.Session) -> None:
+    with serving(lambda *_: Answer(DATA[:-1] + b"!")) as server:
+        with pytest.raises(
+            DigestMismatchError, match=r"thing\.whl is not the file that was locked"
+        ) as caught:
+            get(store, session, f"{server.url}/thing")
+        assert len(server.log) == 1
+    assert sha256_of(DATA) in caught.value.why
+    assert not list((store.root / "downloads").glob("**/*.part"))
+    assert not store.download(sha256_of(DATA)).exists()
+
+
+def test_a_shorter_file_is_refused(store: Store, session: requests.Session) -> None:
+    with serving(lambda *_: Answer(DATA[:1000])) as server, pytest.raises(DigestMismatchError):
+        get(store, session, f"{server.url}/thing")
+
+
+def test_the_next_place_is_tried(store: Store, session: requests.Session, tmp_path: Path) -> None:
+    local = tmp_path / "thing.whl"
+    local.write_bytes(DATA)
+    with serving(lambda *_: Answer(b"wrong")) as server:
+        places = [f"{server.url}/wrong", str(tmp_path / "missing.whl"), local.as_uri()]
+        assert get(store, session, *places).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    ("status", "tries"),
+    [
+        (HTTPStatus.NOT_FOUND, 1),
+        (HTTPStatus.SERVICE_UNAVAILABLE, ATTEMPTS),
+        (HTTPStatus.TOO_MANY_REQUESTS, ATTEMPTS),
+    ],
+)
+def test_asking_again_where_it_may_help(
+    store: Store, session: requests.Session, status: HTTPStatus, tries: int
+) -> None:
+    with serving(lambda *_: Answer(status=status)) as server:
+        with pytest.raises(DownloadError, match=r"thing\.whl cannot be fetched"):
+            get(store, session, f"{server.url}/thing")
+        assert len(server.log) == tries
+
+
+def test_a_file_that_nobody_has_is_named_with_the_remedy(store: Store, session: requests.Session) -> None:
+    item = Wanted("thing.deb", sha256_of(DATA), 1, list, "Lock its successor.")
+    with pytest.raises(DownloadError) as caught:
+        fetch(item, store, session, lambda _: None)
+    assert "No configured index, folder or mirror" in caught.value.why
+    assert caught.value.fix == "Lock its successor."
+
+
+def test_passwords_are_not_shown(store: Store, session: requests.Session) -> None:
+    with serving(lambda *_: Answer(status=HTTPStatus.FORBIDDEN)) as server:
+        location = server.url.replace("//", "//me:secret@")
+        with pytest.raises(DownloadError) as caught:
+            get(store, session, location)
+    assert "secret" not in str(caught.value)
+
+
+def test_several_who_want_a_file_fetch_it_once(store: Store, session: requests.Session) -> None:
+    with serving(whole) as server, ThreadPoolExecutor(5) as pool:
+        location = f"{server.url}/thing"
+        list(pool.map(lambda _: get(store, session, location), range(5)))
+        assert len(server.log) == 1
+
+
+def test_progress_is_told(store: Store, session: requests.Session) -> None:
+    told: list[int] = []
+    with serving(whole) as server:
+        fetch(wanted(server.url), store, session, told.append)
+    assert told == sorted(told)
+    assert told[-1] == len(DATA)
+
+
+def test_leaving_early_stops_what_runs_and_keeps_what_has_arrived(store: Store) -> None:
+    arrived = threading.Event()
+
+    def slow(_: int) -> None:
+        arrived.set()
+        time.sleep(0.2)
+
+    def stop_in_the_middle() -> None:
+        with serving(whole) as server, Downloader(store) as downloader:
+            future = downloader.submit(wanted(f"{server.url}/thing"), slow)
+            futures.append(future)
+            arrived.wait(5)
+            raise KeyboardInterrupt
+
+    futures: list[object] = []
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        stop_in_the_middle()
+    assert time.monotonic() - started < 3
+    [future] = futures
+    with pytest.raises(CancelledError):
+        future.result(5)  # type: ignore[attr-defined]
+    part = store.download(sha256_of(DATA)).with_suffix(".part")
+    assert 0 < part.stat().st_size < len(DATA)
+
+
+def test_waiting_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
+    from filelock import FileLock  # noqa: PLC0415
+
+    target = store.download(Sha256("a" * 64))
+    target.parent.mkdir(parents=True)
+    stopped = threading.Event()
+    with FileLock(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
+        item = Wanted("x", Sha256("a" * 64), 1, list)
+        future = pool.submit(fetch, item, store, session, lambda _: None, stopped)
+        stopped.set()
+        assert isinstance(future.exception(5), CancelledError)

@@ -1,0 +1,214 @@
+"""Where wheels are looked for: as pip and uv are configured, in HTML or JSON, without telling passwords."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from imagefactory.environment.index_config import IndexConfig, redact
+from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
+from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.wheels import WheelFactory, sha256_of_file
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home folder whose pip and uv configuration counts; that of the machine does too."""
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    monkeypatch.delenv("UV_CONFIG_FILE")
+    folder = tmp_path / "home"
+    for name in ("pip", "uv"):
+        (folder / ".config" / name).mkdir(parents=True)
+    return folder
+
+
+def test_without_any_configuration_the_public_default_is_meant() -> None:
+    config = IndexConfig.from_environment()
+    assert config.indexes == ("",)
+    assert config.describe() == "the public default index"
+
+
+def test_pip_configuration_is_read(home: Path) -> None:
+    (home / ".config/pip/pip.conf").write_text(
+        "[global]\nindex-url = https://one.example/simple\n"
+        "extra-index-url =\n    https://two.example/simple\n    https://three.example/simple\n"
+        "find-links = /srv/wheels\n"
+    )
+    config = IndexConfig.from_environment()
+    assert config.indexes[0] == "https://one.example/simple"
+    assert {"https://two.example/simple", "https://three.example/simple"} <= set(config.indexes)
+    assert "/srv/wheels" in config.find_links
+
+
+def test_the_file_that_pip_is_told_to_read_replaces_that_of_the_user(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / ".config/pip/pip.conf").write_text("[global]\nextra-index-url = https://user.example/simple\n")
+    named = tmp_path / "named.conf"
+    named.write_text("[global]\nindex-url = https://named.example/simple\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(named))
+    config = IndexConfig.from_environment()
+    assert config.indexes[0] == "https://named.example/simple"
+    assert "https://user.example/simple" not in config.indexes
+
+
+def test_uv_configuration_is_read_and_comes_before_that_of_pip(home: Path) -> None:
+    (home / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://pip.example/simple\n")
+    (home / ".config/uv/uv.toml").write_text(
+        'find-links = ["/srv/uv"]\n'
+        '[[index]]\nname = "mine"\nurl = "https://extra.example/simple"\n'
+        '[[index]]\nurl = "https://default.example/simple"\ndefault = true\n'
+    )
+    config = IndexConfig.from_environment()
+    assert config.indexes[:2] == ("https://default.example/simple", "https://extra.example/simple")
+    assert config.find_links[0] == "/srv/uv"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"index-url without a section", b"[global]\n[global]\n"])
+def test_configuration_that_cannot_be_read_is_passed_over(home: Path, content: bytes) -> None:
+    (home / ".config/pip/pip.conf").write_bytes(content)
+    (home / ".config/uv/uv.toml").write_bytes(content)
+    assert IndexConfig.from_environment().indexes  # those of the machine, or the default
+
+
+def test_variables_come_first_and_named_indexes_lose_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://pip.example/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://uv.example/simple")
+    monkeypatch.setenv("UV_INDEX", "cpu=https://cpu.example/whl https://plain.example/simple?a=b")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://plain.example/simple?a=b")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/srv/a /srv/b")
+    config = IndexConfig.from_environment()
+    assert config.indexes == (
+        "https://uv.example/simple",
+        "https://cpu.example/whl",
+        "https://plain.example/simple?a=b",
+    )
+    assert config.find_links == ("/srv/a", "/srv/b")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:secret@index.example:8443/simple", "https://index.example:8443/simple"),
+        ("https://token@index.example/simple", "https://index.example/simple"),
+        ("http://u:p@[::1]:8080/simple", "http://[::1]:8080/simple"),
+        ("http://u:p@host:notaport/simple", "http://host:notaport/simple"),
+        ("http://u:p@ss@host/simple", "http://host/simple"),
+        ("failed for (https://u:secret@a.example/x) twice", "failed for (https://a.example/x) twice"),
+        ("https://index.example/simple", "https://index.example/simple"),
+        ("/srv/wheels", "/srv/wheels"),
+        ("http://[broken", "http://[broken"),
+    ],
+)
+def test_passwords_are_never_shown(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+def test_passwords_in_every_kind_of_source_stay_hidden() -> None:
+    config = IndexConfig(
+        indexes=("https://u:secret@a.example/",), find_links=("https://u:secret@b.example/",)
+    )
+    assert "secret" not in config.describe()
+
+
+@pytest.mark.parametrize("style", ["html", "json"])
+def test_both_kinds_of_index_page_are_understood(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, style: str
+) -> None:
+    wheel = wheel_factory("Some.Package".lower().replace(".", "-"), "1.0+local")
+    simple_index.add(wheel)
+    simple_index.style = "json" if style == "json" else "html"
+    (found,) = Indexes(IndexConfig(indexes=(simple_index.url,))).files("Some_Package")
+    assert found.file == wheel.name
+    assert found.sha256 == sha256_of_file(wheel)
+    assert found.url == f"{simple_index.server.url}/files/{wheel.name}"
+    assert found.local is None
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'data-requires-python="&gt;=3.8"',
+        'data-requires-python=">=3.8"',
+        "data-yanked='a > b'",
+        'data-core-metadata="sha256=00" rel="internal"',
+    ],
+)
+def test_attributes_of_anchors_do_not_confuse(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, attributes: str
+) -> None:
+    simple_index.add(wheel_factory("one"), wheel_factory("one", "2.0"))
+    simple_index.attributes = attributes
+    found = Indexes(IndexConfig(indexes=(simple_index.url,))).files("one")
+    assert [location.file for location in found] == ["one-1.0-py3-none-any.whl", "one-2.0-py3-none-any.whl"]
+    assert all(location.sha256 for location in found)
+
+
+def test_an_index_is_asked_once_for_a_project(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
+    simple_index.add(wheel_factory("one"))
+    indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
+    assert indexes.files("one") == indexes.files("ONE")
+    assert len(simple_index.log) == 1
+
+
+def test_folders_come_before_indexes_and_an_unknown_project_has_no_files(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    wheel = wheel_factory("one")
+    simple_index.add(wheel)
+    config = IndexConfig(indexes=(simple_index.url,), find_links=(str(wheel.parent), wheel.parent.as_uri()))
+    found = Indexes(config).files("one")
+    assert [location.local for location in found] == [wheel, wheel, None]
+    assert Indexes(config).files("two") == []
+
+
+def test_an_index_in_a_folder_is_read_without_a_server(tmp_path: Path, wheel_factory: WheelFactory) -> None:
+    wheel = wheel_factory("one")
+    page = tmp_path / "simple" / "one" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="{wheel.as_uri()}#sha256={"ab" * 32}">{wheel.name}</a>')
+    indexes = Indexes(IndexConfig(indexes=((tmp_path / "simple").as_uri(),)))
+    (found,) = indexes.files("one")
+    assert found.local == wheel
+    assert indexes.files("two") == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/simple", "not a url", "http://user:secret@127.0.0.1:9/"])
+def test_an_index_that_does_not_answer_is_said_so_without_its_password(url: str) -> None:
+    with pytest.raises(IndexUnreachableError) as failure:
+        Indexes(IndexConfig(indexes=(url,))).files("one")
+    assert failure.value.where == redact(url)
+    assert "secret" not in str(failure.value)
+    assert not reachable(url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(status=503), "503"),
+        (Answer(status=401), "401"),
+        (Answer(b"{", headers={"Content-Type": "application/json"}), "JSON"),
+        (Answer(b"[1]", headers={"Content-Type": "application/json"}), "JSON"),
+        (Answer(b'{"meta": {"api-version": "9.0"}}', headers={"Content-Type": "application/json"}), "JSON"),
+        (Answer(b'{"files": 3}', headers={"Content-Type": "application/json"}), "JSON"),
+    ],
+)
+def test_an_index_that_answers_wrongly_is_said_so(answer: Answer, why: str) -> None:
+    with serving(lambda *_: answer) as server:
+        assert reachable(server.url)
+        with pytest.raises(IndexUnreachableError, match=why):
+            Indexes(IndexConfig(indexes=(server.url,))).files("one")
+
+
+def test_local_labels_are_read_from_file_names() -> None:
+    assert local_label("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl") == "cpu"
+    assert local_label("torch-2.13.0-cp311-cp311-linux_x86_64.whl") == ""
+    assert local_label("nonsense") == ""
+
+
+def test_folders_that_are_not_there_or_not_local_are_passed_over(tmp_path: Path) -> None:
+    links = (str(tmp_path / "none"), "https://links.example/", os.fspath(tmp_path))
+    assert list(local_wheels(IndexConfig(find_links=links))) == []
