@@ -12,17 +12,19 @@ from imagefactory.build.watch import Watcher
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.targets import select, select_one
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image, make_image
+from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
 from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
 from imagefactory.plan.changes import LAST_PLAN, last_plan
+from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Layer, Plan, locked_plans, make_plan
+from imagefactory.plan.make import locked_plans, make_plan
+from imagefactory.plan.plan import Layer, Plan
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.cache import Store, locked
 from imagefactory.store.digests import Sha256
 

@@ -11,7 +11,8 @@ from imagefactory.errors.layers import PathNotFoundError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.built_layers import read_owners
-from imagefactory.plan.make import Layer, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Layer
 
 
 @dataclass(frozen=True)

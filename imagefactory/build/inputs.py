@@ -17,7 +17,7 @@ from imagefactory.matrix.cells import Cell, arch_of
 from imagefactory.mods.preflight import refuse_unfit_mods
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, Plan
 from imagefactory.resolve.base_locks import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors

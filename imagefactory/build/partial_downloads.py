@@ -9,7 +9,7 @@ import requests
 
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.indexes import WheelLocation

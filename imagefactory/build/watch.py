@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256
 
 State = Literal["cached", "waiting", "downloading", "splicing", "done"]

@@ -6,9 +6,7 @@ In a workflow the results also go where GitHub reads them: GITHUB_OUTPUT and GIT
 from __future__ import annotations
 
 import json as json_
-import os
 from pathlib import Path
-from typing import Any
 
 from invoke.context import Context
 from invoke.exceptions import Exit
@@ -16,9 +14,7 @@ from invoke.exceptions import Exit
 from imagefactory.commands import options
 from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, need, print_json, say
-
-TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
-DRY_RUN = "only say what would be done"
+from imagefactory.commands.workflow import DRY_RUN, TARGETS, _cells, _outputs, _project, _repository, _summary
 
 
 @command(
@@ -275,99 +271,6 @@ def report_mods(
         print(f"{done.mod}: issue {done.number} {done.outcome}")
 
 
-@command(help={"commit": "the commit of the branch `records` (default: its head)"})
-def take_locks(context: Context, commit: str = "") -> None:
-    """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
-    from imagefactory.publish.automation.commits import take_locks
-    from imagefactory.publish.automation.github import GitHub
-
-    sha, written = take_locks(GitHub.from_environment(), checkout_root(), commit)
-    _outputs({"locks": sha})
-    for path in written:
-        print(path)
-
-
-@command(iterable=["target"], help={"target": TARGETS, "dry_run": DRY_RUN})
-def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
-    """Lock what was compiled, keep the locks on the branch `records`, and start the next run."""
-    from imagefactory.publish.automation.commits import RECORDS, commit
-    from imagefactory.publish.automation.github import GitHub
-    from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
-    from imagefactory.publish.automation.night import nightly_cells
-
-    project = _project()
-    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
-    with _repository(project) as repository:
-        compiles = find_compiles(project, repository, cells)
-    changed = adopt(project, compiles.adopt, say)
-    for path in changed:
-        print(path)
-    if not changed or dry_run:
-        return
-    github = GitHub.from_environment()
-    files = {path: (checkout_root() / path).read_text("utf-8") for path in changed}
-    commit(github, RECORDS, files, "Lock what was compiled\n")
-    github.start_workflow("nightly.yml")  # finds the new locks
-
-
-@command(
-    iterable=["upgrade"],
-    help={
-        "upgrade": "packages to take the newest version of, or base, or all (default: all)",
-        "body": "write the text of a pull request to this file",
-    },
-)
-def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
-    """Take newer packages into the locks, and a new vLLM release into the matrix."""
-    from imagefactory.environment.index_config import IndexConfig
-    from imagefactory.mods.compatibility import check_mods
-    from imagefactory.publish.automation.refresh import refresh
-    from imagefactory.store.indexes import Indexes
-
-    body_file = options.new_file("--body", body) if body else None
-    indexes = Indexes(IndexConfig.from_environment())
-    refreshed = refresh(_project(), indexes, upgrade or ["all"], say)
-    text = refreshed.body(check_mods(_project()))
-    _summary(text)
-    print(text)
-    if body_file:
-        body_file.write_text(text, "utf-8")
-
-
-@command(
-    help={
-        "branch": "the branch to propose from; it is set anew",
-        "title": "the title of the pull request",
-        "body": "a file with its text",
-        "dry_run": DRY_RUN,
-    }
-)
-def propose(context: Context, branch: str, title: str, body: str, dry_run: bool = False) -> None:
-    """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
-    from imagefactory.publish.automation.commits import changed_files, propose
-    from imagefactory.publish.automation.github import GitHub
-
-    body_file = options.file("--body", body)
-    files = changed_files(checkout_root())
-    for path in files:
-        print(path)
-    if not files or dry_run:
-        return
-    done = propose(GitHub.from_environment(), branch, files, title=title, body=body_file.read_text("utf-8"))
-    print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
-
-
-@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
-def release(context: Context, tag: str, dry_run: bool = False) -> None:
-    """Publish a release of the factory with what the changelog says about it."""
-    from imagefactory.publish.automation.github import GitHub
-    from imagefactory.publish.automation.releases import publish_release, release_notes
-
-    notes = release_notes(checkout_root(), tag)
-    _summary(notes.text)
-    print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
-
-
 @command(
     iterable=["target"],
     help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
@@ -380,48 +283,3 @@ def room(context: Context, target: list[str], pulled: bool = False) -> None:
     needed = room_needed(project, _cells(project, target), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")
-
-
-def _project() -> Any:
-    from imagefactory.locks.project import Project
-
-    return Project(checkout_root())
-
-
-def _cells(project: Any, target: list[str]) -> list[Any]:
-    from imagefactory.errors.matrix import UnknownNameError
-    from imagefactory.matrix.targets import select
-
-    words = [word for text in target for word in text.split()]
-    if not words:
-        raise UnknownNameError(
-            "No target was named.",
-            where="the --target option",
-            why="This command acts on what it is told, and on nothing else.",
-            fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
-        )
-    return select(project.matrix, words)
-
-
-def _repository(project: Any) -> Any:
-    from imagefactory.oci.registry.repository import Repository
-
-    return Repository.open(project.matrix.effective_registry)
-
-
-def _outputs(values: dict[str, str]) -> None:
-    """Hand values on to later steps and jobs of a workflow."""
-    from imagefactory.publish.automation.run_summary import append
-
-    path = os.environ.get("GITHUB_OUTPUT")
-    if path:
-        append(path, "".join(f"{name}={value}\n" for name, value in values.items()))
-
-
-def _summary(text: str) -> None:
-    """Show a text on the page of a workflow's run."""
-    from imagefactory.publish.automation.run_summary import append
-
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
-        append(path, text)

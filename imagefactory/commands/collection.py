@@ -14,6 +14,7 @@ from invoke.main import program as plain_invoke
 
 from imagefactory.commands import (
     ci,
+    ci_repository,
     images,
     kernels,
     matrix,
@@ -80,11 +81,11 @@ def collection(root: Path) -> Collection:
             ci.changes,
             ci.check_mods,
             ci.report_mods,
-            ci.take_locks,
-            ci.adopt,
-            ci.refresh,
-            ci.propose,
-            ci.release,
+            ci_repository.take_locks,
+            ci_repository.adopt,
+            ci_repository.refresh,
+            ci_repository.propose,
+            ci_repository.release,
             ci.room,
         )
     )

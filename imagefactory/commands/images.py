@@ -12,6 +12,7 @@ from invoke.exceptions import Exit
 from imagefactory.commands import options
 from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, need, say
+from imagefactory.store import sizes
 
 
 @command(
@@ -277,7 +278,6 @@ def clean(
     dry_run: bool = False,
 ) -> None:
     """Clean the cache: by default what was not used for 30 days."""
-    from imagefactory.commands.show import terminal
     from imagefactory.locks.project import Project
     from imagefactory.store.cleaning import clean
 
@@ -295,7 +295,7 @@ def clean(
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
-    say(f"{verb} {terminal.size(cleaned.freed)} ({cleaned.files} files); {terminal.size(cleaned.kept)} kept")
+    say(f"{verb} {sizes.size(cleaned.freed)} ({cleaned.files} files); {sizes.size(cleaned.kept)} kept")
 
 
 def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:

@@ -57,11 +57,11 @@ def lock(
     environment: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
-    from imagefactory.locks.project import Project
+    from imagefactory.locks.project import Project, locked_cells
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
     from imagefactory.resolve.environment_locks import check_environment, lock_environment
-    from imagefactory.resolve.locking import check_locks, locked_cells, make_locks
+    from imagefactory.resolve.locking import check_locks, make_locks
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)

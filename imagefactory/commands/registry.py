@@ -10,6 +10,7 @@ from invoke.exceptions import Exit
 from imagefactory.commands import options
 from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, need, print_json, say
+from imagefactory.store import sizes
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
 NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
@@ -36,7 +37,7 @@ def push(context: Context, target: list[str], workers: str = "") -> None:
             pushed = push(project, repository, cells, watch, say, pushing=watch, workers=count)
         for staged in pushed:
             sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
-            amount = terminal.size(staged.pushed.uploaded)
+            amount = sizes.size(staged.pushed.uploaded)
             say(
                 f"pushed {staged.plan.target} for {staged.plan.platform}: {sent} blobs sent ({amount}), {there} there"
             )

@@ -17,7 +17,6 @@ from imagefactory.compile.git_sources import (
     tree_digest,
 )
 from imagefactory.compile.settings import FILE, What
-from imagefactory.compile.source_tree import source_mods
 from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
 from imagefactory.compile.toolchain_locks import locked_flashinfer
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
@@ -26,7 +25,8 @@ from imagefactory.locks.files import LockedSource
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, VllmVersion
 from imagefactory.matrix.targets import host_machine
-from imagefactory.plan.make import Plan
+from imagefactory.mods.choose import source_mods
+from imagefactory.plan.plan import Plan
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of

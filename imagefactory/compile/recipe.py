@@ -25,7 +25,8 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import VllmVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.plan.make import ImageConfig, Layer, base_layer, image_config, model_layer, serve_layer
+from imagefactory.plan.make import base_layer, image_config, model_layer, serve_layer
+from imagefactory.plan.plan import ImageConfig, Layer
 from imagefactory.plan.serve.served import describe
 
 JOB_MEMORY: Final = "3 to 8 GB of memory"

@@ -8,26 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from imagefactory.errors.layers import DamagedFileError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import buildable
-from imagefactory.mods.choose import choose_source_mods
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.store.cache import WRITING, translating_disk_full
-from images.shipped.mods.apply import apply_mods, in_order
+from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
 PARTS = "cmake/external_projects"
 LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"
-
-
-def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
-    """Pick the mods that change what is compiled: those of every model that is served by this vLLM on this arch."""
-    found: dict[str, tuple[Mod, Variant]] = {}
-    for cell in buildable(project.matrix):
-        if (cell.vllm, cell.arch) == (vllm, arch):
-            chosen = choose_source_mods(project.matrix, cell, project.mods)
-            found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
-    return [found[mod.name] for mod in in_order([mod for mod, _ in found.values()])]
 
 
 def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:

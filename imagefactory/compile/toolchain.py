@@ -14,7 +14,6 @@ from functools import cached_property
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.engines.embedded import build_layers
 from imagefactory.build.inputs import Sources
-from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project
@@ -22,10 +21,12 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, Base, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
-from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import write_layout
 from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
-from imagefactory.plan.make import ImageConfig, Layer, Plan, base_layer, toolkit_layer, wheel_layers
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
+from imagefactory.plan.plan import ImageConfig, Layer, Plan
+from imagefactory.plan.serve.image_paths import CUDA_HOME
 from imagefactory.store.digests import Sha256, checksum
 
 IMAGE = "imagefactory/toolchain"

@@ -7,9 +7,7 @@ edit by hand is seen).
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -27,13 +25,13 @@ from pydantic import (
 
 from imagefactory.errors import Location
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
-from imagefactory.store.cache import translating_disk_full
+from imagefactory.matrix.cells import Kernels
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Sha256, checksum
 
 FORMAT = 1
 
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Kernels = Literal["upstream", "compiled"]
 MadeFrom = dict[str, Hash]
 """Checksums of the parts of matrix.yaml that a lock answers, by name, so that drift can say what changed."""
 
@@ -316,24 +314,6 @@ def model_lock_path(root: Path) -> Path:
 def licence_lock_path(root: Path) -> Path:
     """Say where the licences of locked files are recorded."""
     return root / "licences.toml"
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    with translating_disk_full(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink()
-            raise
 
 
 def first_problem(error: ValidationError) -> str:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from imagefactory.matrix.matrix import CubinPolicy
-from imagefactory.resolve.audit.cuobjdump import Kernels
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How many cubins and PTX texts a library has for each architecture."""
+
+    cubins: Mapping[str, int] = field(default_factory=dict)
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    fp4: bool = False
+    """Whether it holds kernels for 4-bit floating point, by their names."""
+
 
 Outcome = Literal["native", "jit", "other chips", "fails"]
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
-from imagefactory.locks.kernel_policy import Outcome, Verdict, judge
+from imagefactory.locks.kernel_policy import Kernels, Outcome, Verdict, judge
 from imagefactory.matrix.matrix import Arch
-from imagefactory.resolve.audit.cuobjdump import Kernels
-
-if TYPE_CHECKING:
-    from imagefactory.locks.project import Project
-    from imagefactory.plan.make import Plan
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"
@@ -67,19 +62,6 @@ def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Au
         return Audit("not-audited", missing=missing)
     verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch)
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
-
-
-def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
-    """Say whether an image may be published as far as its kernels go, and if not, why."""
-    lock, arch = project.wheel_lock(plan.cell), project.matrix.archs[plan.arch]
-    audit = recorded_audit(lock, arch, project.kernel_lock)
-    reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
-    if audit.result == "not-audited":
-        reasons.append(f"{audit.summary}; `invoke lock` does that")
-    stated = plan.config.labels.get(AUDIT_LABEL)
-    if stated != audit.result:
-        reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")
-    return not reasons, reasons
 
 
 def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[Verdict, ...]:

@@ -20,7 +20,7 @@ from imagefactory.locks.files import (
     tool_lock_path,
     wheel_lock_path,
 )
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
 from images.shipped.mods.load import load_mods
@@ -111,3 +111,8 @@ class Project:
         """The pinned model revisions; empty where none were looked up."""
         path = model_lock_path(self.locks)
         return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
+
+
+def locked_cells(project: Project) -> list[Cell]:
+    """List the buildable cells whose wheels have been locked."""
+    return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]

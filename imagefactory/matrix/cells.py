@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from imagefactory.locks.files import Kernels
 from imagefactory.matrix.matrix import Arch, Drafter, Matrix, ServedModel, VllmVersion
 from images.shipped.conditions import Condition
+
+Kernels = Literal["upstream", "compiled"]
+
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """What a vLLM version may need beyond what its arch does."""

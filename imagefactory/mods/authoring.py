@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import named_mod, named_versions
 from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
+from imagefactory.store.atomic import write_text_atomically
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
 from images.shipped.mods.requirements import why_not, with_requirements

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModNotApplicableError
-from imagefactory.matrix.cells import Cell, condition_holds, intended_kernels, usable_drafters
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, buildable, condition_holds, intended_kernels, usable_drafters
 from imagefactory.matrix.matrix import Matrix
 from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import Mod, Variant
@@ -104,3 +105,13 @@ def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
         and (condition.drafter is None or condition.drafter in methods)
         for condition in mod.manifest.needed_when
     )
+
+
+def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
+    """Pick the mods that change what is compiled: those of every model that is served by this vLLM on this arch."""
+    found: dict[str, tuple[Mod, Variant]] = {}
+    for cell in buildable(project.matrix):
+        if (cell.vllm, cell.arch) == (vllm, arch):
+            chosen = choose_source_mods(project.matrix, cell, project.mods)
+            found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
+    return [found[mod.name] for mod in in_order([mod for mod, _ in found.values()])]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.errors.mods import SourceMissingError
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.mods.compatibility import Result
+from imagefactory.store.atomic import write_text_atomically
 
 BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
 END = "<!-- end of table -->"

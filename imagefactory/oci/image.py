@@ -6,12 +6,10 @@ those are, whether or not the blobs are at hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefactory.oci.blob import Blob
-from imagefactory.plan.make import Plan
-from imagefactory.store.digests import Digest, canonical_json, sha256_of
+from imagefactory.store.digests import Digest, sha256_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -37,55 +35,3 @@ class Image:
     def digest(self) -> Digest:
         """Name the image."""
         return Digest(f"sha256:{sha256_of(self.manifest)}")
-
-
-def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
-    """Write the documents of an image."""
-    config = canonical_json(_config(plan, blobs))
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST_TYPE,
-        "config": {
-            "mediaType": CONFIG_TYPE,
-            "digest": f"sha256:{sha256_of(config)}",
-            "size": len(config),
-        },
-        "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
-        "annotations": {
-            key: value
-            for key, value in plan.config.labels.items()
-            if key.startswith("org.opencontainers.image.")
-        },
-    }
-    return Image(plan.platform, config, canonical_json(manifest), tuple(blobs))
-
-
-def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
-    settings = plan.config
-    system, _, machine = plan.platform.partition("/")
-    return {
-        "architecture": machine,
-        "os": system,
-        "created": settings.created,
-        "config": {
-            "Env": [f"{name}={value}" for name, value in sorted(settings.env.items())],
-            "Entrypoint": list(settings.entrypoint),
-            "Cmd": list(settings.command),
-            "Labels": dict(sorted({**settings.labels, "imagefactory.plan": plan.key}.items())),
-            "User": settings.user,
-            "WorkingDir": settings.working_dir,
-            "ExposedPorts": {port: {} for port in settings.exposed_ports},
-            "StopSignal": settings.stop_signal,
-            # Not in the image specification, but what Docker and podman read.
-            **({"Healthcheck": settings.healthcheck} if settings.healthcheck else {}),
-        },
-        "rootfs": {"type": "layers", "diff_ids": [blob.diff_id for blob in blobs]},
-        "history": [
-            {
-                "created": settings.created,
-                "created_by": f"imagefactory {layer.kind} {layer.name}",
-                "comment": f"layer key {layer.key}",
-            }
-            for layer in plan.layers
-        ],
-    }

@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.make import Layer, Plan, Settings
+from imagefactory.plan.plan import Layer, Plan, Settings
 from imagefactory.store.cache import Store
 
 LAST_PLAN = "plan.json"

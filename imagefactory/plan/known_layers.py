@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image, make_image
-from imagefactory.plan.make import Layer, Plan
+from imagefactory.oci.image import Image
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.plan import Layer, Plan
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Digest, Sha256
 
 HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"

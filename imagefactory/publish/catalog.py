@@ -13,8 +13,8 @@ from typing import Final, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from imagefactory.errors.publishing import CatalogError
-from imagefactory.locks.files import Kernels, first_problem
-from imagefactory.matrix.cells import Cell
+from imagefactory.locks.files import first_problem
+from imagefactory.matrix.cells import Cell, Kernels
 from imagefactory.store.digests import Digest, Sha256
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"

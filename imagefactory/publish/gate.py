@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from imagefactory.errors.publishing import NotPromotableError, NotStagedError
-from imagefactory.locks.kernels import audit_verdict
+from imagefactory.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import make_image
 from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import LOCKED_LABEL, Layer, Plan
+from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
 from imagefactory.publish.catalog import Part, Published
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag, staging_tag
@@ -136,3 +136,16 @@ def _part(layer: Layer) -> tuple[str, Part]:
     version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
     name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
     return name, Part(key=layer.key[:KEY_DIGITS], version=version)
+
+
+def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
+    """Say whether an image may be published as far as its kernels go, and if not, why."""
+    lock, arch = project.wheel_lock(plan.cell), project.matrix.archs[plan.arch]
+    audit = recorded_audit(lock, arch, project.kernel_lock)
+    reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
+    if audit.result == "not-audited":
+        reasons.append(f"{audit.summary}; `invoke lock` does that")
+    stated = plan.config.labels.get(AUDIT_LABEL)
+    if stated != audit.result:
+        reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")
+    return not reasons, reasons

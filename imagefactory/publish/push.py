@@ -17,11 +17,13 @@ from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image, make_image
+from imagefactory.oci.image import Image
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Layer, Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Sha256
 

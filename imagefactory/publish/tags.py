@@ -135,3 +135,8 @@ def _checked(tag: str, cell: Cell) -> str:
             fix="Give the model, the vLLM version or the arch a shorter name.",
         )
     return tag
+
+
+def short(digest: str) -> str:
+    """Shorten a digest as far as `--to` still takes it."""
+    return digest.removeprefix("sha256:")[:KEY_DIGITS]

@@ -20,7 +20,7 @@ from packaging.version import Version
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum, requirements
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
-from imagefactory.locks.files import write_text_atomically
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.indexes import Indexes, WheelLocation
 
 PARALLEL: Final = 16

@@ -29,7 +29,7 @@ from imagefactory.locks.files import (
     wheel_lock_path,
 )
 from imagefactory.locks.kernels import audited_wheels
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import (
     VERSION_NEEDS,
     Cell,
@@ -92,11 +92,6 @@ def make_locks(
     yield _make_source_lock(project, say)
     yield _make_tool_lock(project, say)
     yield _make_model_lock(project, look_up=models, say=say)
-
-
-def locked_cells(project: Project) -> list[Cell]:
-    """List the buildable cells whose wheels have been locked."""
-    return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
 
 
 def check_locks(project: Project) -> list[Path]:

@@ -27,7 +27,8 @@ from imagefactory.errors.locks import (
     ResolutionError,
     WheelMissingError,
 )
-from imagefactory.locks.files import Kernels, LockedWheel, MadeFrom, WheelLock
+from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
+from imagefactory.matrix.cells import Kernels
 from imagefactory.matrix.matrix import Arch, Base, Conflict
 from imagefactory.resolve.wheel_conflicts import settle
 from imagefactory.resolve.wheel_contents import WheelContents, wheel_contents

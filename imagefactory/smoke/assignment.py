@@ -18,7 +18,7 @@ from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.smoke.containers import Containers
 from imagefactory.smoke.cpu_counterparts import sisters
 from imagefactory.smoke.levels import has_gpu

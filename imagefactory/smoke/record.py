@@ -13,7 +13,8 @@ from typing import Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.locks.files import first_problem, write_text_atomically
+from imagefactory.locks.files import first_problem
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]

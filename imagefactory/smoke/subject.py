@@ -24,7 +24,8 @@ from imagefactory.matrix.cells import Cell, reason_excluded
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.changes import last_plan
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.store.digests import Digest, Sha256, sha256_of
 
 PLAN_LABEL: Final = "imagefactory.plan"

@@ -39,7 +39,8 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.store.cache import Store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import testinfra
 
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import Layout
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
 from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
 from imagefactory.locks.project import Project
-from imagefactory.plan.make import Plan
-from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.plan.plan import Plan
+from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.build.start.docker_run import HUB_CACHE, STACK, STOP_SECONDS
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server

@@ -22,11 +22,11 @@ from imagefactory.build.layers.mod_layer import RECORD_OF_MODS, image_path
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import Listed
+from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.resolve.audit.auditing import judge_libraries
 from imagefactory.resolve.audit.libraries import Library, is_library

@@ -36,7 +36,7 @@ from imagefactory.build.watch import Watcher
 from imagefactory.errors.layers import WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store, translating_disk_full
 from imagefactory.store.digests import Sha256
 

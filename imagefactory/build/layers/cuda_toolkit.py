@@ -8,10 +8,8 @@ site-packages/nvidia/cu13, in lib, with versions only.
 from __future__ import annotations
 
 from imagefactory.oci.entry import Entry, ImagePath, Kind
+from imagefactory.plan.serve.image_paths import CUDA_HOME
 
-COMPILER = "nvidia-cuda-nvcc"
-"""The wheel whose presence makes an image able to compile."""
-CUDA_HOME = "usr/local/cuda"
 _LIBRARIES = {
     "cublas": 13,
     "cublasLt": 13,

@@ -17,7 +17,7 @@ from imagefactory.oci.entry import Bytes, Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan.built_layers import write_record
-from imagefactory.plan.make import Input, Layer
+from imagefactory.plan.plan import Input, Layer
 from imagefactory.store.cache import Store, translating_disk_full
 from imagefactory.store.digests import Sha256, sha256_of
 

@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from imagefactory.commands.show.terminal import size
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest
+from imagefactory.store.sizes import size
 
 _STYLES = {
     "cached": "green",

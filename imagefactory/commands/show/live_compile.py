@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 from imagefactory.build.watch import State
 from imagefactory.commands.show.live_build import PlainDisplay
 from imagefactory.compile.ninja_progress import Progress, duration
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256
 
 EVERY = 20.0

@@ -12,12 +12,13 @@ from rich.console import Console, RenderableType
 
 from imagefactory.commands.show.live_build import LiveDisplay
 from imagefactory.commands.show.terminal import mods_table, plan_table
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import Result
 from imagefactory.plan.changes import shared_download
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan, locked_plans
+from imagefactory.plan.make import locked_plans
+from imagefactory.plan.plan import Plan
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.cache import Store
 
 WIDTH = 116

@@ -7,19 +7,14 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from imagefactory.commands.show.terminal import size
 from imagefactory.publish.current_images import Offer
 from imagefactory.publish.history import Line
 from imagefactory.publish.promote import Promoted
 from imagefactory.publish.prune import Pruning
-from imagefactory.publish.tags import KEY_DIGITS
+from imagefactory.publish.tags import short
+from imagefactory.store.sizes import size
 
 _SHOWN_CHANGES = 4
-
-
-def short(digest: str) -> str:
-    """Shorten a digest as far as `--to` still takes it."""
-    return digest.removeprefix("sha256:")[:KEY_DIGITS]
 
 
 def history_table(lines: Iterable[Line]) -> Table:

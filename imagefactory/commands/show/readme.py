@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.locks.project import Project
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Digest
 
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)

@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from imagefactory.compile.settings import CompileSettings
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
+from imagefactory.store.atomic import write_text_atomically
 from images.shipped.mods.manifest import Manifest
 
 SCHEMAS: dict[str, type[BaseModel]] = {

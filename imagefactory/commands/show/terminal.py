@@ -16,7 +16,8 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, Exclusion, intended_kernels
 from imagefactory.plan.changes import LayerChange, is_cached
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
+from imagefactory.store.sizes import size
 
 if TYPE_CHECKING:
     # Only for annotations: showing a plan must not import what resolves and downloads.
@@ -34,15 +35,6 @@ _WIDTH = None if sys.stdout.isatty() else 200
 # Names and reasons come from files; square brackets and colons in them are not markup.
 out = Console(highlight=False, markup=False, emoji=False, width=_WIDTH)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
-
-
-def size(count: int) -> str:
-    """Write a number of bytes for people."""
-    if count >= 1_000_000_000:  # noqa: PLR2004 - one GB
-        return f"{count / 1e9:.2f} GB"
-    if count >= 1_000_000:  # noqa: PLR2004 - one MB
-        return f"{count / 1e6:.1f} MB"
-    return f"{count / 1e3:.1f} kB" if count else "-"
 
 
 def error_message(error: FactoryError) -> Text:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from imagefactory.locks.files import Kernels
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, Kernels
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.plan.serve.image_facts import image_facts
 from imagefactory.plan.serve.settings_schema import SCHEMA, Setting

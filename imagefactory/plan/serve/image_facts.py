@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.locks.files import Kernels
-from imagefactory.matrix.cells import Cell, intended_kernels
+from imagefactory.matrix.cells import Cell, Kernels, intended_kernels
 from imagefactory.matrix.matrix import Matrix
 
 GB = 1_000_000_000

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+COMPILER = "nvidia-cuda-nvcc"
+"""The wheel whose presence makes an image able to compile."""
+
+
+CUDA_HOME = "usr/local/cuda"
+
+
 SHARE = "usr/share/imagefactory"
 PROGRAM = f"{SHARE}/serve"
 SETTINGS = f"{SHARE}/settings.json"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.build.layers.cuda_toolkit import CUDA_HOME
-from imagefactory.build.layers.serve_layer import MODS_AT_START
-from imagefactory.locks.files import Kernels, ModelLock
-from imagefactory.matrix.cells import Cell, usable_drafters
+from imagefactory.locks.files import ModelLock
+from imagefactory.matrix.cells import Cell, Kernels, usable_drafters
 from imagefactory.matrix.matrix import Drafter, Matrix
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
-from imagefactory.plan.serve.image_paths import cache_environment
+from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
+from imagefactory.plan.serve.shipped_files import MODS_AT_START
 
 GENERATED_MODELS = "/opt/models"
 """Where models that the factory makes itself lie in an image."""

@@ -14,7 +14,7 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Manifest, Repository
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, read_trusted

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from imagefactory.locks.files import LockedDeb, LockedWheel, licence_lock_path
 from imagefactory.locks.project import Project
-from imagefactory.plan.make import Layer, Plan
+from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.manifest import Mod

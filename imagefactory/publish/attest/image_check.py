@@ -16,7 +16,8 @@ from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Manifest, Repository
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement

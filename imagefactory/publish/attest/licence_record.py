@@ -29,10 +29,9 @@ from imagefactory.locks.files import (
     WheelLock,
     licence_lock_path,
 )
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.publish.attest.declared_licences import Declared, SameAs, deb_licence, wheel_licence
-from imagefactory.resolve.locking import locked_cells
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.ranges import RangeFile

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from imagefactory.locks.project import Project
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import spdx
 from imagefactory.publish.attest.components import Part, parts_of
 

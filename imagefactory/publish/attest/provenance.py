@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from imagefactory.locks.files import licence_lock_path, model_lock_path
 from imagefactory.locks.project import Project
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import sbom
 from imagefactory.store.digests import Sha256, sha256_of
 

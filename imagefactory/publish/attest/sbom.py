@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from imagefactory.locks.project import Project
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest.components import Part, PartKind, parts_of
 from imagefactory.publish.attest.spdx import UNDECLARED
 from imagefactory.store.digests import canonical_json, checksum

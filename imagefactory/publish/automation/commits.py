@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.errors.ci import RunFailedError
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.publish.automation.github import GitHub
+from imagefactory.store.atomic import write_text_atomically
 
 RECORDS: Final = "records"
 Files = Mapping[str, str | None]

@@ -17,7 +17,8 @@ from imagefactory.errors.publishing import CatalogError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
 from imagefactory.publish.automation.reasons import reason
 from imagefactory.publish.catalog import Catalog, Published

@@ -15,7 +15,8 @@ from imagefactory.errors.ci import RunFailedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.plan.changes import LayerChange, diff_plans
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import RUNNERS
 from imagefactory.publish.automation.run_summary import bounded
 from imagefactory.smoke.levels import has_gpu

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.catalog import Part, Published
 from imagefactory.publish.gate import made_of
 

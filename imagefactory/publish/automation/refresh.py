@@ -13,15 +13,15 @@ from packaging.version import Version
 
 from imagefactory.environment.sets import FOLDER, LockedSet
 from imagefactory.errors.ci import ReleaseError
-from imagefactory.locks.files import write_text_atomically
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell, reason_excluded
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.compatibility import Result
 from imagefactory.mods.readme_table import markdown
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.resolve.environment_locks import lock_environment
-from imagefactory.resolve.locking import Say, locked_cells, make_locks
+from imagefactory.resolve.locking import Say, make_locks
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.indexes import Indexes
 
 _SHOWN = 40

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.commands.show.publications import short
-from imagefactory.commands.show.terminal import size
 from imagefactory.errors.ci import RunFailedError
 from imagefactory.publish.automation.jobs import Night, Trouble
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import changes
 from imagefactory.publish.promote import Promotion
+from imagefactory.publish.tags import short
 from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.sizes import size
 
 LARGEST: Final = 1024 * 1024
 """Bytes that GitHub takes of one step; it shows nothing at all of a longer one."""

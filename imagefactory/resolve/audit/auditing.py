@@ -19,13 +19,13 @@ from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
-from imagefactory.locks.kernel_policy import Verdict, judge
+from imagefactory.locks.kernel_policy import Kernels, Verdict, judge
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.targets import host_machine, select
 from imagefactory.oci.layout import Layout
-from imagefactory.resolve.audit.cuobjdump import Kernels, read_kernels
+from imagefactory.resolve.audit.cuobjdump import read_kernels
 from imagefactory.resolve.audit.libraries import Library, from_file, from_layout, from_wheel
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.digests import sha256_of

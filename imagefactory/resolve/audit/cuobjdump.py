@@ -6,24 +6,13 @@ import mmap
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors.kernels import AuditError
+from imagefactory.locks.kernel_policy import Kernels
 
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """How many cubins and PTX texts a library has for each architecture."""
-
-    cubins: Mapping[str, int] = field(default_factory=dict)
-    ptx: Mapping[str, int] = field(default_factory=dict)
-    fp4: bool = False
-    """Whether it holds kernels for 4-bit floating point, by their names."""
 
 
 def read_kernels(library: Path, cuobjdump: Path) -> Kernels:

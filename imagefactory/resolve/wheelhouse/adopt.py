@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.compile.source_tree import source_mods
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
 from imagefactory.locks.files import WheelLock
 from imagefactory.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
+from imagefactory.mods.choose import source_mods
 from imagefactory.resolve.audit.auditing import look_into, refuse_failing
 from imagefactory.resolve.wheelhouse.fit import same_version
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged

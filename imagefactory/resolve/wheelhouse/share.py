@@ -9,8 +9,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from imagefactory.errors.wheelhouse import NoRegistryError, WheelNotKeptError
-from imagefactory.locks.project import Project
-from imagefactory.resolve.locking import locked_cells
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find
 from imagefactory.resolve.wheelhouse.remote import (
     RemoteWheel,

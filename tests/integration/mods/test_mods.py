@@ -20,7 +20,7 @@ from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.readme_table import markdown, read_table
 from imagefactory.mods.trees import Trees
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, line_of, manifest, write_mod

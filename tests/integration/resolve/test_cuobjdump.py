@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.kernels import AuditFailedError
-from imagefactory.locks.kernel_policy import judge
+from imagefactory.locks.kernel_policy import Kernels, judge
 from imagefactory.locks.project import Project
 from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
-from imagefactory.resolve.audit.cuobjdump import Kernels, read_kernels
+from imagefactory.resolve.audit.cuobjdump import read_kernels
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import Nvcc
 from tests.fixtures.wheels import make_wheel

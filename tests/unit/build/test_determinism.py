@@ -18,7 +18,7 @@ from imagefactory.build.engines import embedded
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import read_listing
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN, build_golden, golden_layers

@@ -18,7 +18,8 @@ from imagefactory.build.inputs import Sources
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.make import Layer, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, Silence, SmallFactory, solid

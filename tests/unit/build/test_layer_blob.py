@@ -18,7 +18,7 @@ from imagefactory.errors.layers import BadWheelError, DamagedFileError, Duplicat
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import Listed, read_listing
 from imagefactory.plan.built_layers import read_blob_record, read_owners
-from imagefactory.plan.make import Input, Layer
+from imagefactory.plan.plan import Input, Layer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from tests.fixtures.wheels import WheelFactory

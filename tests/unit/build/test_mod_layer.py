@@ -18,7 +18,8 @@ from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.mods.source_files import package_hash
 from imagefactory.oci.entry import Entry
-from imagefactory.plan.make import Layer, _licences, _mod_layers
+from imagefactory.plan.make import _licences, _mod_layers
+from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256, sha256_of
 from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant

@@ -15,7 +15,8 @@ from imagefactory.build.partial_downloads import take_excerpts
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import Layer, _mod_layers
+from imagefactory.plan.make import _mod_layers
+from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.indexes import WheelLocation

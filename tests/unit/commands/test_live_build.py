@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from imagefactory.commands.show.live_build import LiveDisplay, PlainDisplay, watching
-from imagefactory.plan.make import Layer
+from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.source_tree import LEFT_OUT, change, prepare, source_mods, unpack_sdist
+from imagefactory.compile.source_tree import LEFT_OUT, change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.errors.mods import AnchorError
+from imagefactory.mods.choose import source_mods
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 

@@ -11,14 +11,8 @@ import pytest
 
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.files import (
-    LockedRevision,
-    LockedWheel,
-    ModelLock,
-    WheelLock,
-    wheel_lock_path,
-    write_text_atomically,
-)
+from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock, wheel_lock_path
+from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 

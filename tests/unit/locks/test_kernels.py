@@ -11,13 +11,15 @@ import pytest
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
-from imagefactory.locks.kernels import Audit, audit_verdict, recorded_audit
+from imagefactory.locks.kernel_policy import Kernels
+from imagefactory.locks.kernels import Audit, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
+from imagefactory.publish.gate import audit_verdict
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.audit.auditing import refuse_wrong_record
-from imagefactory.resolve.audit.cuobjdump import Kernels
 from imagefactory.resolve.locking import check_locks
 from tests.fixtures.checkouts import Checkout
 

@@ -10,9 +10,11 @@ import pytest
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.compare import Difference, diff_images, diff_layers
 from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
-from imagefactory.oci.image import Image, make_image
+from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, write_layout
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory

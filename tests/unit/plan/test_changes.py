@@ -9,7 +9,8 @@ import pytest
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.changes import LAST_PLAN, diff_plans, is_cached, last_plan, shared_download
-from imagefactory.plan.make import Input, Layer, Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Input, Layer, Plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY, Checkout

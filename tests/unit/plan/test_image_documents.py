@@ -7,7 +7,7 @@ import json
 import pytest
 
 from imagefactory.build.assemble import Built
-from imagefactory.oci.image import make_image
+from imagefactory.plan.image_documents import make_image
 from imagefactory.store.digests import canonical_json
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import SmallFactory

@@ -14,7 +14,8 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.targets import select
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 

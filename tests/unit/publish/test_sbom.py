@@ -18,13 +18,13 @@ from packageurl import PackageURL
 
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locks.files import licence_lock_path
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
-from imagefactory.plan.make import Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest.components import parts_of, wheel_purl
 from imagefactory.publish.attest.sbom import LARGEST, make_sbom
 from imagefactory.publish.attest.sbom_difference import first_difference
-from imagefactory.resolve.locking import locked_cells
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.manifest import Mod
 from tests.fixtures.checkouts import REPOSITORY

@@ -8,10 +8,10 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.errors.kernels import AuditError, AuditFailedError
-from imagefactory.locks.kernel_policy import Verdict, judge
+from imagefactory.locks.kernel_policy import Kernels, Verdict, judge
 from imagefactory.matrix.matrix import CubinPolicy
 from imagefactory.resolve.audit.auditing import refuse_failing
-from imagefactory.resolve.audit.cuobjdump import Kernels, read_kernels
+from imagefactory.resolve.audit.cuobjdump import read_kernels
 from imagefactory.resolve.audit.libraries import from_file, from_wheel, is_library
 
 GB10 = CubinPolicy(

@@ -20,9 +20,9 @@ from imagefactory.errors.locks import (
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import WheelLock
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.locking import LockResult, check_locks, locked_cells, make_locks
+from imagefactory.resolve.locking import LockResult, check_locks, make_locks
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import COMPILER, WheelFactory

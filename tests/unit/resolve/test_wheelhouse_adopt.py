@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.build import inputs as sources
-from imagefactory.compile.source_tree import source_mods
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.store import DownloadError
@@ -20,12 +19,13 @@ from imagefactory.errors.wheelhouse import (
     WrongWheelError,
 )
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelLock
+from imagefactory.locks.kernel_policy import Kernels
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
+from imagefactory.mods.choose import source_mods
 from imagefactory.plan.make import make_plan
 from imagefactory.resolve import wheel_locks as resolving
 from imagefactory.resolve.audit import auditing
-from imagefactory.resolve.audit.cuobjdump import Kernels
 from imagefactory.resolve.locking import LockResult, check_locks, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.locate import compiled_locations

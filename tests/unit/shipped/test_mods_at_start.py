@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from imagefactory.build.layers.serve_layer import serve_files
 from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
+from imagefactory.plan.serve.shipped_files import serve_files
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods import at_start
 from images.shipped.mods.at_start import Installation, apply_installed

@@ -13,7 +13,7 @@ import pytest
 
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.listing import Listed
-from imagefactory.plan.make import Plan
+from imagefactory.plan.plan import Plan
 from tests.smoke import test_static as smoke
 
 SITE = f"{VENV}/lib/python3.11/site-packages"

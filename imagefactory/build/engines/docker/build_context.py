@@ -26,7 +26,7 @@ from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.make import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, Plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from images.shipped.mods.manifest import Mod

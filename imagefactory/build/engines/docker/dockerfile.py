@@ -12,12 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagefactory.build.engines.docker.build_context import BuildContext, make_context
 from imagefactory.compile.recipe import compile_recipe
-from imagefactory.locks.files import write_text_atomically
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, intended_kernels
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
-from imagefactory.plan.make import ImageConfig, Layer, Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import ImageConfig, Layer, Plan
+from imagefactory.store.atomic import write_text_atomically
 
 DOCKERFILE = "Dockerfile"
 CONTEXT = "context.json"

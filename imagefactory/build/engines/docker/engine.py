@@ -27,11 +27,12 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME
-from imagefactory.oci.image import make_image
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import ImageConfig, Plan, make_plan
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import ImageConfig, Plan
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 
