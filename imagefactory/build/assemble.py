@@ -156,9 +156,9 @@ def make_layers(
     blobs, missing = _recall(plans, project.store, elsewhere)
     wanted: Callable[[Layer], Sequence[Wanted]] = lambda _: ()  # noqa: E731 - replaced below where there are inputs
     if any(layer.inputs for layer in missing):
-        from imagefactory.build.inputs import Sources  # noqa: PLC0415
+        from imagefactory.build.inputs import LayerInputs  # noqa: PLC0415
 
-        sources = Sources(project, cells)
+        sources = LayerInputs(project, cells)
         wanted = sources.wanted
         sources.refuse_unfit_mods({plan.cell for plan in plans if _lacks_mods(plan, missing)})
         if not locked_only and sources.replace_vanished_debs(plans, watch, say):

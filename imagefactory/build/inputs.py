@@ -37,7 +37,7 @@ VANISHED = (
 )
 
 
-class Sources:
+class LayerInputs:
     """Finds the files that layers are made from; asked only for what is missing."""
 
     def __init__(self, project: Project, cells: Sequence[Cell]) -> None:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256
 
-State = Literal["cached", "waiting", "downloading", "splicing", "done"]
+LayerState = Literal["cached", "waiting", "downloading", "splicing", "done"]
 
 
 class Watcher(Protocol):
@@ -17,5 +17,5 @@ class Watcher(Protocol):
     def layers(self, layers: Sequence[Layer]) -> None:
         """Hear which layers there are."""
 
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
         """Hear how far a layer is: bytes done of those of the present step."""

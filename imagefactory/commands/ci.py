@@ -14,7 +14,15 @@ from invoke.exceptions import Exit
 from imagefactory.commands import options
 from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, need, print_json, say
-from imagefactory.commands.workflow import DRY_RUN, TARGETS, _cells, _outputs, _project, _repository, _summary
+from imagefactory.commands.workflow import (
+    DRY_RUN,
+    TARGETS,
+    cells_named,
+    open_project,
+    open_repository,
+    write_outputs,
+    write_summary,
+)
 
 
 @command(
@@ -43,16 +51,16 @@ def plan(
     from imagefactory.publish.automation.night import nightly_cells, plan_night
     from imagefactory.publish.automation.run_summary import night_summary
 
-    project = _project()
-    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
-    with _repository(project) as repository:
+    project = open_project()
+    cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
+    with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
     adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
     night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
     summary = night_summary(night)
-    _outputs(night.outputs())
-    _summary(summary)
+    write_outputs(night.outputs())
+    write_summary(summary)
     if json:
         print_json(night.as_json())
     else:
@@ -66,9 +74,9 @@ def push(context: Context, target: list[str]) -> None:
     from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.automation.stages import push_each
 
-    project = _project()
-    with _repository(project) as repository, watching(terminal.err) as watch:
-        done = push_each(project, repository, _cells(project, target), watch, say)
+    project = open_project()
+    with open_repository(project) as repository, watching(terminal.err) as watch:
+        done = push_each(project, repository, cells_named(project, target), watch, say)
     for cell, digest in done.finished.items():
         print(f"{cell}/{cell.machine} {digest}")
     done.refuse_failures("pushed")
@@ -84,10 +92,10 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
     from imagefactory.publish.automation.stages import smoke_each
     from imagefactory.smoke.levels import levels_named
 
-    project = _project()
-    cells = _cells(project, target)
+    project = open_project()
+    cells = cells_named(project, target)
     levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         done = smoke_each(project, repository, cells, say, levels=levels)
     for cell, outcome in done.finished.items():
         print(f"{cell}/{cell.machine} {outcome}")
@@ -116,16 +124,16 @@ def promote(
         need("sign")
     folders = [Path(folder) for folder in records] or [checkout_root() / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
-    project = _project()
+    project = open_project()
     signer = find_signer(project, key)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         outcome = stages.promote_all(
-            project, repository, _cells(project, target), say, records=folders, signer=signer
+            project, repository, cells_named(project, target), say, records=folders, signer=signer
         )
         checksums = stages.subjects(outcome, repository.reference.name)
     summary = promotion_summary(outcome)
-    _summary(summary)
-    _outputs({"promoted": str(len(outcome.promoted))})
+    write_summary(summary)
+    write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
         checksum_file.write_text(checksums, "utf-8")
     print(summary)
@@ -143,11 +151,11 @@ def record(context: Context, dry_run: bool = False) -> None:
     from imagefactory.publish.automation.run_summary import history_page
     from imagefactory.publish.catalog_writes import read_catalog
 
-    project = _project()
-    with _repository(project) as repository:
+    project = open_project()
+    with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
         page = history_page(catalog, repository.reference.name)
-    _summary(page)
+    write_summary(page)
     if dry_run:
         print(page)
         return
@@ -172,7 +180,7 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
         found = sorted(Path(records).rglob("record.json"))
         texts.append(smoke_summary([SmokeRecord.read(path) for path in found]))
     for text in texts:
-        _summary(text)
+        write_summary(text)
         print(text)
 
 
@@ -188,7 +196,7 @@ def status(context: Context, needs: str, broken: str = "") -> None:
 
     count = options.whole_number("--broken", broken) or 0
     results = read_results(needs)
-    _summary(status_summary(results))
+    write_summary(status_summary(results))
     print(status_summary(results))
     refuse_failed_jobs(results, count)
 
@@ -203,10 +211,10 @@ def changes(context: Context, base: str, json: bool = False) -> None:
     """Say which mods and which images a change concerns, with the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
-    project = _project()
+    project = open_project()
     found = find_changes(project, base)
-    _outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
-    _summary(found.markdown())
+    write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
+    write_summary(found.markdown())
     if json:
         print_json(found.as_json(project))
     else:
@@ -224,14 +232,14 @@ def check_mods(context: Context, base: str = "", names: str = "") -> None:
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.publish.automation.pull_request import changed_mods
 
-    project = _project()
+    project = open_project()
     wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
     if not wanted:
         print("no mod is changed")
         return
     results = check_mods(project, list(wanted))
     text = f"## Mods\n\n{readme_table.markdown(results)}\n"
-    _summary(text)
+    write_summary(text)
     print(text)
     refuse_broken(results)
 
@@ -257,11 +265,11 @@ def report_mods(
     from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.folder("--source", source)
-    project = _project()
+    project = open_project()
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = commit_of(tree)
     text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
-    _summary(text)
+    write_summary(text)
     print(text)
     if dry_run:
         for finding in findings(results):
@@ -279,7 +287,7 @@ def room(context: Context, target: list[str], pulled: bool = False) -> None:
     """Fail early when this machine has less free disk than the job is going to need."""
     from imagefactory.publish.automation.stages import refuse_full, room_needed
 
-    project = _project()
-    needed = room_needed(project, _cells(project, target), pulled=pulled)
+    project = open_project()
+    needed = room_needed(project, cells_named(project, target), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")

@@ -7,7 +7,15 @@ from invoke.context import Context
 from imagefactory.commands import options
 from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, say
-from imagefactory.commands.workflow import DRY_RUN, TARGETS, _cells, _outputs, _project, _repository, _summary
+from imagefactory.commands.workflow import (
+    DRY_RUN,
+    TARGETS,
+    cells_named,
+    open_project,
+    open_repository,
+    write_outputs,
+    write_summary,
+)
 
 
 @command(help={"commit": "the commit of the branch `records` (default: its head)"})
@@ -17,7 +25,7 @@ def take_locks(context: Context, commit: str = "") -> None:
     from imagefactory.publish.automation.github import GitHub
 
     sha, written = take_locks(GitHub.from_environment(), checkout_root(), commit)
-    _outputs({"locks": sha})
+    write_outputs({"locks": sha})
     for path in written:
         print(path)
 
@@ -30,9 +38,9 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
     from imagefactory.publish.automation.night import nightly_cells
 
-    project = _project()
-    cells = _cells(project, target) if "".join(target).strip() else nightly_cells(project)
-    with _repository(project) as repository:
+    project = open_project()
+    cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
+    with open_repository(project) as repository:
         compiles = find_compiles(project, repository, cells)
     changed = adopt(project, compiles.adopt, say)
     for path in changed:
@@ -61,9 +69,9 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
 
     body_file = options.new_file("--body", body) if body else None
     indexes = Indexes(IndexConfig.from_environment())
-    refreshed = refresh(_project(), indexes, upgrade or ["all"], say)
-    text = refreshed.body(check_mods(_project()))
-    _summary(text)
+    refreshed = refresh(open_project(), indexes, upgrade or ["all"], say)
+    text = refreshed.body(check_mods(open_project()))
+    write_summary(text)
     print(text)
     if body_file:
         body_file.write_text(text, "utf-8")
@@ -99,5 +107,5 @@ def release(context: Context, tag: str, dry_run: bool = False) -> None:
     from imagefactory.publish.automation.releases import publish_release, release_notes
 
     notes = release_notes(checkout_root(), tag)
-    _summary(notes.text)
+    write_summary(notes.text)
     print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))

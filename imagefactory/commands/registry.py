@@ -153,9 +153,9 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     if json:
         print(found.to_json().decode("utf-8"), end="")
     elif markdown:
-        print(current_images.markdown(repository.reference.name, current_images.offers(found)))
+        print(current_images.markdown(repository.reference.name, current_images.current_images(found)))
     else:
-        terminal.out.print(offers_table(current_images.offers(found)))
+        terminal.out.print(offers_table(current_images.current_images(found)))
 
 
 @command(

@@ -13,13 +13,13 @@ TARGETS = "what to act on; may be given several times, and one may hold several,
 DRY_RUN = "only say what would be done"
 
 
-def _project() -> Any:
+def open_project() -> Any:
     from imagefactory.locks.project import Project
 
     return Project(checkout_root())
 
 
-def _cells(project: Any, target: list[str]) -> list[Any]:
+def cells_named(project: Any, target: list[str]) -> list[Any]:
     from imagefactory.errors.matrix import UnknownNameError
     from imagefactory.matrix.targets import select
 
@@ -34,13 +34,13 @@ def _cells(project: Any, target: list[str]) -> list[Any]:
     return select(project.matrix, words)
 
 
-def _repository(project: Any) -> Any:
+def open_repository(project: Any) -> Any:
     from imagefactory.oci.registry.repository import Repository
 
     return Repository.open(project.matrix.effective_registry)
 
 
-def _outputs(values: dict[str, str]) -> None:
+def write_outputs(values: dict[str, str]) -> None:
     """Hand values on to later steps and jobs of a workflow."""
     from imagefactory.publish.automation.run_summary import append
 
@@ -49,7 +49,7 @@ def _outputs(values: dict[str, str]) -> None:
         append(path, "".join(f"{name}={value}\n" for name, value in values.items()))
 
 
-def _summary(text: str) -> None:
+def write_summary(text: str) -> None:
     """Show a text on the page of a workflow's run."""
     from imagefactory.publish.automation.run_summary import append
 

@@ -18,7 +18,7 @@ PART = 0.1
 
 
 @dataclass(frozen=True)
-class Machine:
+class BuildMachine:
     """What this machine has to give."""
 
     cores: int
@@ -26,12 +26,12 @@ class Machine:
     """What can be used without swapping."""
 
     @classmethod
-    def this(cls) -> Machine:
+    def this(cls) -> BuildMachine:
         """Look at this machine."""
         return cls(available_cores(), _available_memory() / GB)
 
 
-def jobs_for(machine: Machine, cost: Cost, asked: int = 0) -> int:
+def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
     """Say how many compilers run at once: as many as there are cores and as the memory carries."""
     carried = int(machine.memory_gb // cost.job_gb)
     jobs = asked or min(machine.cores, carried)

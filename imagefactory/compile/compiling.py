@@ -18,7 +18,7 @@ from imagefactory.build.watch import Watcher
 from imagefactory.compile import capacity, container
 from imagefactory.compile.git_sources import place
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
-from imagefactory.compile.ninja_progress import Progress, Reader
+from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject, image_name, provide, unpacked_size
 from imagefactory.environment.index_config import IndexConfig
@@ -40,7 +40,7 @@ _KILLED = 137
 class CompileWatcher(Watcher, Protocol):
     """Somebody who is told how a compile goes."""
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: CompileProgress) -> None:
         """Hear how many objects are made."""
 
 
@@ -82,7 +82,7 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
 
 def _check_room(project: CompileProject, job: Job) -> int:
     cost = project.settings.costs[job.request.what]
-    jobs = capacity.jobs_for(capacity.Machine.this(), cost, job.request.jobs)
+    jobs = capacity.jobs_for(capacity.BuildMachine.this(), cost, job.request.jobs)
     needed = cost.disk_gb * (capacity.PART if job.request.targets else 1)
     capacity.refuse_full_disk(job.folder(project.store), needed, "the objects")
     images = container.root_folder()
@@ -127,7 +127,7 @@ def _compile(
     shutil.rmtree(out, ignore_errors=True)
     for path in (build, out, ccache):
         path.mkdir(parents=True, exist_ok=True)
-    reader = Reader()
+    reader = NinjaReader()
 
     def hear(line: str) -> None:
         progress = reader.read(line)

@@ -28,7 +28,7 @@ _IGNORED = {".git", "__pycache__"}
 
 
 @dataclass(frozen=True)
-class Source:
+class CompileSource:
     """A source, and where it comes from: a folder of the user, or a repository."""
 
     name: str
@@ -109,9 +109,9 @@ def choose_sources(
     version: VllmVersion,
     replaced: Mapping[str, Path],
     targets: Sequence[str],
-) -> tuple[list[Source], list[str]]:
+) -> tuple[list[CompileSource], list[str]]:
     """List what vLLM is compiled with, and the parts that a compile of some targets leaves out."""
-    chosen: list[Source] = []
+    chosen: list[CompileSource] = []
     left_out: list[str] = []
     known = (
         vllm
@@ -122,13 +122,13 @@ def choose_sources(
         folder = replaced.get(name)
         if folder is not None:
             check_folder(name, folder, source.marker)
-            chosen.append(Source(name, tree_digest(folder), folder, source))
+            chosen.append(CompileSource(name, tree_digest(folder), folder, source))
         elif targets and source.part and not set(source.targets).intersection(targets):
             left_out.append(source.part)
         else:
             reference = source.reference(known)
             repository, commit = reference or (source.git, "HEAD")
-            chosen.append(Source(name, f"{repository}@{commit}", None, source))
+            chosen.append(CompileSource(name, f"{repository}@{commit}", None, source))
     return chosen, left_out
 
 
@@ -137,7 +137,7 @@ def known_names(settings: CompileSettings, what: What, vllm: str, version: VllmV
     return ["vllm", *settings.sources_of(vllm, version)] if what == "vllm" else ["flashinfer"]
 
 
-def place(source: Source, target: Path, store: Store) -> None:
+def place(source: CompileSource, target: Path, store: Store) -> None:
     """Put a source into a build tree: a copy, because builds write into their sources."""
     folder = source.folder or fetch(source, store)
     with translating_disk_full(target):
@@ -150,7 +150,7 @@ def place(source: Source, target: Path, store: Store) -> None:
         )
 
 
-def resolve(source: Source) -> Source:
+def resolve(source: CompileSource) -> CompileSource:
     """Find the commit that a branch or pull request stands at."""
     repository, _, ref = source.digest.rpartition("@")
     host = os.environ.get("FACTORY_GIT_HOST", GIT_HOST).rstrip("/")
@@ -165,7 +165,7 @@ def resolve(source: Source) -> Source:
     return replace(source, digest=f"{repository}@{commit}")
 
 
-def fetch(source: Source, store: Store) -> Path:
+def fetch(source: CompileSource, store: Store) -> Path:
     """Fetch a repository at its commit, once; give the folder that is meant."""
     settings = source.settings
     repository, _, commit = source.digest.rpartition("@")
@@ -183,7 +183,7 @@ def fetch(source: Source, store: Store) -> Path:
     return part
 
 
-def _clone(source: Source, repository: str, commit: str, folder: Path) -> None:
+def _clone(source: CompileSource, repository: str, commit: str, folder: Path) -> None:
     host = os.environ.get("FACTORY_GIT_HOST", GIT_HOST).rstrip("/")
     _git(source, "init", "--quiet", str(folder))
     _git(source, "-C", str(folder), "fetch", "--quiet", "--depth", "1", f"{host}/{repository}", commit)
@@ -202,7 +202,7 @@ def _clone(source: Source, repository: str, commit: str, folder: Path) -> None:
             _git(source, "-C", str(folder), *update)
 
 
-def _git(source: Source, *words: str) -> str:
+def _git(source: CompileSource, *words: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - our own words
             ["git", *words],  # noqa: S607 - the user's own git

@@ -8,7 +8,7 @@ from typing import Final
 
 from imagefactory.compile.git_sources import (
     MARKERS,
-    Source,
+    CompileSource,
     check_folder,
     choose_sources,
     known_names,
@@ -62,9 +62,9 @@ class Job:
     """The toolchain."""
     plan: Plan
     sdist: LockedSource | None
-    source: Source | None
+    source: CompileSource | None
     """A folder or repository instead of the sdist."""
-    dependencies: tuple[Source, ...]
+    dependencies: tuple[CompileSource, ...]
     left_out: tuple[str, ...]
     mods: tuple[tuple[Mod, Variant], ...]
     inputs: CompileInputs
@@ -109,7 +109,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         )
     plan = toolchain_plan(project, cell)
     replaced = read_replacements(request.sources, known_names(settings, request.what, request.vllm, version))
-    dependencies: list[Source] = []
+    dependencies: list[CompileSource] = []
     left_out: list[str] = []
     mods: list[tuple[Mod, Variant]] = []
     if request.what == "vllm":
@@ -141,11 +141,11 @@ def work_out(project: CompileProject, request: Request) -> Job:
 
 def _main_source(
     project: CompileProject, request: Request, version: VllmVersion, folder: Path | None
-) -> tuple[LockedSource | None, Source | None]:
+) -> tuple[LockedSource | None, CompileSource | None]:
     """Find the project that is compiled: in a folder, in its locked sdist, or in its repository."""
     if folder is not None:
         check_folder(request.what, folder, MARKERS[request.what])
-        return None, Source(request.what, tree_digest(folder), folder)
+        return None, CompileSource(request.what, tree_digest(folder), folder)
     if request.what == "flashinfer":
         return locked_flashinfer(project, request.vllm), None
     if version.release is not None:
@@ -158,10 +158,12 @@ def _main_source(
                 fix="Run `invoke lock`, or pass --source vllm=DIR.",
             )
         return sdist, None
-    return None, resolve(Source("vllm", f"{version.git}@{version.ref}", None))
+    return None, resolve(CompileSource("vllm", f"{version.git}@{version.ref}", None))
 
 
-def _version(project: CompileProject, request: Request, version: VllmVersion, source: Source | None) -> str:
+def _version(
+    project: CompileProject, request: Request, version: VllmVersion, source: CompileSource | None
+) -> str:
     if request.what == "flashinfer":
         return locked_flashinfer(project, request.vllm).version
     if version.release is not None:

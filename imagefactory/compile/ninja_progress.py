@@ -11,7 +11,7 @@ _STEP = re.compile(r"^\[(\d+)/(\d+)\] ?(.*)")
 
 
 @dataclass(frozen=True)
-class Progress:
+class CompileProgress:
     """A moment of a compile."""
 
     done: int
@@ -30,7 +30,7 @@ class Progress:
 
 
 @dataclass
-class Reader:
+class NinjaReader:
     """Reads ninja's lines; several runs of ninja follow each other (CMake's own tests are such, too)."""
 
     clock: Callable[[], float] = time.monotonic
@@ -42,7 +42,7 @@ class Reader:
     objects: int = field(default=0, init=False)
     """How many steps this compile has made, over all runs of ninja."""
 
-    def read(self, line: str) -> Progress | None:
+    def read(self, line: str) -> CompileProgress | None:
         """Take a line; give the state when it is one of ninja's."""
         match = _STEP.match(line)
         if match is None:
@@ -55,7 +55,7 @@ class Reader:
             self._base = done - 1
         self._last = (done, total)
         self.objects += 1
-        return Progress(done, total, self.clock() - self._began, done - self._base)
+        return CompileProgress(done, total, self.clock() - self._began, done - self._base)
 
 
 def duration(seconds: float) -> str:

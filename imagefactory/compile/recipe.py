@@ -15,7 +15,7 @@ from imagefactory.build.engines.docker.build_context import (
     Copy,
     Piece,
     Program,
-    Written,
+    WrittenFile,
     copied_layers,
 )
 from imagefactory.compile.settings import load_settings
@@ -58,7 +58,7 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
         for name, source in load_settings(project.root).sources_of(cell.vllm, version).items()
     }
     uv = Program(f"{TOOLS}/uv", UV, project.tool_lock.find("uv", cell.machine))
-    settle = Written(f"{TOOLS}/settle.py", SETTLE, (project.root / SETTLE).read_bytes())
+    settle = WrittenFile(f"{TOOLS}/settle.py", SETTLE, (project.root / SETTLE).read_bytes())
     pieces: list[Piece] = [uv, settle, *(piece for _, piece in above)]
     files = [
         *(file for piece in pieces for file in piece.describe()),

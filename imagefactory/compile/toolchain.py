@@ -13,7 +13,7 @@ from functools import cached_property
 
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.engines.embedded import build_layers
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project
@@ -161,7 +161,7 @@ def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, 
         mark_layer_used(layer.key, blob, project.store)
         watch.state(layer.key, "cached", blob.size, blob.size)
     if missing:
-        blobs |= build_layers(missing, Sources(project, [plan.cell]).wanted, project.store, watch)
+        blobs |= build_layers(missing, LayerInputs(project, [plan.cell]).wanted, project.store, watch)
     return blobs
 
 

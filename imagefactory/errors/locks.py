@@ -48,7 +48,7 @@ class IndexUnreachableError(FactoryError):
     about_the_machine = True
 
 
-class SignatureError(FactoryError):
+class ArchiveSignatureError(FactoryError):
     """The Debian archive's signature does not verify."""
 
     exit_code = 27

@@ -17,7 +17,7 @@ class SigningError(FactoryError):
     exit_code = 123
 
 
-class SignatureError(FactoryError):
+class ImageSignatureError(FactoryError):
     """An image has no signature by anybody who is trusted, or one that does not fit."""
 
     exit_code = 124

@@ -25,7 +25,7 @@ from pydantic import (
 
 from imagefactory.errors import Location
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
-from imagefactory.matrix.cells import Kernels
+from imagefactory.matrix.cells import KernelOrigin
 from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Sha256, checksum
 
@@ -155,7 +155,7 @@ class WheelLock(_Lock):
     arch: str
     platform: str
     python: str
-    kernels: Kernels
+    kernels: KernelOrigin
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
 
 

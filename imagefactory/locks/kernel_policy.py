@@ -12,7 +12,7 @@ from imagefactory.matrix.matrix import CubinPolicy
 
 
 @dataclass(frozen=True)
-class Kernels:
+class GpuCode:
     """How many cubins and PTX texts a library has for each architecture."""
 
     cubins: Mapping[str, int] = field(default_factory=dict)
@@ -21,17 +21,17 @@ class Kernels:
     """Whether it holds kernels for 4-bit floating point, by their names."""
 
 
-Outcome = Literal["native", "jit", "other chips", "fails"]
+KernelOutcome = Literal["native", "jit", "other chips", "fails"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class KernelVerdict:
     """What becomes of one library on one arch."""
 
     library: str
-    outcome: Outcome
+    outcome: KernelOutcome
     why: str
-    kernels: Kernels
+    kernels: GpuCode
 
     @property
     def passes(self) -> bool:
@@ -39,7 +39,7 @@ class Verdict:
         return self.outcome != "fails"
 
 
-def judge(library: str, kernels: Kernels, policy: CubinPolicy, capability: str) -> Verdict | None:
+def judge(library: str, kernels: GpuCode, policy: CubinPolicy, capability: str) -> KernelVerdict | None:
     """Compare a library with the policy of an arch; None when it holds no GPU code at all."""
     if not kernels.cubins and not kernels.ptx:
         return None
@@ -47,7 +47,7 @@ def judge(library: str, kernels: Kernels, policy: CubinPolicy, capability: str) 
     special = [arch for arch in accepted if arch[-1] in "af"]
     refused = [arch for arch in policy.refuse if arch in kernels.cubins]
     if refused and not special:
-        return Verdict(
+        return KernelVerdict(
             library,
             "fails",
             f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}",
@@ -55,22 +55,22 @@ def judge(library: str, kernels: Kernels, policy: CubinPolicy, capability: str) 
         )
     holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
     if holds_fp4 and not special:
-        return Verdict(
+        return KernelVerdict(
             library,
             "fails",
             f"it holds FP4 kernels, and none is for an a or f target of {capability}",
             kernels,
         )
     if accepted:
-        return Verdict(library, "native", _counts(kernels, accepted), kernels)
+        return KernelVerdict(library, "native", _counts(kernels, accepted), kernels)
     usable = [arch for arch in kernels.ptx if _runs_by_jit(arch, capability)]
     if usable:
         newest = max(usable, key=_number)
-        return Verdict(
+        return KernelVerdict(
             library, "jit", f"PTX {newest.replace('sm_', 'compute_')}, compiled at first use", kernels
         )
     others = ", ".join(sorted({*kernels.cubins, *kernels.ptx}, key=_number))
-    return Verdict(library, "other chips", f"only {others}; vLLM does not choose it here", kernels)
+    return KernelVerdict(library, "other chips", f"only {others}; vLLM does not choose it here", kernels)
 
 
 def _runs_by_jit(arch: str, capability: str) -> bool:
@@ -82,5 +82,5 @@ def _number(arch: str) -> int:
     return int(re.sub(r"\D", "", arch))
 
 
-def _counts(kernels: Kernels, archs: list[str]) -> str:
+def _counts(kernels: GpuCode, archs: list[str]) -> str:
     return ", ".join(f"{arch} x{kernels.cubins[arch]}" for arch in archs)

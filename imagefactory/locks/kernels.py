@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
-from imagefactory.locks.kernel_policy import Kernels, Outcome, Verdict, judge
+from imagefactory.locks.kernel_policy import GpuCode, KernelOutcome, KernelVerdict, judge
 from imagefactory.matrix.matrix import Arch
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"
-Result = Literal["passed", "failed", "not-audited", "not-applicable"]
+AuditResult = Literal["passed", "failed", "not-audited", "not-applicable"]
 
 
 @dataclass(frozen=True)
 class Audit:
     """The kernels of an image, judged by the policy of its arch."""
 
-    result: Result
-    verdicts: tuple[Verdict, ...] = ()
+    result: AuditResult
+    verdicts: tuple[KernelVerdict, ...] = ()
     missing: tuple[str, ...] = ()
     """Wheels that nobody has looked into."""
 
@@ -33,7 +33,7 @@ class Audit:
         if self.result == "not-audited":
             return f"not looked into: {', '.join(self.missing)}" if self.missing else "no wheels are locked"
         counts = Counter(verdict.outcome for verdict in self.verdicts)
-        parts = [f"{counts[outcome]} {outcome}" for outcome in get_args(Outcome) if counts[outcome]]
+        parts = [f"{counts[outcome]} {outcome}" for outcome in get_args(KernelOutcome) if counts[outcome]]
         failing = [verdict.library for verdict in self.verdicts if not verdict.passes]
         return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
 
@@ -64,12 +64,12 @@ def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Au
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
 
 
-def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[Verdict, ...]:
+def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[KernelVerdict, ...]:
     """Judge the libraries of wheels by the policy of an arch."""
     if arch.cubins is None or arch.capability is None:
         return ()
     judged = (
-        judge(library.name, Kernels(library.cubins, library.ptx, library.fp4), arch.cubins, arch.capability)
+        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch.cubins, arch.capability)
         for wheel in wheels
         for library in wheel.libraries
     )

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from imagefactory.matrix.matrix import Arch, Drafter, Matrix, ServedModel, VllmVersion
 from images.shipped.conditions import Condition
 
-Kernels = Literal["upstream", "compiled"]
+KernelOrigin = Literal["upstream", "compiled"]
 
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
@@ -115,7 +115,7 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     return _holds(condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch])
 
 
-def intended_kernels(matrix: Matrix, cell: Cell) -> Kernels:
+def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
     """Say where vLLM's CUDA kernels have to come from in a cell, before a lock settles it."""
     return "compiled" if "vllm" in compiled_distributions(matrix, cell) else "upstream"
 

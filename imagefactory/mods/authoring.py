@@ -46,7 +46,7 @@ variants:
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """One file before and after a mod; None before means that the mod adds it."""
 
     path: str
@@ -77,7 +77,7 @@ def scaffold(project: Project, name: str) -> Path:
     return folder / MANIFEST
 
 
-def changes(project: Project, name: str, vllm: str) -> list[Change]:
+def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
     """Work out what a mod does to the files of a version, in both of its stages."""
     mod = named_mod(project, name)
     [vllm] = named_versions(project, [vllm])
@@ -91,7 +91,7 @@ def changes(project: Project, name: str, vllm: str) -> list[Change]:
             fix="`invoke mods.check` shows where it applies.",
         )
     trees = Trees(project)
-    found: list[Change] = []
+    found: list[FileChange] = []
     for variant in variants:
         read = trees.tree(mod, variant, vllm).read
         chosen = with_requirements(mod, project.mods, version, variant.stage)
@@ -101,7 +101,7 @@ def changes(project: Project, name: str, vllm: str) -> list[Change]:
         ):
             if applied.mod is mod:
                 found += [
-                    Change(path, texts.get(path, read(path)), text, mountable=_mountable(variant))
+                    FileChange(path, texts.get(path, read(path)), text, mountable=_mountable(variant))
                     for path, text in applied.files.items()
                 ]
             texts |= applied.files
@@ -113,7 +113,7 @@ def _mountable(variant: Variant) -> bool:
     return variant.stage == "installed" and variant.source is None
 
 
-def unified_diff(found: list[Change]) -> str:
+def unified_diff(found: list[FileChange]) -> str:
     """Show changes as a unified diff."""
     lines: list[str] = []
     for change in found:
@@ -126,7 +126,7 @@ def unified_diff(found: list[Change]) -> str:
     return "".join(lines)
 
 
-def export(found: list[Change], folder: Path, python: str) -> list[str]:
+def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
     """Write the changed files; give the `docker run` options that mount them over an image without the mod."""
     options: list[str] = []
     for change in (change for change in found if change.mountable):

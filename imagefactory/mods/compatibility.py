@@ -37,7 +37,7 @@ _UNFIT = (AnchorError, PatchError, ModCheckError, ModSyntaxError, ModConflictErr
 
 
 @dataclass(frozen=True)
-class Result:
+class ModResult:
     """What became of one mod on one version."""
 
     mod: str
@@ -62,7 +62,7 @@ def check_mods(
     versions: Sequence[str] = (),
     *,
     folder: FolderSource | None = None,
-) -> list[Result]:
+) -> list[ModResult]:
     """Check mods on versions of the matrix, or on one source tree that stands for a version."""
     mods = [named_mod(project, name) for name in names] or list(project.mods.values())
     refuse_idle_variants(mods, project.matrix)
@@ -73,7 +73,7 @@ def check_mods(
         return [future.result() for future in futures]
 
 
-def refuse_broken(results: Sequence[Result]) -> None:
+def refuse_broken(results: Sequence[ModResult]) -> None:
     """Fail when a mod claims a version that does not hold."""
     broken = [result for result in results if not result.holds]
     if broken:
@@ -98,7 +98,7 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
                 )
 
 
-def _check(project: Project, mod: Mod, release: str, trees: Trees) -> Result:
+def _check(project: Project, mod: Mod, release: str, trees: Trees) -> ModResult:
     version = project.matrix.vllm[release].version
     if mod.is_upstream(version):
         return _check_upstream(mod, release, trees)
@@ -106,38 +106,38 @@ def _check(project: Project, mod: Mod, release: str, trees: Trees) -> Result:
     if not variants:
         reason = mod.reason_not_needed(version)
         if reason is not None:
-            return Result(mod.name, release, "not needed", reason)
-        return Result(mod.name, release, "not covered", f"mod.yaml says nothing about {version}")
+            return ModResult(mod.name, release, "not needed", reason)
+        return ModResult(mod.name, release, "not covered", f"mod.yaml says nothing about {version}")
     found = (_try(project, mod, variant, release, trees) for variant in variants)
     failed = next((result for result in found if result is not None), None)
-    return failed or Result(mod.name, release, "applies", _how(variants))
+    return failed or ModResult(mod.name, release, "applies", _how(variants))
 
 
-def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Trees) -> Result | None:
+def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Trees) -> ModResult | None:
     """Apply one form of a mod; say what came of it when it cannot be applied."""
     if variant.source is not None and git_source(variant.source) is None:
-        return Result(mod.name, release, "out of reach", f"{variant.source.git} is not on this machine")
+        return ModResult(mod.name, release, "out of reach", f"{variant.source.git} is not on this machine")
     version = project.matrix.vllm[release].version
     try:
         chosen = with_requirements(mod, project.mods, version, variant.stage)
         together = [pair for pair in chosen.values() if trees.same(pair, (mod, variant))]
         apply_mods(together, trees.tree(mod, variant, release).read)
     except ModFileError as error:
-        return Result(mod.name, release, "file missing", f"{error.what} ({error.where})")
+        return ModResult(mod.name, release, "file missing", f"{error.what} ({error.where})")
     except _UNFIT as error:
-        return Result(mod.name, release, "conflict", f"{error.what} ({error.where}) {error.why}")
+        return ModResult(mod.name, release, "conflict", f"{error.what} ({error.where}) {error.why}")
     return None
 
 
-def _check_upstream(mod: Mod, release: str, trees: Trees) -> Result:
+def _check_upstream(mod: Mod, release: str, trees: Trees) -> ModResult:
     """Believe that a version has the change only when its untouched sources show it."""
     variant = mod.manifest.variants[-1]
     tree = trees.tree(mod, variant, release)
     for check in mod.manifest.upstream_checks or variant.checks:
         fault = failing(check, tree.read(check.file))
         if fault is not None:
-            return Result(mod.name, release, "conflict", f"claimed to be upstream, but {check}: {fault}")
-    return Result(mod.name, release, "upstream", str(mod.manifest.upstreamed_in))
+            return ModResult(mod.name, release, "conflict", f"claimed to be upstream, but {check}: {fault}")
+    return ModResult(mod.name, release, "upstream", str(mod.manifest.upstreamed_in))
 
 
 def _how(variants: Sequence[Variant]) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.errors.mods import SourceMissingError
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.store.atomic import write_text_atomically
 
 BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
 END = "<!-- end of table -->"
 
 
-def markdown(results: Sequence[Result]) -> str:
+def markdown(results: Sequence[ModResult]) -> str:
     """Write the table, and below it why some cells are as they are."""
     versions = list(dict.fromkeys(result.vllm for result in results))
     lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
@@ -37,7 +37,7 @@ def read_table(readme: Path) -> str:
     return readme.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip()
 
 
-def write_table(readme: Path, results: Sequence[Result]) -> bool:
+def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
     """Put the table into the README; say whether it changed."""
     missing = [result for result in results if result.status == "out of reach"]
     if missing:

@@ -12,7 +12,7 @@ from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_g
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import Mod, Variant
 
-Tree = FolderSource | ReleaseSource
+SourceTree = FolderSource | ReleaseSource
 
 
 class Trees:
@@ -25,7 +25,7 @@ class Trees:
         self._releases: dict[str, ReleaseSource] = {}
         self._lock = threading.Lock()
 
-    def tree(self, mod: Mod, variant: Variant, vllm: str) -> Tree:
+    def tree(self, mod: Mod, variant: Variant, vllm: str) -> SourceTree:
         """Give the files that a variant changes, as a version has them."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import Listed, cached_listing
+from imagefactory.oci.listing import ListedPath, cached_listing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
@@ -35,7 +35,7 @@ class Opened:
     """An image that has been looked into, wherever it came from."""
 
     config: Mapping[str, Any]
-    layers: Sequence[Sequence[Listed]]
+    layers: Sequence[Sequence[ListedPath]]
     """What is in each layer, lowest first."""
 
 
@@ -61,7 +61,7 @@ def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Di
     return list(diff_listings(one, other))
 
 
-def diff_listings(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> Iterator[Difference]:
+def diff_listings(left: Mapping[str, ListedPath], right: Mapping[str, ListedPath]) -> Iterator[Difference]:
     """Name every path and field that differs, in the order of the paths."""
     for path in sorted(left.keys() | right.keys()):
         one, other = left.get(path), right.get(path)
@@ -70,15 +70,15 @@ def diff_listings(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> It
             kind = next(side.kind for side in (other, one) if side is not None)
             yield Difference(path, "presence", before, after, kind)
             continue
-        for field in fields(Listed):
+        for field in fields(ListedPath):
             before, after = getattr(one, field.name), getattr(other, field.name)
             if before != after:
                 yield Difference(path, field.name, str(before), str(after), other.kind)
 
 
-def merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
+def merged(layers: Iterable[Sequence[ListedPath]]) -> dict[str, ListedPath]:
     """Stack the layers as an engine does: upper ones win, whiteouts remove."""
-    merged: dict[str, Listed] = {}
+    merged: dict[str, ListedPath] = {}
     for listing in layers:
         for entry in listing:
             folder, _, name = entry.path.rpartition("/")
@@ -96,11 +96,11 @@ def merged(layers: Iterable[Sequence[Listed]]) -> dict[str, Listed]:
     return merged
 
 
-def _without_whiteouts(listing: Iterable[Listed]) -> Iterator[Listed]:
+def _without_whiteouts(listing: Iterable[ListedPath]) -> Iterator[ListedPath]:
     return (entry for entry in listing if not entry.path.rpartition("/")[2].startswith(_WHITEOUT))
 
 
-def _remove(merged: dict[str, Listed], prefix: str) -> None:
+def _remove(merged: dict[str, ListedPath], prefix: str) -> None:
     for path in [path for path in merged if path.startswith(prefix)]:
         del merged[path]
 

@@ -52,7 +52,7 @@ class DeflatedSlice:
 Content = Bytes | RawSlice | DeflatedSlice
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """The types of entry a layer may hold."""
 
     FILE = "file"
@@ -66,7 +66,7 @@ class Entry:
     """One path of a layer. Time, owner names and order are decided when it is written, by the layer format."""
 
     path: ImagePath
-    kind: Kind
+    kind: EntryKind
     mode: int
     content: Content | None = None
     target: str = ""

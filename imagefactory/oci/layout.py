@@ -18,7 +18,7 @@ from typing import Any
 
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.store import OutputError
-from imagefactory.oci.entry import Bytes, Content, Entry, ImagePath, Kind, RawSlice
+from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store, locked, translating_disk_full
@@ -133,7 +133,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
     }
     for digest in dict.fromkeys([layout.manifest_digest(), config, *layers]):
         contents[_member(digest)] = RawSlice(layout.blob(digest), 0, layout.size_of(digest))
-    entries = (Entry(ImagePath(path), Kind.FILE, 0o644, content) for path, content in contents.items())
+    entries = (Entry(ImagePath(path), EntryKind.FILE, 0o644, content) for path, content in contents.items())
     for entry in complete(entries, owner="the image archive"):
         yield header(entry)
         if isinstance(entry.content, RawSlice):

@@ -22,7 +22,7 @@ FACTS = "layer-listing-1"
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedPath:
     """One path of a layer, as an engine would unpack it."""
 
     path: str
@@ -45,7 +45,7 @@ _KINDS = {
 }
 
 
-def read_listing(blob: Path) -> Iterator[Listed]:
+def read_listing(blob: Path) -> Iterator[ListedPath]:
     """Read a layer blob from front to back, compressed or not."""
     try:
         with blob.open("rb") as raw:
@@ -61,33 +61,33 @@ def read_listing(blob: Path) -> Iterator[Listed]:
         ) from None
 
 
-def read_stream(stream: IO[bytes]) -> Iterator[Listed]:
+def read_stream(stream: IO[bytes]) -> Iterator[ListedPath]:
     """Read an uncompressed layer from front to back."""
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             yield _listed(archive, member)
 
 
-def cached_listing(blob: Path, digest: Digest, store: Store) -> list[Listed]:
+def cached_listing(blob: Path, digest: Digest, store: Store) -> list[ListedPath]:
     """Read a layer's listing, or recall it: a blob never changes under its digest."""
     memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
-    names = [field.name for field in fields(Listed)]
+    names = [field.name for field in fields(ListedPath)]
     with suppress(
         FileNotFoundError, TypeError, ValueError, RecursionError
     ):  # not there, or damaged: read the layer again
-        return [Listed(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
+        return [ListedPath(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
     listing = list(read_listing(blob))
     with store.writing(memory) as file:
         file.write(json.dumps([list(asdict(entry).values()) for entry in listing]).encode())
     return listing
 
 
-def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Listed:
+def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo) -> ListedPath:
     digest = ""
     if member.isreg():
         content = archive.extractfile(member)
         digest = hashlib.file_digest(content, "sha256").hexdigest() if content is not None else ""  # type: ignore[arg-type]
-    return Listed(
+    return ListedPath(
         path=member.name.removeprefix("./").rstrip("/"),
         kind=_KINDS.get(member.type, f"type {member.type!r}"),
         mode=f"{member.mode & 0o7777:04o}",  # Docker writes the type of the file into it, too

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from imagefactory.errors.layers import DuplicatePathError
-from imagefactory.oci.entry import Entry, ImagePath, Kind
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
 """Two empty blocks end an archive."""
 
-_TYPES = {Kind.FILE: b"0", Kind.HARDLINK: b"1", Kind.SYMLINK: b"2", Kind.DIRECTORY: b"5"}
+_TYPES = {EntryKind.FILE: b"0", EntryKind.HARDLINK: b"1", EntryKind.SYMLINK: b"2", EntryKind.DIRECTORY: b"5"}
 _NAME, _PREFIX, _LINK = 100, 155, 100
 _OCTAL_SIZE_LIMIT = 8**11
 
 
 def header(entry: Entry) -> bytes:
     """Write what stands before an entry's content."""
-    path = entry.path + "/" if entry.kind is Kind.DIRECTORY else entry.path
+    path = entry.path + "/" if entry.kind is EntryKind.DIRECTORY else entry.path
     name = path.encode()
     size = entry.content.size if entry.content is not None else 0
     target = entry.target.encode()
@@ -37,7 +37,7 @@ def header(entry: Entry) -> bytes:
     if size >= _OCTAL_SIZE_LIMIT:
         records.append(("size", str(size)))
     # A symlink's own mode means nothing, but it is part of the bytes: always the same (nix2container #23).
-    mode = 0o777 if entry.kind is Kind.SYMLINK else entry.mode
+    mode = 0o777 if entry.kind is EntryKind.SYMLINK else entry.mode
     block = _block(
         prefix=split[0],
         name=split[1],
@@ -82,9 +82,9 @@ def complete(
         parent = ImagePath(path.rpartition("/")[0])
         while parent and parent not in by_path:
             mode, uid, gid = folder_of(parent)
-            by_path[parent] = Entry(parent, Kind.DIRECTORY, mode, uid=uid, gid=gid)
+            by_path[parent] = Entry(parent, EntryKind.DIRECTORY, mode, uid=uid, gid=gid)
             parent = ImagePath(parent.rpartition("/")[0])
-        if parent and by_path[parent].kind is not Kind.DIRECTORY:
+        if parent and by_path[parent].kind is not EntryKind.DIRECTORY:
             raise DuplicatePathError(
                 f"/{parent} is a {by_path[parent].kind.value} and a folder in one layer.",
                 where=owner,

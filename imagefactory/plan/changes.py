@@ -11,7 +11,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.plan import Layer, Plan, Settings
+from imagefactory.plan.plan import Layer, LayerSettings, Plan
 from imagefactory.store.cache import Store
 
 LAST_PLAN = "plan.json"
@@ -89,7 +89,7 @@ def _why(old: Layer, new: Layer) -> list[str]:
     return reasons or ["the order of its inputs"]
 
 
-def _differing_mods(old: Settings, new: Settings) -> list[str]:
+def _differing_mods(old: LayerSettings, new: LayerSettings) -> list[str]:
     """Name the mods of a chain that are not what they were; their whole text would say less."""
     before, after = (
         {link["manifest"]["name"]: link for link in cast("list[dict[str, Any]]", settings["chain"])}

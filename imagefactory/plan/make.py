@@ -14,7 +14,7 @@ from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.locks.files import BaseLock, LockedWheel, WheelLock
 from imagefactory.locks.kernels import recorded_audit
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, Kernels, buildable, usable_drafters
+from imagefactory.matrix.cells import Cell, KernelOrigin, buildable, usable_drafters
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
@@ -25,8 +25,8 @@ from imagefactory.plan.plan import (
     Input,
     Layer,
     LayerKind,
+    LayerSettings,
     Plan,
-    Settings,
 )
 from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK
 from imagefactory.plan.serve.served import Served, describe
@@ -88,7 +88,13 @@ def locked_plans(project: Project) -> list[Plan]:
 
 
 def _layer(
-    kind: LayerKind, name: str, inputs: Iterable[Input], settings: Settings, *, download: int, unpacked: int
+    kind: LayerKind,
+    name: str,
+    inputs: Iterable[Input],
+    settings: LayerSettings,
+    *,
+    download: int,
+    unpacked: int,
 ) -> Layer:
     inputs = tuple(inputs)
     key = checksum(
@@ -136,7 +142,7 @@ def _layer_of_wheels(
 ) -> Layer:
     members = sorted(wheels, key=lambda wheel: wheel.file)
     distribution = matrix.archs[lock.arch].distribution
-    settings: Settings = {"python": lock.python, "venv": VENV}
+    settings: LayerSettings = {"python": lock.python, "venv": VENV}
     without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
     if without:
         settings["without"] = without
@@ -161,7 +167,7 @@ def _layer_of_wheels(
 
 def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[Layer]:
     """Give every mod a layer; each is named by all mods up to it, because they are applied in a chain."""
-    chain: list[Settings] = []
+    chain: list[LayerSettings] = []
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
         chain.append(mod.data(variant))
@@ -175,7 +181,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
                 fix="Correct `distribution` or `needed_when` in the mod.yaml.",
             )
         wheels[mod.manifest.distribution] = found
-        settings: Settings = {
+        settings: LayerSettings = {
             "python": lock.python,
             "venv": VENV,
             "chain": list(chain),
@@ -231,7 +237,7 @@ def serve_layer(root: Path, *, python: str | None = None) -> Layer:
 def image_config(
     project: Project,
     cell: Cell,
-    kernels: Kernels,
+    kernels: KernelOrigin,
     chosen: Chosen,
     served: Served,
     *,

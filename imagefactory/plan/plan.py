@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.matrix.cells import Cell, Kernels
+from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.oci.format import LAYER_FORMAT
 from imagefactory.store.digests import Sha256
 
@@ -19,7 +19,7 @@ LOCKED_LABEL: Final = "imagefactory.locked"
 LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model", "toolkit"]
 
 
-Settings = dict[str, object]
+LayerSettings = dict[str, object]
 
 
 class _Value(BaseModel):
@@ -40,7 +40,7 @@ class Layer(_Value):
     name: str
     key: Sha256
     inputs: tuple[Input, ...]
-    settings: Settings
+    settings: LayerSettings
     download: int
     """Bytes of the files it is made from."""
     unpacked: int
@@ -53,7 +53,7 @@ class ImageConfig(_Value):
     env: dict[str, str]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
-    healthcheck: Settings = {}
+    healthcheck: LayerSettings = {}
     labels: dict[str, str]
     user: str
     working_dir: str
@@ -72,7 +72,7 @@ class Plan(_Value):
     vllm: str
     arch: str
     platform: str
-    kernels: Kernels
+    kernels: KernelOrigin
     key: Sha256
     layers: tuple[Layer, ...]
     config: ImageConfig

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from imagefactory.errors.publishing import CatalogError
 from imagefactory.locks.files import first_problem
-from imagefactory.matrix.cells import Cell, Kernels
+from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.store.digests import Digest, Sha256
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
@@ -25,7 +25,7 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Part(_Value):
+class ImagePart(_Value):
     """One layer of an image: what it is, and what tells it from others of that name."""
 
     key: str
@@ -45,11 +45,11 @@ class Published(_Value):
     plan_key: Sha256
     tag: str
     """The one that never moves."""
-    kernels: Kernels
+    kernels: KernelOrigin
     mods: tuple[str, ...]
     size: int
     """Bytes to pull, without what is there already."""
-    made_of: dict[str, Part]
+    made_of: dict[str, ImagePart]
     """Layer -> what is in it; two images differ where these do."""
     smoke: dict[str, str]
     """Level -> how it ended."""

@@ -32,7 +32,7 @@ PREVIOUS: Final = "imagefactory.previous"
 _CLAIM = "imagefactory.claim"
 _LARGEST = 64 * 1024 * 1024
 
-Change = Callable[[Catalog], Catalog]
+CatalogChange = Callable[[Catalog], Catalog]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_catalog(repository: Repository) -> Snapshot:
 
 
 def write_catalog(
-    repository: Repository, change: Change, *, tags: Collection[str] = (), own: Collection[str] = ()
+    repository: Repository, change: CatalogChange, *, tags: Collection[str] = (), own: Collection[str] = ()
 ) -> Snapshot:
     """Change the catalog, again and again until nobody interferes; stop when somebody else moved one of `tags`.
 

@@ -10,7 +10,7 @@ from imagefactory.publish.catalog import Catalog, Published
 
 
 @dataclass(frozen=True)
-class Offer:
+class CurrentImage:
     """One tag on one platform."""
 
     tag: str
@@ -19,15 +19,15 @@ class Offer:
     """When the tag was set to this image."""
 
 
-def offers(catalog: Catalog) -> list[Offer]:
+def current_images(catalog: Catalog) -> list[CurrentImage]:
     """List what moving tags name, in the order of the tags."""
-    found: list[Offer] = []
+    found: list[CurrentImage] = []
     for tag in sorted(catalog.moving_tags()):
         pointer = catalog.pointer(tag)
         for platform, digest in pointer.images.items() if pointer else ():
             image = catalog.image(digest)
             if image is not None:
-                found.append(Offer(tag, image, _since(catalog, tag, platform)))
+                found.append(CurrentImage(tag, image, _since(catalog, tag, platform)))
     return found
 
 
@@ -43,7 +43,7 @@ def _since(catalog: Catalog, tag: str, platform: str) -> datetime:
     return since
 
 
-def markdown(repository: str, found: Iterable[Offer]) -> str:
+def markdown(repository: str, found: Iterable[CurrentImage]) -> str:
     """Write the list as a table for a web page."""
     rows = [
         "| tag | platform | vLLM | mods | since | to pull | digest |",

@@ -11,11 +11,11 @@ from imagefactory.errors.publishing import NotPromotableError, NotStagedError
 from imagefactory.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
-from imagefactory.publish.catalog import Part, Published
+from imagefactory.publish.catalog import ImagePart, Published
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag, staging_tag
 from imagefactory.smoke.levels import required_levels
@@ -31,7 +31,7 @@ class Candidate:
     """An image that may get its tags."""
 
     plan: Plan
-    manifest: Manifest
+    manifest: StoredManifest
     image: Published
 
 
@@ -54,7 +54,7 @@ def candidate(project: Project, repository: Repository, plan: Plan) -> Candidate
     return Candidate(plan, manifest, describe(plan, manifest, record))
 
 
-def staged(project: Project, repository: Repository, plan: Plan) -> Manifest:
+def staged(project: Project, repository: Repository, plan: Plan) -> StoredManifest:
     """Find what was pushed for a plan, and make sure that it is that."""
     tag = staging_tag(plan.key)
     manifest = repository.manifest(tag)
@@ -77,7 +77,7 @@ def staged(project: Project, repository: Repository, plan: Plan) -> Manifest:
     return manifest
 
 
-def _as_planned(repository: Repository, plan: Plan, manifest: Manifest) -> Digest | None:
+def _as_planned(repository: Repository, plan: Plan, manifest: StoredManifest) -> Digest | None:
     """Work out the digest of a plan's image from the layers that a manifest names; None when that cannot be."""
     document = manifest.document()
     try:
@@ -91,7 +91,7 @@ def _as_planned(repository: Repository, plan: Plan, manifest: Manifest) -> Diges
     return make_image(plan, blobs).digest if len(blobs) == len(plan.layers) else None
 
 
-def _unlocked(repository: Repository, plan: Plan, manifest: Manifest) -> list[str]:
+def _unlocked(repository: Repository, plan: Plan, manifest: StoredManifest) -> list[str]:
     config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
     labels = config.get("config", {}).get("Labels", {})
     if plan.locked and labels.get(LOCKED_LABEL) == "yes":
@@ -107,7 +107,7 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def describe(plan: Plan, manifest: Manifest, record: SmokeRecord) -> Published:
+def describe(plan: Plan, manifest: StoredManifest, record: SmokeRecord) -> Published:
     """Write down what the catalog keeps of an image."""
     document = manifest.document()
     mods = plan.config.labels["imagefactory.mods"]
@@ -127,15 +127,15 @@ def describe(plan: Plan, manifest: Manifest, record: SmokeRecord) -> Published:
     )
 
 
-def made_of(plan: Plan) -> dict[str, Part]:
+def made_of(plan: Plan) -> dict[str, ImagePart]:
     """Say what an image is made of, in the order of its layers and as far as two images are told apart by it."""
     return dict(_part(layer) for layer in plan.layers)
 
 
-def _part(layer: Layer) -> tuple[str, Part]:
+def _part(layer: Layer) -> tuple[str, ImagePart]:
     version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
     name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
-    return name, Part(key=layer.key[:KEY_DIGITS], version=version)
+    return name, ImagePart(key=layer.key[:KEY_DIGITS], version=version)
 
 
 def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:

@@ -11,7 +11,7 @@ from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.catalog import Catalog, Event, Part, Published
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
@@ -108,7 +108,7 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
     return tuple(found) or ("configuration",)
 
 
-def _change(layer: str, old: Part | None, new: Part | None) -> str:
+def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
     name = layer.removeprefix("wheel ")
     if old is None or new is None:
         return f"{name} {'gone' if new is None else 'added'}"

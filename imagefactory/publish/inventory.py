@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from imagefactory.oci.registry.image_push import PARALLEL
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.catalog import CATALOG_TYPE
 from imagefactory.publish.catalog_writes import PREVIOUS, Snapshot, read_catalog
 from imagefactory.store.digests import Digest
 
-Kind = Literal["catalog", "index", "image", "list", "attached"]
-KINDS: tuple[Kind, ...] = ("catalog", "index", "image", "list", "attached")
+HoldingKind = Literal["catalog", "index", "image", "list", "attached"]
+KINDS: tuple[HoldingKind, ...] = ("catalog", "index", "image", "list", "attached")
 """In the order of deletion: nothing loses a part while it can still be found."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 _CREATED = "org.opencontainers.image.created"
@@ -37,7 +37,7 @@ class Holdings:
 
     snapshot: Snapshot
     tags: dict[str, Digest] = field(default_factory=dict)
-    manifests: dict[Digest, Manifest] = field(default_factory=dict)
+    manifests: dict[Digest, StoredManifest] = field(default_factory=dict)
     referrers: dict[Digest, list[Digest]] = field(default_factory=dict)
     """Manifest -> what was attached to it."""
 
@@ -64,7 +64,7 @@ class Holdings:
                 waiting.extend(self.parts(digest))
         return reached
 
-    def kind(self, digest: Digest) -> Kind:
+    def kind(self, digest: Digest) -> HoldingKind:
         """Say what a manifest is."""
         document = self.manifests[digest].document()
         if document.get("artifactType") == CATALOG_TYPE:
@@ -120,18 +120,18 @@ def _look(
     repository: Repository,
     holdings: Holdings,
     digests: list[Digest],
-    each: Callable[..., Iterable[Manifest | None]],
+    each: Callable[..., Iterable[StoredManifest | None]],
 ) -> None:
     for manifest in each(repository.manifest, digests):
         if manifest is not None:
             holdings.manifests[manifest.digest] = manifest
 
 
-def _children(manifest: Manifest) -> list[Digest]:
+def _children(manifest: StoredManifest) -> list[Digest]:
     return [Digest(item["digest"]) for item in manifest.document().get("manifests", ())]
 
 
-def _leads_to(manifest: Manifest) -> list[Digest]:
+def _leads_to(manifest: StoredManifest) -> list[Digest]:
     """List what can be found from a manifest: what it keeps, and the catalog before a catalog."""
     previous = manifest.document().get("annotations", {}).get(PREVIOUS)
     return [*_children(manifest), *([Digest(previous)] if previous else [])]

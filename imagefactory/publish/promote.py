@@ -20,7 +20,7 @@ from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
@@ -119,19 +119,19 @@ class Manifests:
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._known: dict[Digest, Manifest] = {}
+        self._known: dict[Digest, StoredManifest] = {}
 
-    def get(self, digest: Digest) -> Manifest:
+    def get(self, digest: Digest) -> StoredManifest:
         """Give a document, from the registry when it was not seen yet."""
         if digest not in self._known:
             self.keep(self._repository.require_manifest(digest))
         return self._known[digest]
 
-    def keep(self, manifest: Manifest) -> None:
+    def keep(self, manifest: StoredManifest) -> None:
         """Remember a document."""
         self._known[manifest.digest] = manifest
 
-    def create(self, manifest: Manifest) -> None:
+    def create(self, manifest: StoredManifest) -> None:
         """Bring a new document into the registry, so that whoever reads the catalog finds it."""
         if manifest.digest not in self._known:
             self._repository.put_manifest(manifest.body, manifest.media_type)
@@ -158,11 +158,11 @@ def pointer(
     # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
     body = index_document([_entry(platform, found) for platform, found in documents.items()], annotations)
     digest = Digest(f"sha256:{sha256_of(body)}")
-    manifests.create(Manifest(digest, INDEX_TYPE, body))
+    manifests.create(StoredManifest(digest, INDEX_TYPE, body))
     return Pointer(digest=digest, images=images)
 
 
-def _entry(platform: str, manifest: Manifest) -> Descriptor:
+def _entry(platform: str, manifest: StoredManifest) -> Descriptor:
     system, _, machine = platform.partition("/")
     described = {"architecture": machine, "os": system}
     return Descriptor(manifest.media_type, manifest.digest, manifest.size, platform=described)

@@ -11,7 +11,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Published, now
 from imagefactory.publish.catalog_writes import PREVIOUS, read_catalog, write_catalog
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.inventory import KINDS, Holdings, Kind, subject_of, survey
+from imagefactory.publish.inventory import KINDS, HoldingKind, Holdings, subject_of, survey
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
 from imagefactory.store.digests import Digest
 
@@ -35,7 +35,7 @@ class Doomed:
     """A manifest that nothing kept reaches."""
 
     digest: Digest
-    kind: Kind
+    kind: HoldingKind
     tags: tuple[str, ...]
     size: int
     """Bytes of what it names. Some of them may be shared with what stays."""

@@ -137,6 +137,6 @@ def _checked(tag: str, cell: Cell) -> str:
     return tag
 
 
-def short(digest: str) -> str:
+def short_digest(digest: str) -> str:
     """Shorten a digest as far as `--to` still takes it."""
     return digest.removeprefix("sha256:")[:KEY_DIGITS]

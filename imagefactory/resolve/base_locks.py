@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from imagefactory.errors import Location, did_you_mean
 from imagefactory.errors.locks import DebianPackageError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
-from imagefactory.resolve.debian_index import Index, Package, Say, read_index
+from imagefactory.resolve.debian_index import Index, IndexedPackage, Say, read_index
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, join
 from imagefactory.store.digests import Sha256
@@ -105,7 +105,7 @@ def _moment(suites: Sequence[LockedSuite], archive: Archive) -> datetime | None:
     return datetime.strptime(max(dates), SNAPSHOT_DATE).replace(tzinfo=UTC) if dates else None
 
 
-def _locked(package: Package, needed_by: set[str]) -> LockedDeb:
+def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
     return LockedDeb(
         name=package.name,
         version=package.version,
@@ -130,7 +130,7 @@ def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackage
     )
 
 
-def _unsatisfiable(package: Package, alternatives: Alternatives, index: Index) -> DebianPackageError:
+def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> DebianPackageError:
     wanted = " | ".join(str(alternative) for alternative in alternatives)
     return DebianPackageError(
         f"{package.name} {package.version} needs {wanted}, which Debian {index.debian} does not have.",

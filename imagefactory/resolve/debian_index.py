@@ -18,7 +18,7 @@ from pathlib import Path
 import pysequoia
 from debian.debian_support import Version
 
-from imagefactory.errors.locks import MirrorError, SignatureError
+from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
 from imagefactory.locks.files import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
 
@@ -33,7 +33,7 @@ _OPENERS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Package:
+class IndexedPackage:
     """One binary package as the signed index describes it."""
 
     name: str
@@ -57,14 +57,14 @@ class Index:
     debian: str
     architecture: str
     suites: tuple[LockedSuite, ...]
-    packages: Mapping[str, Package]
+    packages: Mapping[str, IndexedPackage]
 
 
 def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
     """Fetch and verify all suites of a release, and keep the highest version of every package."""
     architecture = debian_architecture(platform)
     certificates = read_keys(mirrors.keys, debian)
-    best: dict[str, Package] = {}
+    best: dict[str, IndexedPackage] = {}
     suites: list[LockedSuite] = []
     offers: tuple[tuple[str, Archive], ...] = (
         (debian, "main"),
@@ -96,7 +96,7 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
     """Read the keys that may sign a release's archives."""
     files = sorted(folder.glob(f"{debian}-*.asc"))
     if not files:
-        raise SignatureError(
+        raise ArchiveSignatureError(
             f"There are no archive keys for Debian {debian}.",
             where=folder,
             why="An index is believed only when a key that is committed here signed it.",
@@ -126,7 +126,7 @@ def _read_suite(
     architecture: str,
     mirrors: DebianMirrors,
     certificates: list[pysequoia.Cert],
-) -> tuple[_Release, Iterator[Package]]:
+) -> tuple[_Release, Iterator[IndexedPackage]]:
     """Read one suite from the first mirror that has it."""
     tried: list[str] = []
     for root in mirrors.roots(archive):
@@ -172,7 +172,7 @@ def _verified_release(
             sha256, size, name = line.split()
             hashes[name] = (sha256, int(size))
     if fields.get("Codename") != suite:
-        raise SignatureError(
+        raise ArchiveSignatureError(
             f"The mirror gives the index of {fields.get('Codename')} for {suite}.",
             where=where,
             why="The signature is good, but it was made for another suite.",
@@ -186,8 +186,8 @@ def _verified_release(
     )
 
 
-def _bad_signature(where: str, why: str) -> SignatureError:
-    return SignatureError(
+def _bad_signature(where: str, why: str) -> ArchiveSignatureError:
+    return ArchiveSignatureError(
         "The Debian archive's index is not signed by Debian.",
         where=where,
         why=why,
@@ -212,7 +212,7 @@ def _fetch_packages(root: str, suite: str, architecture: str, release: _Release)
                 continue
             found = hashlib.sha256(data).hexdigest()
             if found != sha256 or len(data) != size:
-                raise SignatureError(
+                raise ArchiveSignatureError(
                     f"The package index of {suite} is not the one that Debian signed.",
                     where=join(root, path),
                     why=f"Its sha256 is {found}; the signed Release file says {sha256}.",
@@ -222,7 +222,7 @@ def _fetch_packages(root: str, suite: str, architecture: str, release: _Release)
     return None
 
 
-def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterator[Package]:
+def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterator[IndexedPackage]:
     """Read the stanzas of a Packages file (deb822, but one line per field is all we need)."""
     for stanza in text.decode().split("\n\n"):
         fields = {}
@@ -232,7 +232,7 @@ def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterato
                 fields[name] = value
         if fields.get("Architecture") not in {architecture, "all"}:
             continue
-        yield Package(
+        yield IndexedPackage(
             name=fields["Package"],
             version=fields["Version"],
             architecture=fields["Architecture"],

@@ -41,7 +41,7 @@ TEST_PROGRAMS: Final = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One thing that was examined, and the commands that need it."""
 
     subject: str
@@ -51,7 +51,7 @@ class Finding:
     remedy: str = ""
 
 
-def examine(project: Project) -> Iterator[Finding]:
+def examine(project: Project) -> Iterator[Diagnosis]:
     """Examine everything, one thing after the other."""
     yield _system()
     yield _environment(project.root)
@@ -65,116 +65,118 @@ def examine(project: Project) -> Iterator[Finding]:
     yield _test_programs()
 
 
-def _system() -> Finding:
+def _system() -> Diagnosis:
     version = ".".join(map(str, sys.version_info[:3]))
     machine = platform.machine()
     detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
     if sys.platform != "linux":
-        return Finding("system", BUILD, "warning", detail, "Only Linux is tested. Images run on Linux alone.")
+        return Diagnosis(
+            "system", BUILD, "warning", detail, "Only Linux is tested. Images run on Linux alone."
+        )
     if machine not in {"aarch64", "x86_64"}:
         remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
-        return Finding("system", BUILD, "warning", detail, remedy)
-    return Finding("system", BUILD, "ok", detail)
+        return Diagnosis("system", BUILD, "warning", detail, remedy)
+    return Diagnosis("system", BUILD, "ok", detail)
 
 
-def _environment(root: Path) -> Finding:
+def _environment(root: Path) -> Diagnosis:
     """Compare what is installed with locks/environment/."""
     prefix = Path(sys.prefix)
     if not (prefix / STAMPS).is_dir():
         detail = f"{prefix} was not made by ./inv; its packages are not checked"
-        return Finding("environment", BUILD, "warning", detail, "Use ./inv, which installs what is locked.")
+        return Diagnosis("environment", BUILD, "warning", detail, "Use ./inv, which installs what is locked.")
     if not is_current(root, prefix, {RUN}):
-        return Finding(
+        return Diagnosis(
             "environment", BUILD, "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
         )
     there = [name for name in SETS if is_current(root, prefix, {name})]
-    return Finding("environment", BUILD, "ok", f"as locked ({', '.join(there)})")
+    return Diagnosis("environment", BUILD, "ok", f"as locked ({', '.join(there)})")
 
 
-def _uv() -> Finding:
+def _uv() -> Diagnosis:
     remedy = "Reinstall the environment: remove .venv and run ./inv again."
     try:
         from uv import find_uv_bin  # noqa: PLC0415 - its absence is a finding, not a crash
 
         version = _output([find_uv_bin(), "--version"])
     except (ImportError, OSError, subprocess.SubprocessError) as error:
-        return Finding("uv", "lock", "failed", str(error), remedy)
-    return Finding("uv", "lock", "ok", version)
+        return Diagnosis("uv", "lock", "failed", str(error), remedy)
+    return Diagnosis("uv", "lock", "ok", version)
 
 
-def _engine() -> Finding:
+def _engine() -> Diagnosis:
     """Find the Docker daemon: needed to run images and to compile, not to assemble them."""
     remedy = "Building does not need it. To run images, install Docker and start the daemon."
     docker = shutil.which("docker")
     if docker is None:
-        return Finding("container engine", RUN_IMAGES, "warning", "no docker on PATH", remedy)
+        return Diagnosis("container engine", RUN_IMAGES, "warning", "no docker on PATH", remedy)
     try:
         version = _output([docker, "version", "--format", "{{.Server.Version}}"])
     except (OSError, subprocess.SubprocessError):
         detail = "the Docker daemon does not answer"
-        return Finding("container engine", RUN_IMAGES, "warning", detail, remedy)
-    return Finding("container engine", RUN_IMAGES, "ok", f"Docker {version}")
+        return Diagnosis("container engine", RUN_IMAGES, "warning", detail, remedy)
+    return Diagnosis("container engine", RUN_IMAGES, "ok", f"Docker {version}")
 
 
-def _test_programs() -> Finding:
+def _test_programs() -> Diagnosis:
     missing = [package for program, package in TEST_PROGRAMS.items() if shutil.which(program) is None]
     if missing:
         remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
-        return Finding("test programs", TEST, "warning", f"missing: {', '.join(missing)}", remedy)
-    return Finding("test programs", TEST, "ok", ", ".join(TEST_PROGRAMS))
+        return Diagnosis("test programs", TEST, "warning", f"missing: {', '.join(missing)}", remedy)
+    return Diagnosis("test programs", TEST, "ok", ", ".join(TEST_PROGRAMS))
 
 
-def _index() -> Finding:
+def _index() -> Diagnosis:
     config = IndexConfig.from_environment()
     try:
         files = Indexes(config).files("vllm")
     except FactoryError as error:
-        return Finding("package index", BUILD, "failed", f"{error.where}: {error.why}", error.fix)
+        return Diagnosis("package index", BUILD, "failed", f"{error.where}: {error.why}", error.fix)
     if not files:
         detail = f"{config.describe()} has no vllm"
         remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
-        return Finding("package index", BUILD, "failed", detail, remedy)
-    return Finding("package index", BUILD, "ok", config.describe())
+        return Diagnosis("package index", BUILD, "failed", detail, remedy)
+    return Diagnosis("package index", BUILD, "ok", config.describe())
 
 
-def _mirror(debian: str) -> Finding:
+def _mirror(debian: str) -> Diagnosis:
     subject, remedy = f"Debian mirror ({debian})", "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
     try:
         mirrors = DebianMirrors.discover(debian)
         if not mirrors.main:
             detail = "none configured; the snapshot archive is used, which is slow"
-            return Finding(subject, BUILD, "warning", detail, remedy)
+            return Diagnosis(subject, BUILD, "warning", detail, remedy)
         for root in mirrors.main:
             if fetch(root, f"dists/{debian}/InRelease") is None:
-                return Finding(subject, BUILD, "failed", f"{redact(root)} has no {debian}", remedy)
+                return Diagnosis(subject, BUILD, "failed", f"{redact(root)} has no {debian}", remedy)
     except FactoryError as error:
-        return Finding(subject, BUILD, "failed", f"{redact(error.where)}: {error.why}", remedy)
-    return Finding(subject, BUILD, "ok", ", ".join(map(redact, mirrors.main)))
+        return Diagnosis(subject, BUILD, "failed", f"{redact(error.where)}: {error.why}", remedy)
+    return Diagnosis(subject, BUILD, "ok", ", ".join(map(redact, mirrors.main)))
 
 
-def _store(store: Store) -> Iterator[Finding]:
+def _store(store: Store) -> Iterator[Diagnosis]:
     folder = _nearest_existing(store.root)
     remedy = "Set FACTORY_CACHE to a folder of yours."
     if folder.is_dir() and os.access(folder, os.W_OK):
-        yield Finding("cache", BUILD, "ok", str(store.root))
+        yield Diagnosis("cache", BUILD, "ok", str(store.root))
     else:
-        yield Finding("cache", BUILD, "failed", f"{store.root} is not a writable folder", remedy)
+        yield Diagnosis("cache", BUILD, "failed", f"{store.root} is not a writable folder", remedy)
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
     if free >= NEEDED_DISK:
-        yield Finding("free disk", BUILD, "ok", detail)
+        yield Diagnosis("free disk", BUILD, "ok", detail)
     else:
         remedy = "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
-        yield Finding("free disk", BUILD, "warning", detail, remedy)
+        yield Diagnosis("free disk", BUILD, "warning", detail, remedy)
 
 
-def _checkout(root: Path) -> Finding:
+def _checkout(root: Path) -> Diagnosis:
     """Images are laid out below build/, and new layers recorded in locks/."""
     closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
     if closed:
         remedy = "Clone the repository into a folder of yours, or build with --output elsewhere."
-        return Finding("checkout", BUILD, "failed", f"cannot be written: {closed[0]}", remedy)
-    return Finding("checkout", BUILD, "ok", str(root))
+        return Diagnosis("checkout", BUILD, "failed", f"cannot be written: {closed[0]}", remedy)
+    return Diagnosis("checkout", BUILD, "ok", str(root))
 
 
 def _output(command: Sequence[str]) -> str:

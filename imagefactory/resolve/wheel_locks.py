@@ -28,7 +28,7 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
-from imagefactory.matrix.cells import Kernels
+from imagefactory.matrix.cells import KernelOrigin
 from imagefactory.matrix.matrix import Arch, Base, Conflict
 from imagefactory.resolve.wheel_conflicts import settle
 from imagefactory.resolve.wheel_contents import WheelContents, wheel_contents
@@ -58,7 +58,7 @@ class WheelRequest:
     arch: Arch
     base: Base
     platform: str
-    kernels: Kernels
+    kernels: KernelOrigin
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()

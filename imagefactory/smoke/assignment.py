@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.build.assemble import build
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.watch import State
+from imagefactory.build.watch import LayerState
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
@@ -20,7 +20,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.plan import Layer
 from imagefactory.smoke.containers import Containers
-from imagefactory.smoke.cpu_counterparts import sisters
+from imagefactory.smoke.cpu_counterparts import cpu_counterparts
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import Level
 from imagefactory.smoke.subject import (
@@ -163,7 +163,7 @@ class _Preparing:
             self._refuse_foreign(subject.platform)
             return subject
         here = f"linux/{self._machine()}"
-        cells = [cell for cell in sisters(project, subject.vllm) if cell.platform == here]
+        cells = [cell for cell in cpu_counterparts(project, subject.vllm) if cell.platform == here]
         if not cells:
             raise _CannotRunError(f"vLLM {subject.vllm} has no cell for a CPU on {here}")
         locked = [cell for cell in cells if project.is_locked(cell)]
@@ -210,7 +210,7 @@ class _Unwatched:
     def layers(self, layers: Sequence[Layer]) -> None:
         """Hear which layers there are."""
 
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
         """Hear how far a layer is."""
 
 

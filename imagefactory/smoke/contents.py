@@ -16,7 +16,7 @@ from imagefactory.build.engines.docker.daemon import files_of
 from imagefactory.build.engines.docker.saved_image import open_image
 from imagefactory.oci.compare import Opened, merged, open_layout
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import Listed
+from imagefactory.oci.listing import ListedPath
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
@@ -31,7 +31,7 @@ class Contents(Protocol):
         """The configuration document."""
 
     @property
-    def files(self) -> Mapping[str, Listed]:
+    def files(self) -> Mapping[str, ListedPath]:
         """Every path with its metadata, layers stacked."""
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ class LayoutContents:
         return self._layout.config()
 
     @cached_property
-    def files(self) -> Mapping[str, Listed]:
+    def files(self) -> Mapping[str, ListedPath]:
         """Every path with its metadata, layers stacked."""
         return merged(self._opened.layers)
 
@@ -116,7 +116,7 @@ class DaemonContents:
         return self._opened.config
 
     @cached_property
-    def files(self) -> Mapping[str, Listed]:
+    def files(self) -> Mapping[str, ListedPath]:
         """Every path with its metadata, layers stacked."""
         return merged(self._opened.layers)
 

@@ -7,7 +7,7 @@ from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.smoke.levels import has_gpu
 
 
-def sisters(project: Project, vllm: str) -> list[Cell]:
+def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
     """List the cells of a vLLM version that serve a model of their own without a GPU, locked or not."""
     matrix = project.matrix
     return [
@@ -24,5 +24,7 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
     """
     if not has_gpu(project.matrix, cell.arch):
         return ""
-    platforms = [sister.platform for sister in sisters(project, cell.vllm) if project.is_locked(sister)]
+    platforms = [
+        sister.platform for sister in cpu_counterparts(project, cell.vllm) if project.is_locked(sister)
+    ]
     return "" if not platforms or cell.platform in platforms else platforms[0]

@@ -19,7 +19,7 @@ from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
-Outcome = Literal["passed", "failed", "not-run"]
+LevelOutcome = Literal["passed", "failed", "not-run"]
 TestOutcome = Literal["passed", "failed", "not-run", "not-applicable"]
 """`not-run` is a question that stays open; `not-applicable` is one that this image does not raise."""
 
@@ -46,7 +46,7 @@ class TestResult(_Value):
     """Figures that were taken on the way, such as the seconds that an import needs."""
 
 
-class Machine(_Value):
+class SmokeMachine(_Value):
     """The machine that the tests ran on."""
 
     platform: str
@@ -62,14 +62,14 @@ class Machine(_Value):
 class LevelResult(_Value):
     """One level: passed only when every test that the image raises was run and passed."""
 
-    outcome: Outcome
+    outcome: LevelOutcome
     why: str = ""
     """Why it did not pass: the tests that failed, or what kept the level from running."""
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
     started: datetime | None = None
     """When it ran, where that was another run than the record's own."""
-    machine: Machine | None = None
+    machine: SmokeMachine | None = None
     """Where it ran then."""
     ran_on: str = ""
     """The digest of the image that ran, where that is another one: a GPU image is served by its sister for CPUs."""
@@ -80,7 +80,7 @@ class LevelResult(_Value):
         tests = tuple(tests)
         failed = [test for test in tests if test.outcome == "failed"]
         open_ = [test for test in tests if test.outcome == "not-run"]
-        outcome: Outcome = "passed"
+        outcome: LevelOutcome = "passed"
         why = ""
         if failed:
             outcome, why = "failed", "; ".join(f"{test.name}: {_first_line(test.message)}" for test in failed)
@@ -115,7 +115,7 @@ class SmokeRecord(_Value):
     image: str
     """The reference or the layout that was tested."""
     platform: str
-    machine: Machine
+    machine: SmokeMachine
     started: datetime
     levels: dict[Level, LevelResult]
 

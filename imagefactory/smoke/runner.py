@@ -21,7 +21,7 @@ from imagefactory.errors.smoke import SmokeFailedError, SmokeRecordError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import host_machine
 from imagefactory.smoke.assignment import Assignment, assigned
-from imagefactory.smoke.record import Level, LevelResult, Machine, SmokeRecord, TestResult
+from imagefactory.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
 from imagefactory.smoke.subject import Subject
 from imagefactory.store.digests import Digest
 
@@ -190,9 +190,9 @@ def _told(entry: dict[str, Any]) -> str:
     return f"{line}: {entry['message']}" if entry["message"] else line
 
 
-def _machine(assignment: Assignment) -> Machine:
+def _machine(assignment: Assignment) -> SmokeMachine:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(
+    return SmokeMachine(
         platform=f"linux/{host_machine()}",
         kernel=platform.release(),
         cpus=os.cpu_count() or 0,

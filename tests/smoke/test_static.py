@@ -23,13 +23,13 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import Listed
+from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.resolve.audit.auditing import judge_libraries
-from imagefactory.resolve.audit.libraries import Library, is_library
+from imagefactory.resolve.audit.libraries import GpuLibrary, is_library
 from imagefactory.smoke.contents import Contents
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.subject import Subject
@@ -299,7 +299,7 @@ def test_kernels_run_on_the_arch(
         return lambda target: contents.copy(path, target)
 
     libraries = [
-        Library(path.partition("/site-packages/")[2], f"file:{entry.sha256}", unpacker(path))
+        GpuLibrary(path.partition("/site-packages/")[2], f"file:{entry.sha256}", unpacker(path))
         for path, entry in contents.files.items()
         if entry.kind == "file" and is_library(path.partition("/site-packages/")[2])
     ]
@@ -360,7 +360,7 @@ def brings_nothing(record: bytes) -> bool:
     return all(".dist-info/" in row[0] for row in rows if row)
 
 
-def recorded_hash(entry: Listed) -> str:
+def recorded_hash(entry: ListedPath) -> str:
     return (
         f"sha256={urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b'=').decode()}"
         if entry.sha256
@@ -368,7 +368,7 @@ def recorded_hash(entry: Listed) -> str:
     )
 
 
-def resolved(files: Mapping[str, Listed], path: str, depth: int = 0) -> Listed | None:
+def resolved(files: Mapping[str, ListedPath], path: str, depth: int = 0) -> ListedPath | None:
     """Follow links, also those of folders on the way."""
     if depth > 20:
         return None

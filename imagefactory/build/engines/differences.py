@@ -19,7 +19,7 @@ _CONTENT = ("sha256", "size")
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredDifference:
     """A difference that is expected, and why."""
 
     path: str
@@ -42,18 +42,22 @@ class Declared:
 
 
 DECLARED: Final = (
-    Declared(
+    DeclaredDifference(
         "(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"
     ),
-    Declared("(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"),
-    Declared(
+    DeclaredDifference(
+        "(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"
+    ),
+    DeclaredDifference(
         "*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"
     ),
-    Declared(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
-    Declared(
+    DeclaredDifference(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
+    DeclaredDifference(
         f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"
     ),
-    Declared(f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024),
+    DeclaredDifference(
+        f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024
+    ),
 )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from imagefactory.build.layers.debian.accounts import account_entries
 from imagefactory.build.layers.debian.alternatives import add_alternatives
 from imagefactory.build.layers.debian.ca_bundle import add_certificates
-from imagefactory.build.layers.debian.deb import Deb, Package, open_deb
+from imagefactory.build.layers.debian.deb import Deb, DebPackage, open_deb
 from imagefactory.build.layers.debian.dpkg_database import add_dpkg_database
-from imagefactory.build.layers.debian.file_tree import Tree
+from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.ldcache import add_ld_cache
 from imagefactory.build.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
 from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
@@ -24,14 +24,14 @@ from imagefactory.errors.layers import DebFormatError
 from imagefactory.oci.entry import Entry
 
 
-def base_entries(*, debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[str, Entry]]:
+def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
     """Assemble the base from its packages, given with the files that hold them; say who owns each entry.
 
     The entries refer to spool files in `scratch`, which must stay until the layer is written.
     """
     packages = _unpack_all(debs, scratch)
     architecture = _architecture(debs)
-    tree = Tree()
+    tree = FileTree()
     add_merged_links(tree, architecture)
     for deb, unpacked in packages:
         for entry in unpacked.entries:
@@ -49,11 +49,11 @@ def base_entries(*, debs: Sequence[tuple[Package, Path]], scratch: Path) -> list
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 
-def _unpack_all(debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
+def _unpack_all(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
     """Decompress on all cores (decompressors let go of Python's lock); the result is in order of names."""
     architecture = _architecture(debs)
 
-    def one(item: tuple[Package, Path]) -> tuple[Deb, Unpacked]:
+    def one(item: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:
         deb = open_deb(*item, scratch)
         return deb, unpack(deb, architecture)
 
@@ -61,7 +61,7 @@ def _unpack_all(debs: Sequence[tuple[Package, Path]], scratch: Path) -> list[tup
         return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
 
 
-def _architecture(debs: Sequence[tuple[Package, Path]]) -> str:
+def _architecture(debs: Sequence[tuple[DebPackage, Path]]) -> str:
     found = sorted({deb.architecture for deb, _ in debs} - {"all"})
     if len(found) > 1:
         raise DebFormatError(

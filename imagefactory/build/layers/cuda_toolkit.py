@@ -7,7 +7,7 @@ site-packages/nvidia/cu13, in lib, with versions only.
 
 from __future__ import annotations
 
-from imagefactory.oci.entry import Entry, ImagePath, Kind
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath
 from imagefactory.plan.serve.image_paths import CUDA_HOME
 
 _LIBRARIES = {
@@ -30,5 +30,6 @@ def toolkit_links(venv: str, python: str) -> list[Entry]:
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
     return [
-        Entry(ImagePath(path), Kind.SYMLINK, 0o777, target=target) for path, target in sorted(links.items())
+        Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
+        for path, target in sorted(links.items())
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.mods.source_files import needed_git_source, package_files
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
 from images.shipped.mods.text import decoded, record_row
@@ -51,7 +51,7 @@ def mod_entries(
         path: text.encode() for path, text in last.files.items()
     }
     entries = [
-        Entry(image_path(path, tree.site), Kind.FILE, 0o644, Bytes(data)) for path, data in files.items()
+        Entry(image_path(path, tree.site), EntryKind.FILE, 0o644, Bytes(data)) for path, data in files.items()
     ]
     return [*entries, _record_of_mods(applied), *tree.updated_record(applied)]
 
@@ -101,7 +101,7 @@ class _InstalledWheel:
         csv.writer(text, lineterminator="\n").writerows(
             [*(updated[path] for path in sorted(updated)), itself]
         )
-        return [Entry(record, Kind.FILE, 0o644, Bytes(text.getvalue().encode()))]
+        return [Entry(record, EntryKind.FILE, 0o644, Bytes(text.getvalue().encode()))]
 
 
 def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
@@ -125,4 +125,4 @@ def read_content(content: Content) -> bytes:
 def _record_of_mods(applied: Sequence[Applied]) -> Entry:
     """Note in the image what was changed, by which mod, under which licence."""
     text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
-    return Entry(ImagePath(RECORD_OF_MODS), Kind.FILE, 0o644, Bytes(text.encode()))
+    return Entry(ImagePath(RECORD_OF_MODS), EntryKind.FILE, 0o644, Bytes(text.encode()))

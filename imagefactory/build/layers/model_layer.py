@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefactory.build.layers.tiny_model import tiny_model
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import SETTINGS, SHARE
 
@@ -22,4 +22,6 @@ def model_entries(settings: Mapping[str, Any]) -> list[Entry]:
     files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings["description"])}
     if model.get("generated") == "tiny":
         files |= {f"{MODELS}/tiny/{name}": data for name, data in tiny_model().items()}
-    return [Entry(ImagePath(path), Kind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())]
+    return [
+        Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())
+    ]

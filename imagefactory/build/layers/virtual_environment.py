@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagefactory.build.layers.wheel_layer import Environment
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 
 def environment_entries(environment: Environment) -> list[Entry]:
@@ -15,10 +15,10 @@ def environment_entries(environment: Environment) -> list[Entry]:
         _link(f"{root}/bin/python3", "python"),
         _link(f"{root}/bin/python{version}", "python"),
         _link(f"{root}/lib64", "lib"),
-        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), Kind.DIRECTORY, 0o755),
-        Entry(ImagePath(f"{root}/pyvenv.cfg"), Kind.FILE, 0o644, Bytes(config.encode())),
+        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), EntryKind.DIRECTORY, 0o755),
+        Entry(ImagePath(f"{root}/pyvenv.cfg"), EntryKind.FILE, 0o644, Bytes(config.encode())),
     ]
 
 
 def _link(path: str, target: str) -> Entry:
-    return Entry(ImagePath(path), Kind.SYMLINK, 0o777, target=target)
+    return Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)

@@ -31,7 +31,7 @@ from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.errors.layers import BadWheelError
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind, RawSlice
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
@@ -217,7 +217,7 @@ class _Installation(WheelDestination):
         if path in self.entries:
             raise _bad(self.file, f"two of its files want to be {inside}")
         if inside not in self.without:
-            self.entries[path] = Entry(path, Kind.FILE, _MODE[executable], content)
+            self.entries[path] = Entry(path, EntryKind.FILE, _MODE[executable], content)
         return _record_entry(name, content)
 
     def _image_path(self, scheme: Scheme, name: str) -> ImagePath:
@@ -340,7 +340,7 @@ def metadata_entries(second_name: Mapping[str, str], environment: Environment) -
     files["RECORD"] = _record_text(rows, f"{folder}/RECORD")
     site = environment.root_of(Scheme("purelib"), name)
     return [
-        Entry(ImagePath(f"{site}/{folder}/{file}"), Kind.FILE, 0o644, Bytes(data))
+        Entry(ImagePath(f"{site}/{folder}/{file}"), EntryKind.FILE, 0o644, Bytes(data))
         for file, data in files.items()
     ]
 

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from imagefactory.build.watch import State
+from imagefactory.build.watch import LayerState
 from imagefactory.commands.show.live_build import PlainDisplay
-from imagefactory.compile.ninja_progress import Progress, duration
+from imagefactory.compile.ninja_progress import CompileProgress, duration
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Sha256
 
@@ -20,7 +20,7 @@ EVERY = 20.0
 """Seconds between two lines of a plain display."""
 
 
-def told(progress: Progress) -> str:
+def told(progress: CompileProgress) -> str:
     """Write how far a compile is."""
     left = "" if progress.left is None else f", about {duration(progress.left)} left"
     return f"{progress.done} of {progress.total} objects, {duration(progress.elapsed)} so far{left}"
@@ -34,7 +34,7 @@ class PlainCompile(PlainDisplay):
         self._out = console
         self._last = 0.0
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: CompileProgress) -> None:
         """Hear how many objects are made."""
         now = time.monotonic()
         if now - self._last >= EVERY or progress.done == progress.total:
@@ -55,13 +55,13 @@ class LiveCompile:
         """Hear which layers there are."""
         self._bar.update(self._layers, total=len(layers))
 
-    def state(self, key: Sha256, state: State, done: int, total: int) -> None:  # noqa: ARG002 - a bar counts layers
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:  # noqa: ARG002 - a bar counts layers
         """Hear how far a layer is."""
         if state in ("cached", "done"):
             self._ready.add(key)
             self._bar.update(self._layers, completed=len(self._ready))
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: CompileProgress) -> None:
         """Hear how many objects are made."""
         left = "" if progress.left is None else f"about {duration(progress.left)} left"
         self._bar.update(

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from imagefactory.commands.show.live_build import LiveDisplay
 from imagefactory.commands.show.terminal import mods_table, plan_table
 from imagefactory.locks.project import Project
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.changes import shared_download
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
@@ -24,7 +24,7 @@ from imagefactory.store.cache import Store
 WIDTH = 116
 
 
-def draw(project: Project, plan: Plan, results: list[Result]) -> dict[str, str]:
+def draw(project: Project, plan: Plan, results: list[ModResult]) -> dict[str, str]:
     """Draw the plan, a build that has everything on record, and the compatibility table, as SVG by file name."""
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from imagefactory.publish.current_images import Offer
+from imagefactory.publish.current_images import CurrentImage
 from imagefactory.publish.history import Line
 from imagefactory.publish.promote import Promoted
 from imagefactory.publish.prune import Pruning
-from imagefactory.publish.tags import short
+from imagefactory.publish.tags import short_digest
 from imagefactory.store.sizes import size
 
 _SHOWN_CHANGES = 4
@@ -24,7 +24,7 @@ def history_table(lines: Iterable[Line]) -> Table:
         table.add_row(
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
-            short(line.image.digest),
+            short_digest(line.image.digest),
             line.image.vllm,
             " ".join(line.image.mods) or "none",
             Text("\n".join(line.now) or "-", "bold green" if line.now else "dim"),
@@ -52,14 +52,16 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
     ]
 
 
-def offers_table(found: Iterable[Offer]) -> Table:
+def offers_table(found: Iterable[CurrentImage]) -> Table:
     """List what there is to pull."""
     table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
     for offer in found:
         image = offer.image
         mods = " ".join(image.mods) or "none"
         day = f"{offer.since:%Y-%m-%d}"
-        table.add_row(offer.tag, image.platform, short(image.digest), image.vllm, mods, day, size(image.size))
+        table.add_row(
+            offer.tag, image.platform, short_digest(image.digest), image.vllm, mods, day, size(image.size)
+        )
     return table
 
 
@@ -69,7 +71,11 @@ def promoted_table(promoted: Iterable[Promoted]) -> Table:
     for one in promoted:
         image = one.image
         table.add_row(
-            str(image.cell), image.platform, short(image.digest), "\n".join(one.named), "\n".join(one.moved)
+            str(image.cell),
+            image.platform,
+            short_digest(image.digest),
+            "\n".join(one.named),
+            "\n".join(one.moved),
         )
     return table
 
@@ -78,7 +84,7 @@ def pruning_table(pruning: Pruning) -> Table:
     """List what goes."""
     table = Table("what", "digest", "bytes", "tags", box=None)
     for item in pruning.doomed:
-        table.add_row(item.kind, short(item.digest), size(item.size), "\n".join(item.tags))
+        table.add_row(item.kind, short_digest(item.digest), size(item.size), "\n".join(item.tags))
     return table
 
 

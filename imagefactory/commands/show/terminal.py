@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     # Only for annotations: showing a plan must not import what resolves and downloads.
     from imagefactory.build.assemble import Built
     from imagefactory.build.explain import Ownership
-    from imagefactory.locks.kernel_policy import Verdict
-    from imagefactory.mods.compatibility import Result
+    from imagefactory.locks.kernel_policy import KernelVerdict
+    from imagefactory.mods.compatibility import ModResult
     from imagefactory.oci.compare import Difference
-    from imagefactory.resolve.doctor import Finding
-    from imagefactory.resolve.wheelhouse.share import Listed
+    from imagefactory.resolve.doctor import Diagnosis
+    from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
@@ -124,7 +124,7 @@ def plan_table(project: Project, plan: Plan, shared: int) -> RenderableType:
     return Group(Text(title, "bold"), table, *notes, Text(summary))
 
 
-def mods_table(results: Sequence[Result]) -> Table:
+def mods_table(results: Sequence[ModResult]) -> Table:
     """Show the compatibility of mods: a row for each, a column for each vLLM version."""
     versions = list(dict.fromkeys(result.vllm for result in results))
     table = Table("mod", *versions, box=None)
@@ -136,7 +136,7 @@ def mods_table(results: Sequence[Result]) -> Table:
     return table
 
 
-def audit_table(verdicts: Sequence[Verdict]) -> Table:
+def audit_table(verdicts: Sequence[KernelVerdict]) -> Table:
     """Show for which chips libraries were compiled, and what that means."""
     styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
     table = Table("library", "outcome", "why", box=None)
@@ -145,13 +145,13 @@ def audit_table(verdicts: Sequence[Verdict]) -> Table:
     return table
 
 
-def audit_markdown(verdicts: Sequence[Verdict]) -> str:
+def audit_markdown(verdicts: Sequence[KernelVerdict]) -> str:
     """Write the audit's table for a job summary or a README."""
     rows = [f"| {verdict.library} | {verdict.outcome} | {verdict.why} |" for verdict in verdicts]
     return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
 
 
-def wheels_table(wheels: Sequence[Listed]) -> RenderableType:
+def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
     """Show compiled wheels: for which chips, from what, and where they are."""
     if not wheels:
         return Text(
@@ -221,7 +221,7 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     return table
 
 
-def findings_table(findings: Iterable[Finding]) -> Table:
+def findings_table(findings: Iterable[Diagnosis]) -> Table:
     """Show what the doctor found."""
     styles = {"ok": "green", "warning": "yellow", "failed": "bold red"}
     table = Table("", "needed by", "health", "detail", "remedy", box=None)

@@ -18,7 +18,7 @@ from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
 
 if TYPE_CHECKING:
-    from imagefactory.oci.registry.repository import Manifest, Repository
+    from imagefactory.oci.registry.repository import Repository, StoredManifest
 
 EMPTY = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
@@ -110,7 +110,7 @@ def push_artifact(
     return Descriptor(MANIFEST_TYPE, digest, len(body), artifact_type, annotations or {})
 
 
-def contents(repository: Repository, manifest: Manifest) -> list[Descriptor]:
+def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
     """List what an artifact (or an image) holds."""
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]

@@ -29,7 +29,7 @@ from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.wire import BLOCK, Answer
 from imagefactory.store.digests import Digest
 
-Outcome = Literal["present", "mounted", "uploaded"]
+UploadOutcome = Literal["present", "mounted", "uploaded"]
 Progress = Callable[[int], None]
 """Hears how many bytes of a blob have been sent; it may go back when an upload starts again."""
 OpenStream = Callable[[], BinaryIO]
@@ -56,7 +56,7 @@ class Upload:
     progress: Progress
     stopped: threading.Event
 
-    def run(self) -> Outcome:
+    def run(self) -> UploadOutcome:
         """Bring the blob into the repository, unless it is there."""
         self._check_size()
         if self._is_there():

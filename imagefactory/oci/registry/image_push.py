@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal, Protocol
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.registry.blob_uploads import OpenStream, Outcome
+from imagefactory.oci.registry.blob_uploads import OpenStream, UploadOutcome
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
@@ -26,7 +26,7 @@ from imagefactory.store.digests import Digest, canonical_json, sha256_of
 PARALLEL = 4
 """Uploads at once: more of them make GHCR answer "too many requests"."""
 
-State = Literal["waiting", "uploading", "present", "mounted", "uploaded"]
+UploadState = Literal["waiting", "uploading", "present", "mounted", "uploaded"]
 
 
 class PushWatcher(Protocol):
@@ -35,12 +35,12 @@ class PushWatcher(Protocol):
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         """Hear which blobs there are, and what they are called."""
 
-    def state(self, key: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: UploadState, done: int, total: int) -> None:
         """Hear how far a blob is."""
 
 
 @dataclass(frozen=True)
-class Part:
+class IndexEntry:
     """A blob of an image, and how to get at it: only if the registry does not have it."""
 
     digest: Digest
@@ -54,7 +54,7 @@ class Pushable:
     """An image that can be pushed: its manifest, and the blobs that it names."""
 
     manifest: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[IndexEntry, ...]
     platform: str | None = None
 
     @classmethod
@@ -63,10 +63,12 @@ class Pushable:
         history = json.loads(image.config).get("history", [])
         names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
         layers = [
-            Part(blob.digest, blob.size, name, _opening(locate, blob.digest))
+            IndexEntry(blob.digest, blob.size, name, _opening(locate, blob.digest))
             for blob, name in zip(image.layers, names, strict=True)
         ]
-        config = Part(image.config_digest, len(image.config), "config", lambda: io.BytesIO(image.config))
+        config = IndexEntry(
+            image.config_digest, len(image.config), "config", lambda: io.BytesIO(image.config)
+        )
         return cls(image.manifest, (*layers, config), image.platform)
 
     @classmethod
@@ -88,7 +90,9 @@ class Pushable:
                 fix="Build it first: `invoke build --target ...`.",
             ) from None
         parts = (
-            Part(blob, layout.size_of(blob), name.removeprefix("imagefactory "), _opening(layout.blob, blob))
+            IndexEntry(
+                blob, layout.size_of(blob), name.removeprefix("imagefactory "), _opening(layout.blob, blob)
+            )
             for blob, name in labelled
         )
         return cls(manifest, tuple(parts), f"{config.get('os')}/{config.get('architecture')}")
@@ -100,11 +104,11 @@ class Pushed:
 
     digest: Digest
     descriptor: Descriptor
-    outcomes: Mapping[Digest, Outcome]
+    outcomes: Mapping[Digest, UploadOutcome]
     uploaded: int
     """Bytes of the blobs that had to be sent."""
 
-    def count(self, outcome: Outcome) -> int:
+    def count(self, outcome: UploadOutcome) -> int:
         """Count the blobs with an outcome."""
         return sum(value == outcome for value in self.outcomes.values())
 
@@ -165,15 +169,15 @@ def push_index(
 
 def _upload_all(
     repository: Repository,
-    parts: Sequence[Part],
+    parts: Sequence[IndexEntry],
     mount_from: Sequence[str],
     watcher: PushWatcher,
     parallel: int,
-) -> dict[Digest, Outcome]:
+) -> dict[Digest, UploadOutcome]:
     """Upload blobs, the largest first. When one fails the others are stopped, and its failure is raised."""
     stopped = threading.Event()
 
-    def upload(part: Part) -> Outcome:
+    def upload(part: IndexEntry) -> UploadOutcome:
         outcome = repository.upload(
             part.digest,
             part.size,
@@ -187,7 +191,9 @@ def _upload_all(
 
     with ThreadPoolExecutor(parallel) as pool:
         ordered = sorted(parts, key=lambda part: -part.size)
-        futures: dict[Digest, Future[Outcome]] = {part.digest: pool.submit(upload, part) for part in ordered}
+        futures: dict[Digest, Future[UploadOutcome]] = {
+            part.digest: pool.submit(upload, part) for part in ordered
+        }
         try:
             wait(futures.values(), return_when=FIRST_EXCEPTION)
         finally:
@@ -209,5 +215,5 @@ class _Nobody:
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         pass
 
-    def state(self, key: Digest, state: State, done: int, total: int) -> None:
+    def state(self, key: Digest, state: UploadState, done: int, total: int) -> None:
         pass

@@ -21,7 +21,7 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import blob_downloads, referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.auth import Scope
-from imagefactory.oci.registry.blob_uploads import OpenStream, Outcome, Progress, Upload
+from imagefactory.oci.registry.blob_uploads import OpenStream, Progress, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -37,7 +37,7 @@ _NEXT = re.compile(r"<([^>]+)>\s*;[^,]*\brel=\"?next\"?")
 
 
 @dataclass(frozen=True)
-class Manifest:
+class StoredManifest:
     """A manifest or an index, exactly as the registry keeps it."""
 
     digest: Digest
@@ -109,7 +109,7 @@ class Repository:
         mount_from: Sequence[str] = (),
         progress: Progress | None = None,
         stopped: threading.Event | None = None,
-    ) -> Outcome:
+    ) -> UploadOutcome:
         """Bring a blob into the repository, unless it is there; `open_stream` is called only to send it.
 
         `mount_from` names repositories of the same registry that may have it. Setting `stopped` ends the upload
@@ -146,7 +146,7 @@ class Repository:
 
     # --- manifests and tags ----------------------------------------------------------------------
 
-    def manifest(self, name: str) -> Manifest | None:
+    def manifest(self, name: str) -> StoredManifest | None:
         """Read a manifest or index by tag or digest; None when there is none."""
         answer = self.connection.ask(
             "GET", self._manifest(name), scopes=self._read, headers={"Accept": _ACCEPTED}
@@ -161,9 +161,9 @@ class Repository:
         expected = name if is_digest(name) else told
         digest = Digest(expected if expected and is_digest(expected) else f"sha256:{sha256_of(answer.body)}")
         self._check(digest, answer.body)
-        return Manifest(digest, self._media_type(name, answer), answer.body)
+        return StoredManifest(digest, self._media_type(name, answer), answer.body)
 
-    def require_manifest(self, name: str) -> Manifest:
+    def require_manifest(self, name: str) -> StoredManifest:
         """Read a manifest or index that has to be there."""
         manifest = self.manifest(name)
         if manifest is None:

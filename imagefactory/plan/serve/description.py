@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from imagefactory.matrix.cells import Cell, Kernels
+from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.plan.serve.image_facts import image_facts
 from imagefactory.plan.serve.settings_schema import SCHEMA, Setting
@@ -22,7 +22,7 @@ def describe_image(
     cell: Cell,
     model: Mapping[str, Any],
     *,
-    kernels: Kernels | None = None,
+    kernels: KernelOrigin | None = None,
     mods_module: str = "",
 ) -> Description:
     """Describe how a cell's image is served.

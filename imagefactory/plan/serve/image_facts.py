@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.matrix.cells import Cell, Kernels, intended_kernels
+from imagefactory.matrix.cells import Cell, KernelOrigin, intended_kernels
 from imagefactory.matrix.matrix import Matrix
 
 GB = 1_000_000_000
@@ -39,7 +39,7 @@ def memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
     }
 
 
-def image_facts(matrix: Matrix, cell: Cell, kernels: Kernels | None) -> dict[str, object]:
+def image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
     """Collect what the checks compare a machine with."""
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     facts: dict[str, object] = {

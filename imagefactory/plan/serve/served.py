@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagefactory.locks.files import ModelLock
-from imagefactory.matrix.cells import Cell, Kernels, usable_drafters
+from imagefactory.matrix.cells import Cell, KernelOrigin, usable_drafters
 from imagefactory.matrix.matrix import Drafter, Matrix
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
@@ -53,7 +53,7 @@ def describe(
     cell: Cell,
     revisions: ModelLock,
     chosen: Chosen,
-    kernels: Kernels,
+    kernels: KernelOrigin,
     *,
     compiles: bool = False,
 ) -> Served:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"]
+SettingKind = Literal[
+    "text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"
+]
 MOST = 2**31 - 1
 
 
@@ -18,7 +20,7 @@ class Setting:
     """A setting as the factory declares it; a cell adds the default."""
 
     name: str
-    kind: Kind
+    kind: SettingKind
     description: str
     flag: str = ""
     """The flag of `vllm serve` that it becomes; empty for what the serve program itself heeds."""

@@ -13,7 +13,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
@@ -32,7 +32,7 @@ def attach_all(
     repository: Repository,
     project: Project,
     plan: Plan,
-    manifest: Manifest | Descriptor,
+    manifest: StoredManifest | Descriptor,
     signer: Signer | None,
 ) -> list[Digest]:
     """Attach SBOM, provenance and signature to an image; give the digests of what is attached now.
@@ -128,7 +128,7 @@ def _attach_statement(
     return repository.attach(subject, bundles.MEDIA_TYPE, [payload], annotations).digest
 
 
-def _descriptor(manifest: Manifest | Descriptor) -> Descriptor:
+def _descriptor(manifest: StoredManifest | Descriptor) -> Descriptor:
     if isinstance(manifest, Descriptor):
         return manifest
     return Descriptor(manifest.media_type, manifest.digest, manifest.size)

@@ -19,14 +19,14 @@ from images.shipped.mods.manifest import Mod
 
 OWN_LICENCE: Final = "Apache-2.0"
 """What the factory's own files stand under; LICENSE says so."""
-PartKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
+ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Component:
     """One part of an image, or the model that it serves."""
 
-    kind: PartKind
+    kind: ComponentKind
     name: str
     version: str
     purl: str | None
@@ -54,14 +54,14 @@ class Part:
         return self.kind != "model" or self.purl is None
 
 
-def parts_of(project: Project, plan: Plan) -> list[Part]:
+def components_of(project: Project, plan: Plan) -> list[Component]:
     """List everything that a plan puts into an image, and the models that it serves."""
     licences = Licences(licence_lock_path(project.locks))
     wheels = {wheel.sha256: wheel for wheel in project.wheel_lock(plan.cell).wheels}
     base = project.base_lock(plan.cell)
     debs = {deb.sha256: deb for deb in base.debs}
     distribution = project.matrix.bases[base.base].debian
-    found: list[Part] = []
+    found: list[Component] = []
     for layer in plan.layers:
         match layer.kind:
             case "base":
@@ -87,9 +87,9 @@ def wheel_purl(wheel: LockedWheel) -> str:
     return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
 
 
-def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Part:
+def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Component:
     licensed = licences.of(wheel)
-    return Part(
+    return Component(
         kind="wheel",
         name=wheel.name,
         version=wheel.version,
@@ -105,9 +105,9 @@ def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Part:
     )
 
 
-def _deb(deb: LockedDeb, licences: Licences, layer: Layer, distribution: str) -> Part:
+def _deb(deb: LockedDeb, licences: Licences, layer: Layer, distribution: str) -> Component:
     licensed = licences.of(deb)
-    return Part(
+    return Component(
         kind="deb",
         name=deb.name,
         version=deb.version,
@@ -124,9 +124,9 @@ def _deb(deb: LockedDeb, licences: Licences, layer: Layer, distribution: str) ->
     )
 
 
-def _program(layer: Layer) -> Part:
+def _program(layer: Layer) -> Component:
     places = cast("Mapping[str, str]", layer.settings["files"])
-    return Part(
+    return Component(
         kind="program",
         name="imagefactory-serve",
         version=layer.key[:12],
@@ -140,13 +140,13 @@ def _program(layer: Layer) -> Part:
     )
 
 
-def _mod(layer: Layer) -> Iterator[Part]:
+def _mod(layer: Layer) -> Iterator[Component]:
     """Give a mod, and the distribution that it brings along where it does."""
     *_, link = cast("list[dict[str, object]]", layer.settings["chain"])
     mod = Mod.from_data(link)
     [variant] = mod.manifest.variants
     digest = mod.digest(variant)
-    yield Part(
+    yield Component(
         kind="mod",
         name=mod.name,
         version=digest[:12],
@@ -159,7 +159,7 @@ def _mod(layer: Layer) -> Iterator[Part]:
     )
     if variant.source is not None:
         source = variant.source
-        yield Part(
+        yield Component(
             kind="source",
             name=mod.manifest.distribution,
             version=source.commit,
@@ -172,11 +172,11 @@ def _mod(layer: Layer) -> Iterator[Part]:
         )
 
 
-def _models(layer: Layer) -> Iterator[Part]:
+def _models(layer: Layer) -> Iterator[Component]:
     """Give the model and its drafters. Their weights are not in an image, unless the factory makes them."""
     model = cast("dict[str, Any]", layer.settings["model"])
     if "generated" in model:
-        yield Part(
+        yield Component(
             kind="model",
             name=str(model["generated"]),
             version=layer.key[:12],
@@ -190,7 +190,7 @@ def _models(layer: Layer) -> Iterator[Part]:
     named = [] if "generated" in model else [(model["model"], model.get("revision"))]
     named += [(drafter["repo"], drafter.get("revision")) for drafter in model["drafters"]]
     for repo, revision in named:
-        yield Part(
+        yield Component(
             kind="model",
             name=str(repo),
             version=str(revision or ""),

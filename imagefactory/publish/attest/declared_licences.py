@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 from zipfile import ZipFile
 
-from imagefactory.build.layers.debian.deb import Package, data_files, reading
+from imagefactory.build.layers.debian.deb import DebPackage, data_files, reading
 from imagefactory.publish.attest import spdx
 
 Says = Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
@@ -28,7 +28,7 @@ _MAX_TEXT = 4_000_000
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredLicence:
     """A package's licence as an SPDX expression, where that stands, and GNU licences that its notices mention."""
 
     licence: str
@@ -43,7 +43,7 @@ class SameAs:
     name: str
 
 
-def wheel_licence(archive: ZipFile) -> Declared:
+def wheel_licence(archive: ZipFile) -> DeclaredLicence:
     """Read the licence of a wheel."""
     names = archive.namelist()
     metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
@@ -58,7 +58,7 @@ def wheel_licence(archive: ZipFile) -> Declared:
     own = set(spdx.copyleft(licence))
     notices = {name for text in (*texts, field) for name in gnu_licences(text)}
     families = {name.partition("-")[0] for name in own}
-    return Declared(
+    return DeclaredLicence(
         licence, says, tuple(sorted(name for name in notices if name.partition("-")[0] not in families))
     )
 
@@ -83,7 +83,7 @@ def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
     return spdx.UNDECLARED, "nothing"
 
 
-def deb_licence(package: Package, file: Path) -> Declared | SameAs:
+def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
     """Read the licence of a Debian package, or whose documentation it shares."""
     folder = f"{DOCUMENTS}/{package.name}"
     with reading(package), data_files(file) as members:
@@ -92,19 +92,19 @@ def deb_licence(package: Package, file: Path) -> Declared | SameAs:
                 return SameAs(link.removesuffix("/copyright").rpartition("/")[2])
             if content is not None and path == f"{folder}/copyright":
                 return copyright_licence(content().decode("utf-8", "replace"))
-    return Declared(spdx.UNDECLARED, "nothing")
+    return DeclaredLicence(spdx.UNDECLARED, "nothing")
 
 
-def copyright_licence(text: str) -> Declared:
+def copyright_licence(text: str) -> DeclaredLicence:
     """Read a Debian copyright file, machine-readable or not."""
     if re.match(r"\s*(Format|Format-Specification|Upstream-Name|Files|Source|Comment):", text):
         named = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
         found = spdx.every(spdx.from_debian(name) for name in named)
         if found:
-            return Declared(found, "copyright")
+            return DeclaredLicence(found, "copyright")
     words = _words(text)
     names = {*_named_in_prose(text), *_recognised(words, words)}
-    return Declared(spdx.every(names) or spdx.UNDECLARED, "text")
+    return DeclaredLicence(spdx.every(names) or spdx.UNDECLARED, "text")
 
 
 def _named_in_prose(text: str) -> Iterator[str]:

@@ -7,32 +7,34 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.supply import SignatureError, TamperedError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError
 
-State = Literal["ok", "failed", "not checked"]
-Check = Literal["manifest", "configuration", "signature", "provenance", "sbom", "layers", "record", "rebuild"]
+FindingState = Literal["ok", "failed", "not checked"]
+CheckName = Literal[
+    "manifest", "configuration", "signature", "provenance", "sbom", "layers", "record", "rebuild"
+]
 
 
 @dataclass(frozen=True)
 class Finding:
     """The outcome of one check, and what it is about."""
 
-    check: Check
-    state: State
+    check: CheckName
+    state: FindingState
     detail: str
 
 
-def ok(check: Check, detail: str) -> Finding:
+def ok(check: CheckName, detail: str) -> Finding:
     """Note that something is as it should be."""
     return Finding(check, "ok", detail)
 
 
-def failed(check: Check, detail: str) -> Finding:
+def failed(check: CheckName, detail: str) -> Finding:
     """Note that something is wrong."""
     return Finding(check, "failed", detail)
 
 
-def not_checked(check: Check, detail: str) -> Finding:
+def not_checked(check: CheckName, detail: str) -> Finding:
     """Note that something could not be checked here, and why."""
     return Finding(check, "not checked", detail)
 
@@ -45,7 +47,7 @@ def refuse_failing(image: str, findings: Sequence[Finding]) -> None:
     kind: type[FactoryError] = TamperedError
     what = "The image, or something attached to it, is not what was signed."
     if all(finding.check == "signature" for finding in wrong):
-        kind, what = SignatureError, "The image is not signed by anybody who is trusted."
+        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
     raise kind(
         what,
         where=image,

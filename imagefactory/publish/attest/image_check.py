@@ -14,7 +14,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Manifest, Repository
+from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
@@ -83,7 +83,7 @@ class _Check:
 
     project: Project
     repository: Repository
-    manifest: Manifest
+    manifest: StoredManifest
     trust: Verifier
     say: Say
     findings: list[Finding] = field(default_factory=list)
@@ -252,7 +252,7 @@ def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan
         return None
 
 
-def _other_layers(plan: Plan, expected: bytes, manifest: Manifest) -> str:
+def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:
     """Name the first layer that is not the recorded one."""
     wanted = [layer["digest"] for layer in json.loads(expected)["layers"]]
     there = [layer["digest"] for layer in manifest.document()["layers"]]

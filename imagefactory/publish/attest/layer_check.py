@@ -12,7 +12,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.compare import diff_layers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.attest.findings import Finding, failed, ok
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
@@ -23,7 +23,7 @@ _BLOCK = 16 * 1024 * 1024
 
 def check_layers(
     repository: Repository,
-    manifest: Manifest,
+    manifest: StoredManifest,
     names: Sequence[str],
     store: Store,
     say: Say,

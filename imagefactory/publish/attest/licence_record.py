@@ -16,7 +16,7 @@ from zipfile import BadZipFile, ZipFile
 
 import requests
 
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.environment.index_config import redact
 from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
@@ -31,7 +31,7 @@ from imagefactory.locks.files import (
 )
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
-from imagefactory.publish.attest.declared_licences import Declared, SameAs, deb_licence, wheel_licence
+from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.ranges import RangeFile
@@ -69,7 +69,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     path = licence_lock_path(project.locks)
     known = _read(path)
     cells = locked_cells(project)
-    sources = Sources(project, cells)
+    sources = LayerInputs(project, cells)
     wheels = _unknown((wheel for lock in wheel_locks(project, cells) for wheel in lock.wheels), known)
     if wheels:
         say(f"Reading the licences of {len(wheels)} wheels")
@@ -106,7 +106,7 @@ def base_locks(project: Project, cells: Iterable[Cell]) -> list[BaseLock]:
     return [project.base_lock(cell) for path, cell in paths.items() if path.exists()]
 
 
-def _read_wheels(project: Project, sources: Sources, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
+def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def read(wheel: LockedWheel) -> LicensedFile:
@@ -119,7 +119,7 @@ def _read_wheels(project: Project, sources: Sources, wheels: Sequence[LockedWhee
         return list(pool.map(read, wheels))
 
 
-def _licence_from_afar(wanted: Wanted, session: requests.Session) -> Declared:
+def _licence_from_afar(wanted: Wanted, session: requests.Session) -> DeclaredLicence:
     """Read a wheel's metadata where the wheel is. Its hash is checked when the wheel itself is used."""
     failures: list[str] = []
     for location in wanted.locations():
@@ -139,34 +139,34 @@ def _licence_from_afar(wanted: Wanted, session: requests.Session) -> Declared:
 
 
 def _read_debs(
-    project: Project, sources: Sources, lock: BaseLock, known: Mapping[Sha256, LicensedFile]
+    project: Project, sources: LayerInputs, lock: BaseLock, known: Mapping[Sha256, LicensedFile]
 ) -> list[LicensedFile]:
     """Read the copyright files of a base; a package may share the documentation of another one."""
     unknown = _unknown(lock.debs, known)
     with Downloader(project.store) as downloader:
         futures = [downloader.submit(sources.deb(lock, deb), lambda _: None) for deb in unknown]
         files = [future.result() for future in futures]
-    declared: dict[str, Declared | SameAs] = {
+    declared: dict[str, DeclaredLicence | SameAs] = {
         deb.name: deb_licence(deb, file) for deb, file in zip(unknown, files, strict=True)
     }
     for deb in lock.debs:
         if deb.sha256 in known:
             entry = known[deb.sha256]
-            declared[deb.name] = Declared(entry.licence, entry.says, entry.notices)
+            declared[deb.name] = DeclaredLicence(entry.licence, entry.says, entry.notices)
     return [_entry(deb, _followed(deb.name, declared)) for deb in unknown]
 
 
-def _followed(name: str, declared: Mapping[str, Declared | SameAs]) -> Declared:
+def _followed(name: str, declared: Mapping[str, DeclaredLicence | SameAs]) -> DeclaredLicence:
     """Follow a package to the one whose documentation it shares."""
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
         found = declared.get(name)
-        if isinstance(found, Declared):
+        if isinstance(found, DeclaredLicence):
             return found
         if found is not None:
             name = found.name
-    return Declared("NOASSERTION", "nothing")
+    return DeclaredLicence("NOASSERTION", "nothing")
 
 
 def _unknown(packages: Iterable[_Package], known: Mapping[Sha256, LicensedFile]) -> list[_Package]:
@@ -177,7 +177,7 @@ def _packages(lock: WheelLock | BaseLock) -> Sequence[LockedWheel | LockedDeb]:
     return lock.wheels if isinstance(lock, WheelLock) else lock.debs
 
 
-def _entry(package: LockedWheel | LockedDeb, declared: Declared) -> LicensedFile:
+def _entry(package: LockedWheel | LockedDeb, declared: DeclaredLicence) -> LicensedFile:
     return LicensedFile(
         file=_file_name(package),
         sha256=package.sha256,

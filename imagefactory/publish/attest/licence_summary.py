@@ -9,7 +9,7 @@ from typing import Any, Literal
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import spdx
-from imagefactory.publish.attest.components import Part, parts_of
+from imagefactory.publish.attest.components import Component, components_of
 
 How = Literal["declared", "by choice", "in notices"]
 """A GNU licence applies to a part (or to some of it), is one that may be chosen, or is mentioned in its notices."""
@@ -45,7 +45,7 @@ class LicenceSummary:
 
 def summarise(project: Project, plan: Plan) -> LicenceSummary:
     """Sum up the licences of a plan's parts."""
-    parts = parts_of(project, plan)
+    parts = components_of(project, plan)
     inside = [part for part in parts if part.in_image]
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
     return LicenceSummary(
@@ -57,7 +57,7 @@ def summarise(project: Project, plan: Plan) -> LicenceSummary:
     )
 
 
-def _gnu(part: Part) -> GnuPart | None:
+def _gnu(part: Component) -> GnuPart | None:
     expression = part.licence or ""
     named = spdx.copyleft(expression)
     how: How = "declared" if spdx.copyleft(spdx.unavoidable(expression)) else "by choice"

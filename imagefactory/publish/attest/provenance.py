@@ -24,7 +24,7 @@ MATRIX: Final = "matrix.yaml"
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckoutState:
     """The commit that an image is made from."""
 
     commit: str | None
@@ -41,7 +41,7 @@ class Run:
     invocation: str | None = None
 
 
-def make_provenance(project: Project, plan: Plan, *, source: Source, run: Run) -> dict[str, Any]:
+def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run: Run) -> dict[str, Any]:
     """Say what an image was made from, by whom and how."""
     uri = f"git+{project.matrix.source}"
     dependencies: list[dict[str, Any]] = [
@@ -89,13 +89,13 @@ def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
     }
 
 
-def read_source(root: Path) -> Source:
+def read_source(root: Path) -> CheckoutState:
     """Ask git which commit this is, and whether files differ from it."""
     commit = _git(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
-        return Source(None)
+        return CheckoutState(None)
     changes = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return Source(commit.strip(), modified=bool(changes))
+    return CheckoutState(commit.strip(), modified=bool(changes))
 
 
 def read_run(source: str, environment: Mapping[str, str] = os.environ) -> Run:

@@ -7,7 +7,7 @@ import json
 from imagefactory.errors.layers import VerificationError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest.attachments import attach_all
 from imagefactory.publish.attest.signing import Signer
@@ -31,7 +31,7 @@ def attest(project: Project, cell: Cell, image: str, signer: Signer | None) -> l
         return attach_all(repository, project, plan, manifest, signer)
 
 
-def _plan_label(repository: Repository, manifest: Manifest) -> str | None:
+def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
     try:
         config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
         return str(config["config"]["Labels"]["imagefactory.plan"])

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
-from imagefactory.publish.attest.components import Part, PartKind, parts_of
+from imagefactory.publish.attest.components import Component, ComponentKind, components_of
 from imagefactory.publish.attest.spdx import UNDECLARED
 from imagefactory.store.digests import canonical_json, checksum
 
@@ -21,7 +21,7 @@ PREDICATE_TYPE: Final = "https://cyclonedx.org/bom"
 LARGEST: Final = 16 * 1024 * 1024
 """What GitHub's attestations take."""
 ROOT: Final = "image"
-_TYPES: Final[dict[PartKind, str]] = {
+_TYPES: Final[dict[ComponentKind, str]] = {
     "wheel": "library",
     "deb": "library",
     "mod": "library",
@@ -33,7 +33,7 @@ _TYPES: Final[dict[PartKind, str]] = {
 
 def make_sbom(project: Project, plan: Plan) -> bytes:
     """Write the SBOM of a plan."""
-    parts = parts_of(project, plan)
+    parts = components_of(project, plan)
     document: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -66,7 +66,7 @@ def make_sbom(project: Project, plan: Plan) -> bytes:
     return canonical_json(document)
 
 
-def _component(part: Part) -> dict[str, Any]:
+def _component(part: Component) -> dict[str, Any]:
     properties = {
         "kind": part.kind,
         "layer": part.layer,
@@ -103,7 +103,7 @@ def _component(part: Part) -> dict[str, Any]:
     return component
 
 
-def _dependencies(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
     """Turn "needed by" around: CycloneDX wants to know what each part depends on."""
     names = {part.name: part.reference for part in parts if part.kind in ("wheel", "deb")}
     names |= {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.errors import FactoryError
 from imagefactory.errors import mods as mod_errors
 from imagefactory.errors import registry as registry_errors
@@ -45,7 +45,7 @@ UNFIT = (
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NightVerdict:
     """What is missing for a cell, or why nothing can be done."""
 
     needs: tuple[Need, ...] = ()
@@ -126,11 +126,11 @@ def judge(
     *,
     retry: bool = False,
     gpu: bool = False,
-) -> Verdict:
+) -> NightVerdict:
     """Say what is missing between a plan and its tags; everything where there is no repository yet."""
     tested = tests(project, plan, gpu=gpu)
     if repository is None:
-        return Verdict(("image", *tested, "promote"), "never published")
+        return NightVerdict(("image", *tested, "promote"), "never published")
     tags = moving_tags(project.matrix, plan.cell)
     before = catalog.current(tags, plan.platform)
     if before is not None and before.plan_key == plan.key:
@@ -138,7 +138,7 @@ def judge(
     why = reason(before, plan)
     taken_off = _taken_off(catalog, plan, tags)
     if taken_off:
-        return Verdict(reason=taken_off, held="rolled back")
+        return NightVerdict(reason=taken_off, held="rolled back")
     return _continued(project, repository, plan, why, tested, retry=retry)
 
 
@@ -150,18 +150,18 @@ def _continued(
     tested: tuple[Need, ...],
     *,
     retry: bool,
-) -> Verdict:
+) -> NightVerdict:
     """Go on where an earlier run stopped: before the push, the tests or the promotion."""
     digest = repository.resolve(staging_tag(plan.key))
     if digest is None:
-        return Verdict(("image", *tested, "promote"), why)
+        return NightVerdict(("image", *tested, "promote"), why)
     record = read_records(repository, digest, plan.key)
     failed = _failures(record)
     if failed and not retry:
-        return Verdict(reason="; ".join(failed), held="failed its smoke tests")
+        return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
     if record is None or record.missing(required_levels(project.matrix, plan.arch)):
-        return Verdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
-    return Verdict(("promote",), f"{why}; tested, but not promoted yet")
+        return NightVerdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
+    return NightVerdict(("promote",), f"{why}; tested, but not promoted yet")
 
 
 def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
@@ -176,11 +176,11 @@ def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
 
 
-def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> Verdict:
+def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> NightVerdict:
     wrong = astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags})
     if wrong:
-        return Verdict(("promote",), f"{', '.join(wrong)}: not where the catalog has it")
-    return Verdict()
+        return NightVerdict(("promote",), f"{', '.join(wrong)}: not where the catalog has it")
+    return NightVerdict()
 
 
 def _taken_off(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> str:
@@ -201,7 +201,7 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
     if not any(layer.kind == "mod" for layer in plan.layers):
         return
     try:
-        Sources(project, [plan.cell]).refuse_unfit_mods([plan.cell])
+        LayerInputs(project, [plan.cell]).refuse_unfit_mods([plan.cell])
     except UNFIT:
         raise
     except FactoryError:

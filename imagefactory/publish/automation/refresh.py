@@ -16,7 +16,7 @@ from imagefactory.errors.ci import ReleaseError
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell, reason_excluded
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.mods.readme_table import markdown
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.resolve.environment_locks import lock_environment
@@ -36,7 +36,7 @@ class Refreshed:
     packages: tuple[str, ...]
     """`LOCK: NAME OLD → NEW`."""
 
-    def body(self, results: Sequence[Result]) -> str:
+    def body(self, results: Sequence[ModResult]) -> str:
         """Write the text of the pull request, with the compatibility table."""
         lines: list[str] = []
         if self.release:

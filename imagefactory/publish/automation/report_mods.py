@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.automation.github import Document, GitHub
 from imagefactory.store.digests import checksum
 
@@ -18,18 +18,18 @@ LABEL: Final = "mod-status"
 """Only people of the repository give labels, so nobody else's issue is taken for one of these."""
 _SETTLED: Final = "0" * 12
 _MARK = re.compile(r"<!-- imagefactory mod=(\S+) state=([0-9a-f]{12}) -->")
-Outcome = Literal["opened", "updated", "reopened", "closed", "unchanged"]
+ReportOutcome = Literal["opened", "updated", "reopened", "closed", "unchanged"]
 UPSTREAM: Final = "hold without it"
 """What the check says of a mod whose change the untouched sources have already."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class ModFinding:
     """What is to be said about a mod: it is broken, or upstream, on some versions."""
 
     mod: str
     kind: Literal["broken", "upstream"]
-    results: tuple[Result, ...]
+    results: tuple[ModResult, ...]
 
     @property
     def title(self) -> str:
@@ -83,18 +83,18 @@ class Reported:
     """An issue, and what was done about it."""
 
     mod: str
-    outcome: Outcome
+    outcome: ReportOutcome
     number: int
 
 
-def findings(results: Iterable[Result]) -> list[Finding]:
+def findings(results: Iterable[ModResult]) -> list[ModFinding]:
     """Sort what checks found into what has to be told; a mod that is upstream somewhere is told as that."""
-    wrong: dict[str, list[Result]] = {}
+    wrong: dict[str, list[ModResult]] = {}
     for result in results:
         if not result.holds:
             wrong.setdefault(result.mod, []).append(result)
     return [
-        Finding(
+        ModFinding(
             mod, "upstream" if any(UPSTREAM in result.detail for result in found) else "broken", tuple(found)
         )
         for mod, found in wrong.items()
@@ -102,7 +102,7 @@ def findings(results: Iterable[Result]) -> list[Finding]:
 
 
 def report(
-    github: GitHub, results: Sequence[Result], *, commit: str = "", known: Iterable[str] = ()
+    github: GitHub, results: Sequence[ModResult], *, commit: str = "", known: Iterable[str] = ()
 ) -> list[Reported]:
     """Open, update or close issues so that they say what was found.
 
@@ -120,7 +120,7 @@ def report(
     return done
 
 
-def _tell(github: GitHub, finding: Finding, issue: Document | None, commit: str) -> Reported:
+def _tell(github: GitHub, finding: ModFinding, issue: Document | None, commit: str) -> Reported:
     body = finding.body(commit)
     if issue is None:
         made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})

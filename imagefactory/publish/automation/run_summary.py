@@ -12,7 +12,7 @@ from imagefactory.publish.automation.jobs import Night, Trouble
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import changes
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.tags import short
+from imagefactory.publish.tags import short_digest
 from imagefactory.smoke.record import SmokeRecord
 from imagefactory.store.sizes import size
 
@@ -83,7 +83,9 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
         wrong = "; ".join(
             f"{level}: {result.why}" for level, result in record.levels.items() if result.outcome == "failed"
         )
-        lines.append(f"| `{record.target}` | `{short(record.digest)}` | {levels} | {_cell(wrong) or '-'} |")
+        lines.append(
+            f"| `{record.target}` | `{short_digest(record.digest)}` | {levels} | {_cell(wrong) or '-'} |"
+        )
     return bounded("\n".join([*lines, ""]))
 
 

@@ -19,14 +19,14 @@ from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
-from imagefactory.locks.kernel_policy import Kernels, Verdict, judge
+from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.targets import host_machine, select
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.cuobjdump import read_kernels
-from imagefactory.resolve.audit.libraries import Library, from_file, from_layout, from_wheel
+from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.digests import sha256_of
 from imagefactory.store.downloads import Wanted, fetch
@@ -37,7 +37,7 @@ FACTS = "kernels-2"
 CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
-def audit(project: Project, subject: str, arch: str = "") -> list[Verdict]:
+def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
     """Judge every library of a subject by an arch's policy (a target brings its own arch)."""
     if arch:
         refuse_unknown_arch(project, arch)
@@ -93,7 +93,7 @@ def _refuse_missing_path(subject: str) -> None:
         )
 
 
-def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
+def audit_release(project: Project, release: str, arch: str) -> list[KernelVerdict]:
     """Judge the published wheel of a release, whether or not a cell is locked to it."""
     locked = project.source_lock.find(release, ".whl")
     if locked is None:
@@ -106,7 +106,7 @@ def audit_release(project: Project, release: str, arch: str) -> list[Verdict]:
     return judge_libraries(project, _of_wheel(project, locked), arch)
 
 
-def refuse_failing(subject: str, verdicts: Sequence[Verdict]) -> None:
+def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
     """Fail when a library does not run where it should."""
     failing = [verdict for verdict in verdicts if not verdict.passes]
     if failing:
@@ -144,7 +144,7 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
     return f"It is recorded as {recorded.file}."
 
 
-def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -> list[Verdict]:
+def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by an arch's policy; those without GPU code are left out."""
     refuse_unknown_arch(project, arch)
     settings = project.matrix.archs[arch]
@@ -162,7 +162,7 @@ def judge_libraries(project: Project, libraries: Iterable[Library], arch: str) -
     return [verdict for verdict in verdicts if verdict is not None]
 
 
-def _of_cell(project: Project, cell: Cell) -> Iterator[Library]:
+def _of_cell(project: Project, cell: Cell) -> Iterator[GpuLibrary]:
     """Take the wheels that the cell's lock names."""
     for wheel in audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch]):
         yield from _of_wheel(project, wheel)
@@ -179,7 +179,7 @@ def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
     return WheelKernels(file=wheel.file, sha256=wheel.sha256, libraries=libraries)
 
 
-def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[Library]:
+def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[GpuLibrary]:
     kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
     same = kept is not None and kept.sha256 == wheel.sha256
     local = kept.path if kept and same else project.store.download(wheel.sha256)
@@ -198,12 +198,12 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[L
         yield from from_wheel(ZipFile(RangeFile(url, session)), wheel.sha256)
 
 
-def _kernels(project: Project, library: Library) -> Kernels:
+def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
     """Look into a library, or recall what was found in the same content before."""
     memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
     # Not there, or damaged: the library is looked into again.
     with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
-        return Kernels(**json.loads(memory.read_text("utf-8")))
+        return GpuCode(**json.loads(memory.read_text("utf-8")))
     with project.store.scratch() as scratch:
         file = scratch / Path(library.name).name
         library.unpack(file)

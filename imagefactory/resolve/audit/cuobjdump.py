@@ -9,13 +9,13 @@ from collections import Counter
 from pathlib import Path
 
 from imagefactory.errors.kernels import AuditError
-from imagefactory.locks.kernel_policy import Kernels
+from imagefactory.locks.kernel_policy import GpuCode
 
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
 
 
-def read_kernels(library: Path, cuobjdump: Path) -> Kernels:
+def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
     """Dump a library's architectures.
 
     The plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and the difference is what decides
@@ -34,7 +34,7 @@ def read_kernels(library: Path, cuobjdump: Path) -> Kernels:
             fix="Check that the file is a whole shared library.",
         )
     found = _CODE.findall(done.stdout)
-    return Kernels(
+    return GpuCode(
         cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
         ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
         fp4=_mentions(library, b"nvfp4"),

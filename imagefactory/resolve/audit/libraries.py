@@ -26,7 +26,7 @@ _SITE = "/site-packages/"
 
 
 @dataclass(frozen=True)
-class Library:
+class GpuLibrary:
     """A shared library, unpacked only when somebody has to look inside."""
 
     name: str
@@ -42,33 +42,33 @@ def is_library(name: str) -> bool:
     )
 
 
-def from_file(path: Path) -> Iterator[Library]:
+def from_file(path: Path) -> Iterator[GpuLibrary]:
     """Take a library as it lies on disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    yield Library(path.name, f"file:{digest}", partial(_from_file, path))
+    yield GpuLibrary(path.name, f"file:{digest}", partial(_from_file, path))
 
 
 def _from_file(path: Path, target: Path) -> None:
     _copy(path.open("rb"), target)
 
 
-def from_wheel(archive: ZipFile, sha256: str) -> Iterator[Library]:
+def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
     """Take the libraries out of a wheel, one at a time."""
     for info in archive.infolist():
         if is_library(info.filename):
             unpack = partial(_from_archive, archive, info)
-            yield Library(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
+            yield GpuLibrary(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
 
 
-def from_layout(layout: Layout, store: Store) -> Iterator[Library]:
+def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
     """Take the libraries out of the layers that have any; the other layers are not unpacked."""
     for digest in layout.layer_digests():
         blob = layout.blob(digest)
         for entry in cached_listing(blob, digest, store):
             name = entry.path.partition(_SITE)[2]
             if entry.kind == "file" and is_library(name):
-                yield Library(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
+                yield GpuLibrary(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
 
 
 def _from_archive(archive: ZipFile, info: ZipInfo, target: Path) -> None:

@@ -15,7 +15,7 @@ from imagefactory.store.digests import Digest, Sha256, canonical_json
 
 if TYPE_CHECKING:
     from imagefactory.matrix.matrix import Matrix
-    from imagefactory.oci.registry.repository import Manifest, Repository
+    from imagefactory.oci.registry.repository import Repository, StoredManifest
     from imagefactory.store.cache import Store
 
 ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
@@ -127,7 +127,7 @@ def _described(repository: Repository, tags: list[str]) -> Iterator[RemoteWheel]
             yield wheel
 
 
-def _describe(repository: Repository, tag: str, manifest: Manifest) -> RemoteWheel:
+def _describe(repository: Repository, tag: str, manifest: StoredManifest) -> RemoteWheel:
     try:
         return _read(tag, manifest.document())
     except (KeyError, TypeError, ValueError, AttributeError) as error:

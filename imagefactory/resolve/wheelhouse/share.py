@@ -23,7 +23,7 @@ from imagefactory.resolve.wheelhouse.remote import (
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedWheel:
     """A compiled wheel, and where it is."""
 
     key: str
@@ -51,7 +51,7 @@ class Moved:
     reference: str
 
 
-def listing(project: Project, *, name: str = "", key: str = "", remote: bool = False) -> list[Listed]:
+def listing(project: Project, *, name: str = "", key: str = "", remote: bool = False) -> list[ListedWheel]:
     """List the wheels that are kept here and, where asked for, those of the registry."""
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, RemoteWheel] = {}
@@ -65,7 +65,7 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
         if _wanted(wheel, name, key):
             there = wheel.key in shared if remote else None
             facts = (wheel.key, wheel.filename, wheel.sha256, wheel.size, wheel.inputs)
-            rows.append(Listed(*facts, wheel.key in kept, there, wheel.key in locked))
+            rows.append(ListedWheel(*facts, wheel.key in kept, there, wheel.key in locked))
     return sorted(rows, key=lambda row: (row.inputs.name, row.inputs.version, row.key))
 
 

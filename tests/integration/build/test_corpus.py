@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.layers.debian.file_tree import read_content
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.locks.project import Project
@@ -75,7 +75,7 @@ def wheels_of(cell: Cell, names: tuple[str, ...], folder: Path) -> dict[str, Pat
     """Fetch locked wheels into the machine's store, and link them into a folder under their own names."""
     project = Project(REPOSITORY)
     locked = {wheel.name: wheel for wheel in project.wheel_lock(cell).wheels if wheel.name in names}
-    sources = Sources(project, [cell])
+    sources = LayerInputs(project, [cell])
     plan = make_plan(project, cell)
     wanted = {item.sha256: item for layer in plan.layers if "wheel" in layer.kind or "bundle" in layer.kind
               for item in sources.wanted(layer)}  # fmt: skip

@@ -27,7 +27,7 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.oci.registry.artifacts import Payload, pull_artifact, push_artifact
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.image_push import Part, Pushable, push_image, push_index
+from imagefactory.oci.registry.image_push import IndexEntry, Pushable, push_image, push_index
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
@@ -75,7 +75,7 @@ def test_a_layer_that_the_registry_has_is_not_even_opened(repository: Repository
         raise AssertionError("nobody needs this file")
 
     image = small_image(LAYERS)
-    parts = tuple(Part(part.digest, part.size, part.label, unwanted) for part in image.parts)
+    parts = tuple(IndexEntry(part.digest, part.size, part.label, unwanted) for part in image.parts)
     assert push_image(repository, Pushable(image.manifest, parts)).count("present") == 4
 
 
@@ -366,7 +366,7 @@ def test_the_first_failure_stops_the_other_uploads_and_nothing_is_tagged(reposit
 
     image = small_image(LAYERS)
     parts = tuple(
-        Part(part.digest, part.size, part.label, broken if number == 2 else part.open)
+        IndexEntry(part.digest, part.size, part.label, broken if number == 2 else part.open)
         for number, part in enumerate(image.parts)
     )
     with pytest.raises(ImageMissingError, match="cannot be read") as failure:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.supply import SignatureError, TamperedError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -68,7 +68,7 @@ def test_an_image_without_signatures_is_refused(published: Published, tmp_path: 
     [finding] = failures(checked)
     assert finding.check == "signature"
     assert "signed with another key" in finding.detail
-    with pytest.raises(SignatureError):
+    with pytest.raises(ImageSignatureError):
         refuse_failing(checked.reference, checked.findings)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.kernels import AuditFailedError
-from imagefactory.locks.kernel_policy import Kernels, judge
+from imagefactory.locks.kernel_policy import GpuCode, judge
 from imagefactory.locks.project import Project
 from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
 from imagefactory.resolve.audit.cuobjdump import read_kernels
@@ -27,7 +27,7 @@ def project() -> Project:
 def test_the_dump_tells_apart_what_the_list_does_not(project: Project, nvcc: Nvcc) -> None:
     tool = cuobjdump(project)
     library = nvcc("sm_121a", "sm_120f", "sm_100", "sm_90a", "compute_80")
-    assert read_kernels(library, tool) == Kernels(
+    assert read_kernels(library, tool) == GpuCode(
         cubins={"sm_100": 1, "sm_120f": 1, "sm_121a": 1, "sm_90a": 1}, ptx={"sm_80": 1}
     )
     # This is why the audit does not read the shorter list.
@@ -40,7 +40,7 @@ def test_a_library_without_kernels_is_no_failure(project: Project, tmp_path: Pat
     source, library = tmp_path / "c.c", tmp_path / "c.so"
     source.write_text("int one(void) { return 1; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
-    assert read_kernels(library, cuobjdump(project)) == Kernels()
+    assert read_kernels(library, cuobjdump(project)) == GpuCode()
 
 
 @pytest.mark.parametrize(

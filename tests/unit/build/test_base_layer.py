@@ -27,7 +27,7 @@ from imagefactory.errors.layers import (
 )
 from imagefactory.errors.locks import PathConflictError
 from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.entry import Entry, Kind
+from imagefactory.oci.entry import Entry, EntryKind
 from imagefactory.store.digests import sha256_of
 
 COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -151,7 +151,7 @@ def test_files_of_the_old_folders_lie_in_usr(workshop: Workshop) -> None:
     workshop.deb("libc6", member("./lib/aarch64-linux-gnu/libc.so.6"), link("./lib/ld.so", "a/b"))
     image = workshop.image()
     assert image["usr/bin/bash"].mode == 0o755
-    assert (image["bin"].kind, image["bin"].target) == (Kind.SYMLINK, "usr/bin")
+    assert (image["bin"].kind, image["bin"].target) == (EntryKind.SYMLINK, "usr/bin")
     assert "usr/lib/aarch64-linux-gnu/libc.so.6" in image
     assert image["usr/lib/ld.so"].target == "a/b"
     assert not any(path.startswith(("bin/", "sbin/", "lib/")) for path in image)
@@ -167,7 +167,7 @@ def test_lib64_exists_only_where_the_architecture_has_it(
 
 def test_a_link_to_the_old_name_of_itself_vanishes_in_the_merge(workshop: Workshop) -> None:
     workshop.deb("coreutils", member("./bin/touch", b"x"), link("./usr/bin/touch", "/bin/touch"))
-    assert workshop.image()["usr/bin/touch"].kind is Kind.FILE
+    assert workshop.image()["usr/bin/touch"].kind is EntryKind.FILE
 
 
 def test_every_parent_is_there_with_the_attributes_of_the_table(workshop: Workshop) -> None:
@@ -241,7 +241,7 @@ def test_of_hard_links_the_first_by_path_holds_the_content(workshop: Workshop) -
     assert read_content(image["usr/bin/aaa"].content) == b"shared"
     for name in ("mmm", "zzz"):
         entry = image[f"usr/bin/{name}"]
-        assert (entry.kind, entry.target, entry.mode) == (Kind.HARDLINK, "usr/bin/aaa", 0o755)
+        assert (entry.kind, entry.target, entry.mode) == (EntryKind.HARDLINK, "usr/bin/aaa", 0o755)
 
 
 # --- metadata -------------------------------------------------------------------------------------
@@ -262,8 +262,8 @@ def test_what_newer_releases_have_plain_is_as_the_table_says(workshop: Workshop)
 def test_links_of_the_merge_that_a_package_ships_are_those_that_are_there(workshop: Workshop) -> None:
     workshop.deb("base-files", link("./bin", "usr/bin"), member("./usr/bin/tool", b"x", mode=0o755))
     image = workshop.image()
-    assert (image["bin"].kind, image["bin"].target) == (Kind.SYMLINK, "usr/bin")
-    assert image["usr/bin/tool"].kind is Kind.FILE
+    assert (image["bin"].kind, image["bin"].target) == (EntryKind.SYMLINK, "usr/bin")
+    assert image["usr/bin/tool"].kind is EntryKind.FILE
 
 
 @pytest.mark.parametrize(

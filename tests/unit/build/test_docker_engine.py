@@ -20,7 +20,7 @@ from docker.errors import DockerException
 from imagefactory.build.engines import engine_named
 from imagefactory.build.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.build_context import Modded, Tree
+from imagefactory.build.engines.docker.build_context import LayerTree, Modded
 from imagefactory.build.engines.docker.buildx import (
     Builder,
     build_arguments,
@@ -42,7 +42,7 @@ from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.compare import Difference, diff_images
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
@@ -398,7 +398,7 @@ def test_copied_files_have_the_modes_and_times_of_the_image(tmp_path: Path) -> N
     context = plan_context(project, make_plan(project, TINY))
     os.umask(0o077)
     for piece in context.pieces:
-        if isinstance(piece, Tree):
+        if isinstance(piece, LayerTree):
             piece.put(tmp_path, project.store)
     caches = tmp_path / "serve/var/cache/imagefactory"
     assert stat.S_IMODE(caches.stat().st_mode) == 0o1777
@@ -410,10 +410,10 @@ def test_copied_files_have_the_modes_and_times_of_the_image(tmp_path: Path) -> N
 
 def test_links_are_copied_as_links(tmp_path: Path) -> None:
     entries = [
-        Entry(ImagePath("usr/local/cuda"), Kind.SYMLINK, 0o777, target="/opt/cuda"),
-        Entry(ImagePath("opt/cuda/nvcc"), Kind.FILE, 0o755, Bytes(b"x")),
+        Entry(ImagePath("usr/local/cuda"), EntryKind.SYMLINK, 0o777, target="/opt/cuda"),
+        Entry(ImagePath("opt/cuda/nvcc"), EntryKind.FILE, 0o755, Bytes(b"x")),
     ]
-    tree = Tree("serve", "here", entries)
+    tree = LayerTree("serve", "here", entries)
     tree.put(tmp_path, Store(tmp_path / "store"))
     assert (tmp_path / "serve/usr/local/cuda").readlink() == Path("/opt/cuda")
     assert [file.get("link_to") for file in tree.describe()] == [None, "/opt/cuda"]

@@ -110,7 +110,7 @@ def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
 
 
 def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> None:
-    from imagefactory.build.engines.docker.build_context import Written  # noqa: PLC0415 - next to its only use
+    from imagefactory.build.engines.docker.build_context import WrittenFile  # noqa: PLC0415 - next to its only use
     from imagefactory.build.engines.docker.dockerfile import plan_context  # noqa: PLC0415
 
     project = Project(REPOSITORY)
@@ -119,7 +119,9 @@ def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> N
         lines = [
             line
             for piece in context.pieces
-            if isinstance(piece, Written) and piece.path.startswith("wheels/") and piece.path.endswith(".txt")
+            if isinstance(piece, WrittenFile)
+            and piece.path.startswith("wheels/")
+            and piece.path.endswith(".txt")
             for line in piece.data.decode().splitlines()
         ]
         wheels = project.wheel_lock(cell).wheels

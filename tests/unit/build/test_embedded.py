@@ -14,7 +14,7 @@ import pytest
 
 from imagefactory.build.engines import embedded
 from imagefactory.build.engines.embedded import available_cores, build_layers
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
@@ -55,7 +55,7 @@ def layers(small_factory: SmallFactory) -> list[Layer]:
 def test_processes_and_threads_give_the_same(
     small_factory: SmallFactory, layers: list[Layer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = Sources(small_factory.project, [CELL])
+    sources = LayerInputs(small_factory.project, [CELL])
     watch = Silence()
     watch.layers(layers)
     in_threads = build_layers(layers, sources.wanted, Store(small_factory.cache), watch)
@@ -85,7 +85,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
     watch.layers(layers)
     store = Store(small_factory.cache)
     with pytest.raises(WorkerLostError) as caught:
-        build_layers(layers, Sources(small_factory.project, [CELL]).wanted, store, watch, workers=2)
+        build_layers(layers, LayerInputs(small_factory.project, [CELL]).wanted, store, watch, workers=2)
     assert "--workers 1" in caught.value.fix
     assert [path.name for path in (store.root / "scratch").glob("[!.]*")] == []
 

@@ -16,7 +16,7 @@ from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.listing import Listed, read_listing
+from imagefactory.oci.listing import ListedPath, read_listing
 from imagefactory.plan.built_layers import read_blob_record, read_owners
 from imagefactory.plan.plan import Input, Layer
 from imagefactory.store.cache import Store
@@ -51,7 +51,7 @@ def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings:
     return build_layer(layer_of(wheels, **settings), files, store, lambda _: None, expected=expected)
 
 
-def listing(store: Store, blob: Blob) -> dict[str, Listed]:
+def listing(store: Store, blob: Blob) -> dict[str, ListedPath]:
     return {entry.path: entry for entry in read_listing(store.blob(blob.digest))}
 
 

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.build.layers.debian.file_tree import Tree
-from imagefactory.build.layers.debian.ldcache import MACHINES, Library, _sort_key, add_ld_cache, cache_bytes
-from imagefactory.oci.entry import Kind
+from imagefactory.build.layers.debian.file_tree import FileTree
+from imagefactory.build.layers.debian.ldcache import (
+    MACHINES,
+    CachedLibrary,
+    _sort_key,
+    add_ld_cache,
+    cache_bytes,
+)
+from imagefactory.oci.entry import EntryKind
 
 TRIPLET = "aarch64-linux-gnu"
 MACHINE = {"amd64": 62, "arm64": 183}
@@ -53,8 +59,8 @@ def read_cache(data: bytes) -> list[tuple[int, str, str]]:
 
 
 @pytest.fixture
-def tree() -> Tree:
-    made = Tree()
+def tree() -> FileTree:
+    made = FileTree()
     made.add_file("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
     made.add_file("etc/ld.so.conf.d/libc.conf", "# libc default configuration\n/usr/local/lib\n")
     made.add_file(f"etc/ld.so.conf.d/{TRIPLET}.conf", f"/lib/{TRIPLET}\n/usr/lib/{TRIPLET}\n")
@@ -64,12 +70,12 @@ def tree() -> Tree:
     return made
 
 
-def cached(tree: Tree, architecture: str = "arm64") -> list[tuple[int, str, str]]:
+def cached(tree: FileTree, architecture: str = "arm64") -> list[tuple[int, str, str]]:
     add_ld_cache(tree, architecture)
     return read_cache(tree.read("etc/ld.so.cache"))
 
 
-def test_libraries_are_cached_under_the_first_name_of_their_folder(tree: Tree) -> None:
+def test_libraries_are_cached_under_the_first_name_of_their_folder(tree: FileTree) -> None:
     tree.add_file(f"usr/lib/{TRIPLET}/libz.so.1.2.13", shared_object("libz.so.1"))
     tree.add_link(f"usr/lib/{TRIPLET}/libz.so.1", "libz.so.1.2.13")
     tree.add_link(f"usr/lib/{TRIPLET}/libz.so", f"/lib/{TRIPLET}/libz.so.1.2.13")
@@ -79,21 +85,21 @@ def test_libraries_are_cached_under_the_first_name_of_their_folder(tree: Tree) -
     ]
 
 
-def test_the_flags_tell_the_architecture(tree: Tree) -> None:
+def test_the_flags_tell_the_architecture(tree: FileTree) -> None:
     tree.add_file("usr/lib/liba.so.1", shared_object("liba.so.1", "amd64"))
     tree.add_file("usr/lib/libb.so.1", shared_object("libb.so.1", "arm64"))
     assert cached(tree, "amd64") == [(0x0303, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_a_missing_soname_link_is_made(tree: Tree) -> None:
+def test_a_missing_soname_link_is_made(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1.2", shared_object("libfoo.so.1"))
     assert cached(tree) == [(0x0A03, "libfoo.so.1", "/usr/local/lib/libfoo.so.1")]
     link = tree.get("usr/local/lib/libfoo.so.1")
     assert link is not None
-    assert (link.kind, link.target) == (Kind.SYMLINK, "libfoo.so.1.2")
+    assert (link.kind, link.target) == (EntryKind.SYMLINK, "libfoo.so.1.2")
 
 
-def test_the_soname_link_leads_to_the_newest_file(tree: Tree) -> None:
+def test_the_soname_link_leads_to_the_newest_file(tree: FileTree) -> None:
     for version in ("1.9", "1.10"):
         tree.add_file(f"usr/lib/libfoo.so.{version}", shared_object("libfoo.so.1"))
     tree.add_link("usr/lib/libfoo.so.1", "libfoo.so.1.9")
@@ -103,7 +109,7 @@ def test_the_soname_link_leads_to_the_newest_file(tree: Tree) -> None:
     assert link.target == "libfoo.so.1.10"
 
 
-def test_what_is_no_library_is_not_cached(tree: Tree) -> None:
+def test_what_is_no_library_is_not_cached(tree: FileTree) -> None:
     tree.add_file("usr/lib/libc.so", "/* GNU ld script */ GROUP ( /lib/libc.so.6 )")
     tree.add_file("usr/lib/libstdc++.so.6-gdb.py", "import gdb")
     tree.add_file("usr/lib/plugin.so", shared_object("plugin.so"))
@@ -112,12 +118,12 @@ def test_what_is_no_library_is_not_cached(tree: Tree) -> None:
     assert cached(tree) == []
 
 
-def test_a_library_without_soname_goes_by_its_file_name(tree: Tree) -> None:
+def test_a_library_without_soname_goes_by_its_file_name(tree: FileTree) -> None:
     tree.add_file("usr/lib/libplain.so", shared_object(None))
     assert cached(tree) == [(0x0A03, "libplain.so", "/lib/libplain.so")]
 
 
-def test_the_folder_that_is_configured_first_wins_a_shared_name(tree: Tree) -> None:
+def test_the_folder_that_is_configured_first_wins_a_shared_name(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1", shared_object("libfoo.so.1"))
     tree.add_file(f"usr/lib/{TRIPLET}/libfoo.so.1", shared_object("libfoo.so.1"))
     # The files of ld.so.conf.d are read by name: aarch64-linux-gnu.conf before libc.conf.
@@ -128,13 +134,13 @@ def test_the_folder_that_is_configured_first_wins_a_shared_name(tree: Tree) -> N
 
 
 def test_an_image_without_a_linker_configuration_has_no_cache() -> None:
-    tree = Tree()
+    tree = FileTree()
     add_ld_cache(tree, "arm64")
     assert "etc/ld.so.cache" not in tree
 
 
 def test_a_name_that_ends_a_path_is_not_stored_twice() -> None:
-    data = cache_bytes([Library("libfoo.so.1", "/lib/libfoo.so.1")], MACHINES["arm64"])
+    data = cache_bytes([CachedLibrary("libfoo.so.1", "/lib/libfoo.so.1")], MACHINES["arm64"])
     assert data.count(b"libfoo.so.1") == 1
 
 

@@ -13,7 +13,7 @@ from imagefactory.environment.setup import STAMPS
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.errors.matrix import MatrixError
-from imagefactory.resolve.doctor import Finding
+from imagefactory.resolve.doctor import Diagnosis
 
 MENTION = "`invoke doctor` examines the machine"
 
@@ -27,9 +27,9 @@ def test_the_doctor_speaks_once_and_only_about_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [
-        Finding("package index", "build", "failed", "no answer", "Check the network."),
-        Finding("container engine", "run", "warning", "no docker", "Install it."),
-        Finding("cache", "build", "ok", "/cache"),
+        Diagnosis("package index", "build", "failed", "no answer", "Check the network."),
+        Diagnosis("container engine", "run", "warning", "no docker", "Install it."),
+        Diagnosis("cache", "build", "ok", "/cache"),
     ]
     monkeypatch.setattr("imagefactory.resolve.doctor.examine", lambda _project: found)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))

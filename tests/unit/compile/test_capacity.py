@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.capacity import Machine, jobs_for, refuse_full_disk
+from imagefactory.compile.capacity import BuildMachine, jobs_for, refuse_full_disk
 from imagefactory.compile.settings import Cost
 from imagefactory.errors.kernels import NotEnoughRoomError
 
@@ -18,23 +18,23 @@ COST = Cost(job_gb=5, disk_gb=40)
     ("cores", "memory", "jobs"), [(2, 24, 2), (64, 24, 4), (20, 119, 20), (1, 500, 1), (8, 5.0, 1)]
 )
 def test_cores_and_memory_decide_together(cores: int, memory: float, jobs: int) -> None:
-    assert jobs_for(Machine(cores, memory), COST) == jobs
+    assert jobs_for(BuildMachine(cores, memory), COST) == jobs
 
 
 def test_whoever_asks_for_more_compilers_than_cores_gets_them_if_the_memory_carries_them() -> None:
-    assert jobs_for(Machine(2, 24), COST, asked=4) == 4
+    assert jobs_for(BuildMachine(2, 24), COST, asked=4) == 4
 
 
 def test_more_than_the_memory_carries_is_refused_with_the_numbers() -> None:
     with pytest.raises(NotEnoughRoomError) as caught:
-        jobs_for(Machine(64, 24), COST, asked=8)
+        jobs_for(BuildMachine(64, 24), COST, asked=8)
     assert "24.0 GB are available; 8 x 5 GB are needed." in caught.value.why
     assert "--jobs 4" in caught.value.fix
 
 
 def test_a_machine_without_memory_for_one_compiler_is_refused() -> None:
     with pytest.raises(NotEnoughRoomError, match="not enough memory for 1 compiler") as caught:
-        jobs_for(Machine(8, 3.5), COST)
+        jobs_for(BuildMachine(8, 3.5), COST)
     assert "3.5 GB" in caught.value.why
 
 
@@ -50,6 +50,6 @@ def test_a_disk_that_is_too_full_is_refused_with_the_numbers(
 
 
 def test_this_machine_has_some_memory_and_a_core() -> None:
-    machine = Machine.this()
+    machine = BuildMachine.this()
     assert machine.cores >= 1
     assert machine.memory_gb > 0

@@ -20,7 +20,7 @@ from imagefactory.compile import capacity, container
 from imagefactory.compile import compiling as run
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
-from imagefactory.compile.ninja_progress import Progress
+from imagefactory.compile.ninja_progress import CompileProgress
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import (
     AuditFailedError,
@@ -46,9 +46,9 @@ VERSION = "0.7.0.post1"
 
 class Watch(Silence):
     def __init__(self) -> None:
-        self.steps: list[Progress] = []
+        self.steps: list[CompileProgress] = []
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: CompileProgress) -> None:
         self.steps.append(progress)
 
 
@@ -102,7 +102,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProject:
     monkeypatch.setattr(container, "root_folder", lambda: None)
     monkeypatch.setattr(run, "audit", lambda *_: [])
     monkeypatch.setattr(capacity, "refuse_full_disk", lambda *_: None)
-    monkeypatch.setattr(capacity.Machine, "this", classmethod(lambda cls: cls(4, 64.0)))
+    monkeypatch.setattr(capacity.BuildMachine, "this", classmethod(lambda cls: cls(4, 64.0)))
     return CompileProject(root, Store(tmp_path / "store"))
 
 
@@ -237,7 +237,7 @@ def test_the_container_is_told_the_chip_and_gets_fixed_places(
 def test_too_little_memory_is_said_before_anything_is_done(
     project: CompileProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity.Machine, "this", classmethod(lambda cls: cls(4, 2.0)))
+    monkeypatch.setattr(capacity.BuildMachine, "this", classmethod(lambda cls: cls(4, 2.0)))
     monkeypatch.setattr(run, "provide", lambda *_: pytest.fail("the toolchain must not be assembled"))
     with pytest.raises(NotEnoughRoomError):
         compile_it(project, WHOLE)

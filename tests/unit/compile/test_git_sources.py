@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.compile.git_sources import (
-    Source,
+    CompileSource,
     check_folder,
     choose_sources,
     fetch,
@@ -111,7 +111,7 @@ def test_a_replaced_source_is_known_by_its_files_and_a_fetched_one_by_its_commit
 
 def test_a_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:
     folder = tree(cutlass(tmp_path / "from"), {".git/HEAD": "ref", "a/__pycache__/x.pyc": ""})
-    place(Source("cutlass", "tree:x", folder), tmp_path / "to", Store(tmp_path / "store"))
+    place(CompileSource("cutlass", "tree:x", folder), tmp_path / "to", Store(tmp_path / "store"))
     assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["CMakeLists.txt", "a", "include"]
 
 
@@ -143,11 +143,11 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path / "host")
 
 
-def fetched(digest: str, **more: object) -> Source:
+def fetched(digest: str, **more: object) -> CompileSource:
     settings = SourceSettings.model_validate(
         {"git": "o/cutlass", "variable": "X", "marker": "a.h", "refs": {}, **more}
     )
-    return Source("cutlass", digest, None, settings)
+    return CompileSource("cutlass", digest, None, settings)
 
 
 def test_a_commit_and_a_tag_are_fetched_once(tmp_path: Path, host: Host) -> None:
@@ -179,6 +179,6 @@ def test_a_repository_without_the_marker_is_refused(tmp_path: Path, host: Host) 
 
 def test_a_branch_is_pinned_to_its_commit(host: Host) -> None:
     commit = host.repository("o/vllm", {"vllm/envs.py": ""})
-    assert resolve(Source("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
+    assert resolve(CompileSource("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
     with pytest.raises(SourceUnreachableError, match="o/vllm has no nowhere"):
-        resolve(Source("vllm", "o/vllm@nowhere", None))
+        resolve(CompileSource("vllm", "o/vllm@nowhere", None))

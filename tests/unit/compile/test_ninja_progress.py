@@ -8,12 +8,12 @@ import pytest
 
 from imagefactory.commands.show.live_compile import told
 from imagefactory.compile.container import lines
-from imagefactory.compile.ninja_progress import Progress, Reader, duration
+from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader, duration
 
 
-def reader(*moments: float) -> Reader:
+def reader(*moments: float) -> NinjaReader:
     times = itertools.chain(moments, itertools.repeat(moments[-1]))
-    return Reader(clock=lambda: next(times))
+    return NinjaReader(clock=lambda: next(times))
 
 
 def test_lines_of_others_say_nothing() -> None:
@@ -33,7 +33,7 @@ def test_objects_and_time_left_are_read() -> None:
 
 def test_what_an_earlier_run_made_does_not_make_this_one_look_fast() -> None:
     # 90 of 100 were there; the ten that are left took ten seconds each so far.
-    progress = Progress(done=95, total=100, elapsed=50, here=5)
+    progress = CompileProgress(done=95, total=100, elapsed=50, here=5)
     assert progress.left == pytest.approx(50)
 
 
@@ -47,7 +47,7 @@ def test_a_second_run_of_ninja_counts_from_the_beginning() -> None:
 
 
 def test_nothing_is_foretold_before_anything_is_done() -> None:
-    assert Progress(0, 10, 0, 0).left is None
+    assert CompileProgress(0, 10, 0, 0).left is None
 
 
 @pytest.mark.parametrize(

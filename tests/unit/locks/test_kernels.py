@@ -11,7 +11,7 @@ import pytest
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
-from imagefactory.locks.kernel_policy import Kernels
+from imagefactory.locks.kernel_policy import GpuCode
 from imagefactory.locks.kernels import Audit, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
@@ -100,7 +100,7 @@ def test_the_policy_judges_not_the_record(factory_checkout: Checkout) -> None:
 
 
 def test_a_plan_reads_no_wheel(factory_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> Kernels:
+    def fail(*_: object) -> GpuCode:
         raise AssertionError("a plan looked into a wheel")
 
     monkeypatch.setattr(auditing, "read_kernels", fail)

@@ -9,7 +9,7 @@ import pytest
 
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.compare import Difference, diff_images, diff_layers
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.image_documents import make_image
@@ -22,7 +22,7 @@ from tests.unit.oci.test_listing import write
 
 
 def file(path: str, data: bytes = b"", mode: int = 0o644) -> Entry:
-    return Entry(ImagePath(path), Kind.FILE, mode, Bytes(data))
+    return Entry(ImagePath(path), EntryKind.FILE, mode, Bytes(data))
 
 
 class Stack:

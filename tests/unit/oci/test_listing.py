@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.listing import cached_listing, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
@@ -35,10 +35,10 @@ def layer(tmp_path: Path) -> Path:
     path = tmp_path / "layer"
     write(
         path,
-        Entry(ImagePath("opt/file"), Kind.FILE, 0o755, Bytes(b"content")),
-        Entry(ImagePath("opt/link"), Kind.SYMLINK, 0o777, target="file"),
-        Entry(ImagePath("opt/same"), Kind.HARDLINK, 0o755, target="opt/file"),
-        Entry(ImagePath("opt/big"), Kind.FILE, 0o644, Bytes(bytes(range(256)) * 9000), uid=3, gid=4),
+        Entry(ImagePath("opt/file"), EntryKind.FILE, 0o755, Bytes(b"content")),
+        Entry(ImagePath("opt/link"), EntryKind.SYMLINK, 0o777, target="file"),
+        Entry(ImagePath("opt/same"), EntryKind.HARDLINK, 0o755, target="opt/file"),
+        Entry(ImagePath("opt/big"), EntryKind.FILE, 0o644, Bytes(bytes(range(256)) * 9000), uid=3, gid=4),
     )
     return path
 

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors.layers import DuplicatePathError
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind, RawSlice
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.tar import BLOCK, END, complete, header, padding
 
 
 def file(path: str, data: bytes = b"", mode: int = 0o644, owner: int = 0) -> Entry:
-    return Entry(ImagePath(path), Kind.FILE, mode, Bytes(data), uid=owner, gid=owner)
+    return Entry(ImagePath(path), EntryKind.FILE, mode, Bytes(data), uid=owner, gid=owner)
 
 
 def archive(*entries: Entry) -> list[tarfile.TarInfo]:
@@ -50,15 +50,15 @@ def test_what_is_written_is_read_back(path: str, mode: int, owner: int) -> None:
     path=PATHS, target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 )
 def test_links_are_read_back(path: str, target: str) -> None:
-    symlink = only(Entry(ImagePath(path), Kind.SYMLINK, 0o644, target=target))
+    symlink = only(Entry(ImagePath(path), EntryKind.SYMLINK, 0o644, target=target))
     assert (symlink.name, symlink.linkname, symlink.issym(), symlink.mode) == (path, target, True, 0o777)
-    hard_link = only(Entry(ImagePath(path), Kind.HARDLINK, 0o644, target=target))
+    hard_link = only(Entry(ImagePath(path), EntryKind.HARDLINK, 0o644, target=target))
     assert (hard_link.name, hard_link.linkname, hard_link.islnk()) == (path, target, True)
 
 
 @given(path=PATHS)
 def test_folders_are_read_back(path: str) -> None:
-    member = only(Entry(ImagePath(path), Kind.DIRECTORY, 0o755))
+    member = only(Entry(ImagePath(path), EntryKind.DIRECTORY, 0o755))
     assert (member.name, member.isdir(), member.size) == (path, True, 0)
 
 
@@ -81,11 +81,11 @@ def test_pax_is_used_only_where_ustar_does_not_suffice(path: str, blocks: int) -
 
 def test_a_folder_whose_slash_does_not_fit_is_still_right() -> None:
     for length in range(95, 103):
-        assert only(Entry(ImagePath("d" * length), Kind.DIRECTORY, 0o755)).name == "d" * length
+        assert only(Entry(ImagePath("d" * length), EntryKind.DIRECTORY, 0o755)).name == "d" * length
 
 
 def test_a_size_beyond_eight_gib_stands_in_a_pax_record() -> None:
-    entry = Entry(ImagePath("huge"), Kind.FILE, 0o644, RawSlice(Path("/nowhere"), 0, 8**11))
+    entry = Entry(ImagePath("huge"), EntryKind.FILE, 0o644, RawSlice(Path("/nowhere"), 0, 8**11))
     written = header(entry)
     assert b"19 size=8589934592\n" in written
     info = tarfile.TarInfo.frombuf(written[-BLOCK:], "utf-8", "strict")
@@ -132,7 +132,7 @@ def test_order_is_that_of_the_bytes_and_parents_are_always_there(paths: list[str
         folder_of=lambda _: (0o711, 5, 6),
     )
     assert [entry.path for entry in entries] == ["a", "a-b", "a.b", "a/b", "a/b/c", "ab", "ä"]
-    assert [(e.mode, e.uid, e.gid) for e in entries if e.kind is Kind.DIRECTORY] == [(0o711, 5, 6)] * 2
+    assert [(e.mode, e.uid, e.gid) for e in entries if e.kind is EntryKind.DIRECTORY] == [(0o711, 5, 6)] * 2
 
 
 def test_a_path_occurs_once() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.matrix.cells import Cell
-from imagefactory.publish.catalog import Catalog, Event, Part, Pointer, Published, pointed_at
-from imagefactory.publish.current_images import markdown, offers
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
+from imagefactory.publish.current_images import current_images, markdown
 from imagefactory.publish.history import astray, changes, history
 from imagefactory.publish.rollback import choose
 from imagefactory.store.digests import Digest, Sha256
@@ -165,8 +165,8 @@ def test_changes_are_named_by_what_users_know() -> None:
     after = image(
         "b",
         mods=("two", "three"),
-        made_of={"wheel torch": Part(key="9", version="2.13.0"), "wheel new": Part(key="1", version="1"),
-                 "base bookworm": Part(key="7"), "mod three": Part(key="3")},
+        made_of={"wheel torch": ImagePart(key="9", version="2.13.0"), "wheel new": ImagePart(key="1", version="1"),
+                 "base bookworm": ImagePart(key="7"), "mod three": ImagePart(key="3")},
     )  # fmt: skip
     assert changes(before, after) == (
         "vLLM 0.28.0 → 0.32.0",
@@ -222,12 +222,12 @@ def test_only_the_last_word_on_a_tag_says_that_users_were_taken_off(three: Catal
 
 def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) -> None:
     again = promoted(three, image("c"), 9)
-    found = offers(rolled_back(again, image("b"), 12, digest("c")))
+    found = current_images(rolled_back(again, image("b"), 12, digest("c")))
     assert [(offer.tag, offer.image.digest) for offer in found] == [
         (tag, digest("b")) for tag in sorted(TAGS)
     ]
     assert {offer.since for offer in found} == {START + timedelta(days=12)}
     # The same image once more is no news.
-    assert {offer.since for offer in offers(again)} == {START + timedelta(days=2)}
+    assert {offer.since for offer in current_images(again)} == {START + timedelta(days=2)}
     table = markdown("registry.example/a/b", found)
     assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table

@@ -12,7 +12,7 @@ from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.repository import Manifest, Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish import catalog_writes
 from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event, Pointer, now
 from imagefactory.publish.catalog_writes import read_catalog, write_catalog
@@ -41,7 +41,7 @@ class Shelf:
     clock: Clock
     before: Callable[[str], None] = lambda _: None
     blobs: dict[str, bytes] = field(default_factory=dict)
-    tag: Manifest | None = None
+    tag: StoredManifest | None = None
     writes: int = 0
     reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
 
@@ -51,7 +51,7 @@ class Shelf:
     def blob(self, digest: Digest, _limit: int) -> bytes:
         return self.blobs[digest]
 
-    def manifest(self, _name: str) -> Manifest | None:
+    def manifest(self, _name: str) -> StoredManifest | None:
         self.before("read")
         return self.tag
 
@@ -62,7 +62,7 @@ class Shelf:
     def put_manifest(self, body: bytes, media_type: str, _tag: str) -> Digest:
         self.before("write")
         self.writes += 1
-        self.tag = Manifest(Digest(f"sha256:{sha256_of(body)}"), media_type, body)
+        self.tag = StoredManifest(Digest(f"sha256:{sha256_of(body)}"), media_type, body)
         return self.tag.digest
 
     @property

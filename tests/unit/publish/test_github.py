@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.ci import GitHubError, NotOnGitHubError, ReleaseError, RunFailedError
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.automation.commits import (
     RECORDS,
     changed_files,
@@ -23,14 +23,14 @@ from imagefactory.publish.automation.report_mods import LABEL, findings, report
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.fake_github import FakeGitHub
 
-BROKEN = Result(
+BROKEN = ModResult(
     "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
 )
-HOLDS = Result("greeting", "nightly", "applies", ">=0 (installed)")
-UPSTREAM = Result("greeting", "nightly", "conflict", "The checks of the mod greeting hold without it. (…)")
+HOLDS = ModResult("greeting", "nightly", "applies", ">=0 (installed)")
+UPSTREAM = ModResult("greeting", "nightly", "conflict", "The checks of the mod greeting hold without it. (…)")
 
 
-def outcomes(github: FakeGitHub, *results: Result) -> list[str]:
+def outcomes(github: FakeGitHub, *results: ModResult) -> list[str]:
     return [done.outcome for done in report(github.client(), results, known=["greeting"])]
 
 

@@ -16,7 +16,7 @@ from imagefactory.matrix.targets import select_one
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest import spdx
 from imagefactory.publish.attest.declared_licences import (
-    Declared,
+    DeclaredLicence,
     SameAs,
     copyright_licence,
     deb_licence,
@@ -80,14 +80,14 @@ def test_debian_names_become_spdx(debian: str, expected: str) -> None:
     ],
 )
 def test_a_wheel_says_its_licence_in_its_metadata(metadata: str, expected: str, says: str) -> None:
-    assert wheel_licence(wheel(metadata)) == Declared(expected, says)  # type: ignore[arg-type]
+    assert wheel_licence(wheel(metadata)) == DeclaredLicence(expected, says)  # type: ignore[arg-type]
 
 
 def test_a_wheel_that_names_no_licence_is_known_by_its_licence_text() -> None:
     three = f"{BSD}: ... Neither the name of the holder nor the names ..."
     assert wheel_licence(wheel("License: BSD\n", LICENSE=three)).licence == "BSD-3-Clause"
     assert wheel_licence(wheel("License: BSD\n", LICENSE=BSD)).licence == "BSD-2-Clause"
-    assert wheel_licence(wheel("", LICENSE=MIT)) == Declared("MIT", "text")
+    assert wheel_licence(wheel("", LICENSE=MIT)) == DeclaredLicence("MIT", "text")
 
 
 def test_a_gpl_library_in_a_permissive_wheel_is_found_in_its_notices() -> None:
@@ -112,7 +112,7 @@ def test_a_licence_that_only_speaks_of_the_gpl_does_not_count() -> None:
 def test_a_machine_readable_copyright_file_gives_every_licence_once() -> None:
     text = "Format: https://example\n\nFiles: *\nLicense: GPL-2+\n\n"
     text += "Files: lib/*\nLicense: Expat\n\nLicense: GPL-2+\n long text\n"
-    assert copyright_licence(text) == Declared("GPL-2.0-or-later AND MIT", "copyright")
+    assert copyright_licence(text) == DeclaredLicence("GPL-2.0-or-later AND MIT", "copyright")
 
 
 def test_a_copyright_file_in_prose_is_read_for_what_it_points_to() -> None:
@@ -121,8 +121,10 @@ def test_a_copyright_file_in_prose_is_read_for_what_it_points_to() -> None:
         "See /usr/share/common-licenses/GPL-2. Parts are under the GNU Lesser General Public License.\n"
         f"{MIT}"
     )
-    assert copyright_licence(text) == Declared("GPL-2.0-or-later AND LGPL-2.0-or-later AND MIT", "text")
-    assert copyright_licence("Copyright 2020 somebody") == Declared("NOASSERTION", "text")
+    assert copyright_licence(text) == DeclaredLicence(
+        "GPL-2.0-or-later AND LGPL-2.0-or-later AND MIT", "text"
+    )
+    assert copyright_licence("Copyright 2020 somebody") == DeclaredLicence("NOASSERTION", "text")
 
 
 def test_a_deb_is_read_from_its_package(small_factory: SmallFactory) -> None:
@@ -131,7 +133,7 @@ def test_a_deb_is_read_from_its_package(small_factory: SmallFactory) -> None:
     path = make_deb(pool, "lib", "1.0", {"usr/share/doc/lib/copyright": text, "usr/lib/lib.so": b"x"})
     small_factory.lock_debs([path])
     [deb] = small_factory.project.base_lock(CELL).debs
-    assert deb_licence(deb, path) == Declared("LGPL-2.1-or-later", "copyright")
+    assert deb_licence(deb, path) == DeclaredLicence("LGPL-2.1-or-later", "copyright")
 
 
 def test_choices_with_a_way_around_the_gpl_are_told_apart() -> None:

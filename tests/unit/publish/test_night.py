@@ -18,7 +18,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.matrix.targets import select
-from imagefactory.mods.compatibility import Result
+from imagefactory.mods.compatibility import ModResult
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.automation import needed_compiles
 from imagefactory.publish.automation.jobs import (
@@ -44,13 +44,13 @@ from imagefactory.publish.automation.run_summary import (
     refuse_failed_jobs,
 )
 from imagefactory.publish.automation.stages import Done, refuse_full, room_needed, subjects
-from imagefactory.publish.catalog import Part
+from imagefactory.publish.catalog import ImagePart
 from imagefactory.publish.promote import Promotion
 from imagefactory.resolve.locking import LockResult
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, tag_of
-from imagefactory.smoke.cpu_counterparts import serving_elsewhere, sisters
+from imagefactory.smoke.cpu_counterparts import cpu_counterparts, serving_elsewhere
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
 from tests.fixtures.checkouts import REPOSITORY, Checkout
@@ -103,11 +103,11 @@ def test_an_image_is_served_on_its_own_platform_unless_the_cpu_image_is_locked_f
     project = Project(factory_checkout.root)
     gb10, rtx5090 = select(project.matrix, ["gemma4-31b", "gemma4-31b/rtx5090"])
     assert {gb10.platform, rtx5090.platform} == set(PLATFORMS)
-    for cell in sisters(project, gb10.vllm):
+    for cell in cpu_counterparts(project, gb10.vllm):
         assert serving_elsewhere(project, cell) == "", "no GPU is needed"
         if cell.platform == unlocked:
             project.wheel_lock_path(cell).unlink()
-    left = [cell.platform for cell in sisters(project, gb10.vllm) if project.is_locked(cell)]
+    left = [cell.platform for cell in cpu_counterparts(project, gb10.vllm) if project.is_locked(cell)]
     for cell in (gb10, rtx5090):
         assert serving_elsewhere(project, cell) == (left[0] if cell.platform == unlocked else "")
 
@@ -173,8 +173,8 @@ def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         plan_document(file)
 
 
-def part(key: str, version: str = "") -> Part:
-    return Part(key=key, version=version)
+def part(key: str, version: str = "") -> ImagePart:
+    return ImagePart(key=key, version=version)
 
 
 def test_the_first_difference_is_the_cause() -> None:
@@ -375,7 +375,7 @@ def test_a_matrix_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 def test_a_proposal_has_the_table_and_warns_of_mods_that_do_not_hold() -> None:
     refreshed = Refreshed("0.33.0", ("0.32.0/a.toml: numpy 1 → 2",))
-    body = refreshed.body([Result("m", "0.33.0", "conflict", "An anchor is gone")])
+    body = refreshed.body([ModResult("m", "0.33.0", "conflict", "An anchor is gone")])
     assert "numpy 1 → 2" in body
     assert "| [m](m/mod.yaml) | conflict |" in body
     assert "Some mods do not hold" in body

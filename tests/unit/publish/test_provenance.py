@@ -7,8 +7,8 @@ from pathlib import Path
 
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest.provenance import (
+    CheckoutState,
     Run,
-    Source,
     input_hashes,
     make_provenance,
     read_run,
@@ -37,7 +37,7 @@ def git(root: Path, *arguments: str) -> str:
 def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: SmallFactory) -> None:
     project = small_factory.project
     plan = make_plan(project, CELL)
-    made = make_provenance(project, plan, source=Source("a" * 40), run=Run("builder", "run 1"))
+    made = make_provenance(project, plan, source=CheckoutState("a" * 40), run=Run("builder", "run 1"))
     definition, details = made["buildDefinition"], made["runDetails"]
     assert definition["externalParameters"] == {"target": str(CELL), "platform": CELL.platform}
     assert definition["internalParameters"]["plan"] == plan.key
@@ -63,13 +63,17 @@ def test_two_runs_differ_only_in_the_run(small_factory: SmallFactory) -> None:
     project = small_factory.project
     plan = make_plan(project, CELL)
     one, two = (
-        make_provenance(project, plan, source=Source("a" * 40), run=read_run("https://git.example", env))
+        make_provenance(
+            project, plan, source=CheckoutState("a" * 40), run=read_run("https://git.example", env)
+        )
         for env in ({}, GITHUB)
     )
     assert canonical_json(one["buildDefinition"]) == canonical_json(two["buildDefinition"])
     assert one["runDetails"]["byproducts"] == two["runDetails"]["byproducts"]
     assert one["runDetails"]["builder"] != two["runDetails"]["builder"]
-    again = make_provenance(project, plan, source=Source("a" * 40), run=read_run("https://git.example", {}))
+    again = make_provenance(
+        project, plan, source=CheckoutState("a" * 40), run=read_run("https://git.example", {})
+    )
     assert canonical_json(one) == canonical_json(again)
 
 
@@ -82,17 +86,17 @@ def test_a_workflow_is_named_with_its_run() -> None:
 
 
 def test_a_changed_checkout_says_so(tmp_path: Path) -> None:
-    assert read_source(tmp_path) == Source(None)
+    assert read_source(tmp_path) == CheckoutState(None)
     git(tmp_path, "init", "--quiet")
-    assert read_source(tmp_path) == Source(None)
+    assert read_source(tmp_path) == CheckoutState(None)
     (tmp_path / "file").write_text("one\n")
     git(tmp_path, "add", "file")
     git(tmp_path, "commit", "--quiet", "-m", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "build").write_text("not tracked\n")
-    assert read_source(tmp_path) == Source(commit)
+    assert read_source(tmp_path) == CheckoutState(commit)
     (tmp_path / "file").write_text("two\n")
-    assert read_source(tmp_path) == Source(commit, modified=True)
+    assert read_source(tmp_path) == CheckoutState(commit, modified=True)
 
 
 def test_a_changed_lock_has_another_hash(small_factory: SmallFactory) -> None:

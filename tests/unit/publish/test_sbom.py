@@ -22,7 +22,7 @@ from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.publish.attest.components import parts_of, wheel_purl
+from imagefactory.publish.attest.components import components_of, wheel_purl
 from imagefactory.publish.attest.sbom import LARGEST, make_sbom
 from imagefactory.publish.attest.sbom_difference import first_difference
 from imagefactory.store.digests import Sha256
@@ -78,7 +78,7 @@ def test_an_sbom_is_valid_complete_and_small(cell: Cell) -> None:
 
 
 def test_package_urls_are_as_their_specification_wants_them() -> None:
-    for part in parts_of(PROJECT, any_plan()):
+    for part in components_of(PROJECT, any_plan()):
         if part.purl is not None:
             parsed = PackageURL.from_string(part.purl)
             assert parsed.to_string() == part.purl
@@ -137,7 +137,7 @@ def test_a_mod_and_what_it_brings_along_are_parts_with_their_licences() -> None:
     layer = serve.model_copy(
         update={"kind": "mod", "name": mod.name, "inputs": (), "settings": {"chain": [link]}}
     )
-    parts = parts_of(PROJECT, plan.model_copy(update={"layers": (*plan.layers, layer)}))
+    parts = components_of(PROJECT, plan.model_copy(update={"layers": (*plan.layers, layer)}))
     [source] = [part for part in parts if part.kind == "source"]
     assert source.licence == variant.source.licence
     assert source.version == variant.source.commit

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.errors.locks import DebianPackageError, MirrorError, SignatureError
+from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
 from imagefactory.locks.files import BaseLock
 from imagefactory.resolve.base_locks import closure, deb_locations, lock_base, successor
 from imagefactory.resolve.debian_index import read_index, read_keys
@@ -221,7 +221,7 @@ def test_an_index_that_was_changed_after_signing_is_refused(archive: DebianArchi
     archive.publish()
     inrelease = archive.suite("bookworm") / "InRelease"
     inrelease.write_bytes(inrelease.read_bytes().replace(b"Origin: Debian", b"Origin: Rebian"))
-    with pytest.raises(SignatureError, match="not signed by Debian"):
+    with pytest.raises(ArchiveSignatureError, match="not signed by Debian"):
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
 
 
@@ -229,7 +229,7 @@ def test_an_index_signed_by_a_stranger_is_refused(archive: DebianArchive) -> Non
     archive.publish()
     stranger = pysequoia.Tsk.generate(user_id="A stranger").extract_certificate()
     (archive.folder / "keys" / "bookworm-test.asc").write_text(str(stranger))
-    with pytest.raises(SignatureError) as caught:
+    with pytest.raises(ArchiveSignatureError) as caught:
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
     assert "\n" not in caught.value.why
 
@@ -237,7 +237,7 @@ def test_an_index_signed_by_a_stranger_is_refused(archive: DebianArchive) -> Non
 def test_an_unsigned_index_is_refused(archive: DebianArchive) -> None:
     archive.publish()
     (archive.suite("bookworm") / "InRelease").write_text("Codename: bookworm\n")
-    with pytest.raises(SignatureError):
+    with pytest.raises(ArchiveSignatureError):
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
 
 
@@ -245,13 +245,13 @@ def test_a_package_list_that_is_not_the_signed_one_is_refused(archive: DebianArc
     archive.publish()
     packages = archive.suite("bookworm") / "main" / "binary-arm64" / "Packages.xz"
     packages.write_bytes(lzma.compress(stanza("evil").encode()))
-    with pytest.raises(SignatureError, match="not the one that Debian signed"):
+    with pytest.raises(ArchiveSignatureError, match="not the one that Debian signed"):
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
 
 
 def test_a_good_signature_for_another_suite_is_refused(archive: DebianArchive) -> None:
     archive.publish(codename="bullseye")
-    with pytest.raises(SignatureError, match="gives the index of bullseye for bookworm"):
+    with pytest.raises(ArchiveSignatureError, match="gives the index of bullseye for bookworm"):
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
 
 
@@ -297,7 +297,7 @@ def test_a_mirror_that_fails_halfway_is_passed_over_for_the_next(
 
 
 def test_a_release_without_committed_keys_is_refused() -> None:
-    with pytest.raises(SignatureError, match="no archive keys for Debian sid"):
+    with pytest.raises(ArchiveSignatureError, match="no archive keys for Debian sid"):
         read_keys(KEYS, "sid")
 
 

@@ -12,7 +12,7 @@ import pytest
 from imagefactory.environment.setup import STAMPS
 from imagefactory.locks.project import Project
 from imagefactory.resolve import doctor
-from imagefactory.resolve.doctor import Finding, examine
+from imagefactory.resolve.doctor import Diagnosis, examine
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.servers import SimpleIndex
@@ -39,7 +39,7 @@ def index(
     return simple_index
 
 
-def look(store: Store | None = None) -> dict[str, Finding]:
+def look(store: Store | None = None) -> dict[str, Diagnosis]:
     project = Project(REPOSITORY, store=store or Store())
     found = list(examine(project))
     for finding in found:

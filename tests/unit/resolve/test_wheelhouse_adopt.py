@@ -19,7 +19,7 @@ from imagefactory.errors.wheelhouse import (
     WrongWheelError,
 )
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelLock
-from imagefactory.locks.kernel_policy import Kernels
+from imagefactory.locks.kernel_policy import GpuCode
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import source_mods
@@ -35,7 +35,7 @@ from tests.fixtures.wheels import COMPILER, WheelFactory, make_wheel
 
 TARGET = "gemma4-31b@0.19.1/gb10"
 LOCK = "0.19.1/gb10-linux-arm64.toml"
-NATIVE = Kernels(cubins={"sm_121a": 3})
+NATIVE = GpuCode(cubins={"sm_121a": 3})
 INPUTS = CompileInputs(
     name="vllm",
     version="0.19.1",
@@ -188,15 +188,15 @@ def test_what_is_kept_for_other_chips_is_mentioned(wheelhouse: Wheelhouse) -> No
 
 def test_a_compiled_wheel_whose_kernels_do_not_load_is_refused(wheelhouse: Wheelhouse) -> None:
     wheelhouse.keep()
-    wheelhouse.kernels = Kernels(cubins={"sm_120a": 2})
+    wheelhouse.kernels = GpuCode(cubins={"sm_120a": 2})
     with pytest.raises(AuditFailedError, match="would not run"):
         wheelhouse.lock()
     assert not (wheelhouse.checkout.locks / LOCK).exists()
 
 
-@pytest.mark.parametrize("kernels", [Kernels(), Kernels(cubins={"sm_90a": 1}), Kernels(ptx={"sm_80": 1})])
+@pytest.mark.parametrize("kernels", [GpuCode(), GpuCode(cubins={"sm_90a": 1}), GpuCode(ptx={"sm_80": 1})])
 def test_a_compiled_wheel_without_kernels_for_the_chip_is_refused(
-    wheelhouse: Wheelhouse, kernels: Kernels
+    wheelhouse: Wheelhouse, kernels: GpuCode
 ) -> None:
     wheelhouse.keep()
     wheelhouse.kernels = kernels
@@ -225,7 +225,7 @@ def test_mods_can_read_the_compiled_wheel_before_anything_is_built(
         seen.append(project.store.download(kept.sha256).read_bytes())
 
     monkeypatch.setattr(sources, "refuse_unfit_mods", read_it)
-    sources.Sources(project, [cell]).refuse_unfit_mods([cell])
+    sources.LayerInputs(project, [cell]).refuse_unfit_mods([cell])
     assert seen == [kept.path.read_bytes()]
 
 
@@ -236,7 +236,7 @@ def test_a_locked_wheel_that_is_nowhere_is_named_with_what_to_do(wheelhouse: Whe
     project = wheelhouse.project
     [cell] = select(project.matrix, [TARGET])
     with pytest.raises(DownloadError) as caught:
-        sources.Sources(project, [cell]).refuse_unfit_mods([cell])
+        sources.LayerInputs(project, [cell]).refuse_unfit_mods([cell])
     assert caught.value.what.startswith(kept.filename)
     assert "invoke wheels.pull" in caught.value.fix
 

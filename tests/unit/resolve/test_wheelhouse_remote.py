@@ -17,10 +17,10 @@ from imagefactory.errors.registry import RepositoryMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.errors.wheelhouse import DamagedWheelError, WheelArtifactError, WrongWheelError
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.repository import Manifest
+from imagefactory.oci.registry.repository import StoredManifest
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find, keep
 from imagefactory.resolve.wheelhouse.remote import INPUTS, pull, push, remote_wheel, remote_wheels, tag_of
-from imagefactory.resolve.wheelhouse.share import Listed
+from imagefactory.resolve.wheelhouse.share import ListedWheel
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
 from tests.fixtures.wheels import WheelFactory
@@ -67,9 +67,9 @@ class Shelf:
         self.manifests[tag or sha256_of(body)] = body
         return Digest(f"sha256:{sha256_of(body)}")
 
-    def manifest(self, name: str) -> Manifest | None:
+    def manifest(self, name: str) -> StoredManifest | None:
         body = self.manifests.get(name)
-        return None if body is None else Manifest(Digest(f"sha256:{sha256_of(body)}"), "", body)
+        return None if body is None else StoredManifest(Digest(f"sha256:{sha256_of(body)}"), "", body)
 
     def tags(self) -> list[str]:
         if not self.there:
@@ -238,7 +238,9 @@ def test_bytes_that_changed_on_the_way_do_not_get_in(shelf: Any, kept: KeptWheel
 
 
 def test_the_table_says_where_a_wheel_is() -> None:
-    row = Listed(WANTED.key, "vllm.whl", "0" * 64, 5_000_000, WANTED, here=True, shared=None, locked=False)
+    row = ListedWheel(
+        WANTED.key, "vllm.whl", "0" * 64, 5_000_000, WANTED, here=True, shared=None, locked=False
+    )
     both = replace(row, shared=True, locked=True)
     table = wheels_table([row, both])
     cells = [list(column.cells) for column in table.columns]  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.smoke.record import Level, LevelResult, Machine, SmokeRecord, TestOutcome, TestResult
+from imagefactory.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestOutcome, TestResult
 from imagefactory.store.digests import Digest, Sha256
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
@@ -28,7 +28,7 @@ def record(levels: dict[Level, LevelResult], digest: str = DIGEST) -> SmokeRecor
         target="tiny@0.32.0/cpu/amd64",
         image="build/tiny",
         platform="linux/amd64",
-        machine=Machine(platform="linux/amd64"),
+        machine=SmokeMachine(platform="linux/amd64"),
         started=datetime(2026, 1, 2, tzinfo=UTC),
         levels=levels,
     )
@@ -99,7 +99,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
 
 def test_levels_of_an_earlier_run_are_kept_with_its_time_and_place() -> None:
     earlier = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
-    later = record({"container": PASSED}).model_copy(update={"machine": Machine(platform="linux/arm64")})
+    later = record({"container": PASSED}).model_copy(update={"machine": SmokeMachine(platform="linux/arm64")})
     found = later.with_earlier(earlier)
     assert list(found.levels) == ["static", "container"]
     assert (found.levels["static"].started, found.levels["static"].machine) == (

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.oci.listing import Listed
+from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.plan import Plan
 from tests.smoke import test_static as smoke
 
@@ -26,13 +26,13 @@ class Image:
         self.config: dict[str, Any] = {
             "config": {"Env": ["PATH=/bin"], "Labels": {"imagefactory.mods": "none"}}
         }
-        self.listed: dict[str, Listed] = {}
+        self.listed: dict[str, ListedPath] = {}
         self.data: dict[str, bytes] = {}
         for folder in smoke.SHARED_FOLDERS:
             self.add(folder, kind="directory", mode="1777")
 
     @property
-    def files(self) -> Mapping[str, Listed]:
+    def files(self) -> Mapping[str, ListedPath]:
         return self.listed
 
     def add(self, path: str, data: bytes = b"", **other: Any) -> None:
@@ -45,7 +45,7 @@ class Image:
             "target": "",
         } | other
         sha256 = hashlib.sha256(data).hexdigest() if fields["kind"] == "file" else ""
-        self.listed[path] = Listed(path=path, size=len(data), sha256=sha256, **fields)
+        self.listed[path] = ListedPath(path=path, size=len(data), sha256=sha256, **fields)
         self.data[path] = data
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from imagefactory.build.layers.layer_blob import layer_entries
 from imagefactory.build.layers.mod_layer import read_content
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries
 from imagefactory.locks.files import LockedSource
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
@@ -51,7 +51,7 @@ class Piece(Protocol):
 
 
 @dataclass(frozen=True)
-class Locked:
+class LockedFile:
     """A file that a lock names."""
 
     path: str
@@ -70,7 +70,7 @@ class Locked:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """A file whose content is known."""
 
     path: str
@@ -83,7 +83,7 @@ class Written:
 
     def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
         """Write it."""
-        _write_tree(folder, [Entry(ImagePath(self.path), Kind.FILE, 0o644, Bytes(self.data))])
+        _write_tree(folder, [Entry(ImagePath(self.path), EntryKind.FILE, 0o644, Bytes(self.data))])
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Tree:
+class LayerTree:
     """The files of a layer, as the embedded engine would put them into the image."""
 
     folder: str
@@ -129,7 +129,7 @@ class Tree:
         return [
             {"path": f"{self.folder}/{entry.path}", "from": self.origin, **_identity(entry)}
             for entry in sorted(self.entries, key=lambda entry: entry.path)
-            if entry.kind is not Kind.DIRECTORY
+            if entry.kind is not EntryKind.DIRECTORY
         ]
 
     def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
@@ -220,7 +220,7 @@ def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildCo
     """Work out the context of a plan; `lock` is where its wheels are locked, for the description."""
     pieces: list[Piece] = [
         Program(f"{TOOLS}/uv", UV, uv),
-        Written(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
+        WrittenFile(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
     ]
     steps: list[Step] = []
     for number, layer in enumerate((item for item in plan.layers if item.kind in _WHEEL_KINDS), 1):
@@ -249,7 +249,7 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
             found.append(
-                (Copy(title, f"layer key {layer.key}", layer.kind), Tree(layer.kind, origin, entries))
+                (Copy(title, f"layer key {layer.key}", layer.kind), LayerTree(layer.kind, origin, entries))
             )
     return found
 
@@ -265,7 +265,7 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
     folder = f"wheels/{number:02}-{label}"
     without = layer.settings.get("without")
     without = without if isinstance(without, Mapping) else {}
-    pieces: list[Piece] = [Locked(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
+    pieces: list[Piece] = [LockedFile(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
     # Wheels that yield paths are installed one by one: uv installs those of one call in any order.
     yielding: list[Yielding] = []
     for item in (item for item in layer.inputs if item.name in without):
@@ -273,19 +273,21 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
         files = Yielding(f"{name}.txt", f"{name}.yields")
         yielding.append(files)
         lines = "".join(f"{path}\n" for path in without[item.name])
-        pieces.append(Written(f"{folder}/{files.requirements}", lock, requirement(item).encode()))
-        pieces.append(Written(f"{folder}/{files.paths}", f"{lock}, conflicts of matrix.yaml", lines.encode()))
+        pieces.append(WrittenFile(f"{folder}/{files.requirements}", lock, requirement(item).encode()))
+        pieces.append(
+            WrittenFile(f"{folder}/{files.paths}", f"{lock}, conflicts of matrix.yaml", lines.encode())
+        )
     rest = [item for item in layer.inputs if item.name not in without]
     if rest:
         text = "".join(map(requirement, rest))
-        pieces.append(Written(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
+        pieces.append(WrittenFile(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
     metadata = None
     second_name = layer.settings.get("second_name")
     if isinstance(second_name, Mapping):
         metadata = f"metadata/{number:02}-{label}"
         environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
         origin = f"a second name of {label}: {second_name['name']} {second_name['version']}"
-        pieces.append(Tree(metadata, origin, metadata_entries(second_name, environment)))
+        pieces.append(LayerTree(metadata, origin, metadata_entries(second_name, environment)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
     step = Step(title, layer.key, folder, REQUIREMENTS if rest else None, tuple(yielding), metadata)
@@ -304,14 +306,14 @@ def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for entry in complete(entries, owner="the build context", folder_of=folder_attributes):
         path = folder / entry.path
-        if entry.kind is Kind.SYMLINK:
+        if entry.kind is EntryKind.SYMLINK:
             path.symlink_to(entry.target)
-        elif entry.kind is Kind.DIRECTORY:
+        elif entry.kind is EntryKind.DIRECTORY:
             path.mkdir(parents=True, exist_ok=True)
         elif entry.content is not None:
             path.write_bytes(read_content(entry.content))
         else:
             raise ValueError(f"{entry.path}: a {entry.kind.value} cannot be copied into an image")
         os.utime(path, (MTIME, MTIME), follow_symlinks=False)
-        if entry.kind is not Kind.SYMLINK:
+        if entry.kind is not EntryKind.SYMLINK:
             path.chmod(stat.S_IMODE(entry.mode))

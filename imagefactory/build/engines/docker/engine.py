@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.build_context import BuildContext, Locked
+from imagefactory.build.engines.docker.build_context import BuildContext, LockedFile
 from imagefactory.build.engines.docker.buildx import (
     Builder,
     build_arguments,
@@ -20,7 +20,7 @@ from imagefactory.build.engines.docker.buildx import (
 )
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
 from imagefactory.build.engines.embedded import build_layers
-from imagefactory.build.inputs import Sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.watch import Watcher
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
@@ -82,7 +82,7 @@ def build_with_docker(
     folder = project.build_folder(cell)
     name = docker_name(project, cell)
     with project.store.in_use():
-        sources = Sources(project, [cell])
+        sources = LayerInputs(project, [cell])
         watch.layers([plan.layers[0]])
         base = _base_layout(project, plan, sources, watch)
         context = plan_context(project, plan)
@@ -116,7 +116,7 @@ def build_with_docker(
     return DockerBuilt(plan, name, found)
 
 
-def _base_layout(project: Project, plan: Plan, sources: Sources, watch: Watcher) -> Layout:
+def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
     """Lay out the base alone as an image, from the very layer that the embedded engine makes."""
     layer = plan.layers[0]
     blob = read_blob_record(layer.key, project.store)
@@ -158,7 +158,7 @@ def _provide_base(way: Builder, base: Layout, plan: Plan, say: Say) -> tuple[str
     return None
 
 
-def _fetch(project: Project, plan: Plan, sources: Sources) -> None:
+def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
     """Download the wheels that the store does not have, and uv."""
     wanted: dict[Sha256, Wanted] = {}
     for layer in plan.layers[1:]:
@@ -178,7 +178,7 @@ def _fetch(project: Project, plan: Plan, sources: Sources) -> None:
 
 
 def _say_context(context: BuildContext, say: Say) -> None:
-    wheels = sum(isinstance(piece, Locked) for piece in context.pieces)
+    wheels = sum(isinstance(piece, LockedFile) for piece in context.pieces)
     say(f"putting the build context together: {wheels} wheels as hard links")
 
 

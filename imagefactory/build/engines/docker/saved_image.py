@@ -16,7 +16,7 @@ from imagefactory.build.engines.docker.daemon import save
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.compare import Opened
 from imagefactory.oci.gzip import INFLATE_ERROR
-from imagefactory.oci.listing import Listed, read_stream
+from imagefactory.oci.listing import ListedPath, read_stream
 
 _GZIP = b"\x1f\x8b"
 _DOCUMENT = b"{["
@@ -32,7 +32,7 @@ def open_image(name: str) -> Opened:
 def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
     """Look into a `docker save` stream: that of an old daemon (layer.tar), or an OCI layout."""
     documents: dict[str, Any] = {}
-    layers: dict[str, list[Listed]] = {}
+    layers: dict[str, list[ListedPath]] = {}
     links: dict[str, str] = {}
     try:
         with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
@@ -56,7 +56,9 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
         ) from None
 
 
-def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[Listed]]) -> None:
+def _take(
+    name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[ListedPath]]
+) -> None:
     """Keep a document, list a layer, pass over the rest."""
     buffered = io.BufferedReader(content, _PEEK)  # type: ignore[type-var]
     head = buffered.peek(_PEEK)

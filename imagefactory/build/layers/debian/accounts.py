@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from imagefactory.oci.entry import Bytes, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 NOLOGIN = "/usr/sbin/nologin"
 
@@ -107,7 +107,7 @@ def account_entries() -> Iterator[Entry]:
         secret = name.endswith("shadow")
         yield Entry(
             ImagePath(f"etc/{name}"),
-            Kind.FILE,
+            EntryKind.FILE,
             0o640 if secret else 0o644,
             Bytes("".join(f"{line}\n" for line in lines).encode()),
             gid=GROUPS["shadow"] if secret else 0,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from imagefactory.build.layers.debian.deb import Deb
-from imagefactory.build.layers.debian.file_tree import Tree
+from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.policy import is_left_out
 from imagefactory.errors.layers import UnknownAlternativeError
 from imagefactory.oci.entry import ImagePath
@@ -87,7 +87,7 @@ def registered(deb: Deb) -> Iterator[Alternative]:
                 yield Alternative(deb.name, main, priority, kept)
 
 
-def add_alternatives(tree: Tree, debs: Sequence[Deb]) -> None:
+def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
     """Link every alternative to its best candidate, and tell update-alternatives about all of them."""
     found: dict[str, list[Alternative]] = {}
     for deb in debs:
@@ -129,7 +129,7 @@ def _is_documentation(link: Link) -> bool:
     return is_left_out(ImagePath(link.link.lstrip("/")))
 
 
-def _real(tree: Tree, link: str) -> str:
+def _real(tree: FileTree, link: str) -> str:
     """Place a link where it lies after usr-merge: /lib/cpp is usr/lib/cpp."""
     parent, _, name = link.lstrip("/").rpartition("/")
     return f"{tree.resolve(parent) or parent}/{name}"

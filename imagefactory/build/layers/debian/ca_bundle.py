@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from imagefactory.build.layers.debian.file_tree import Tree
-from imagefactory.oci.entry import Kind
+from imagefactory.build.layers.debian.file_tree import FileTree
+from imagefactory.oci.entry import EntryKind
 
 BUNDLE = "etc/ssl/certs/ca-certificates.crt"
 
@@ -25,7 +25,7 @@ _HEADER = """\
 """
 
 
-def add_certificates(tree: Tree) -> None:
+def add_certificates(tree: FileTree) -> None:
     """Concatenate all certificates into one file.
 
     Debian also makes a link per certificate, named by a hash, for programs that look them up one by one.
@@ -35,7 +35,7 @@ def add_certificates(tree: Tree) -> None:
     found = {
         match[1]: tree.read(entry.path)
         for entry in tree
-        if entry.kind is Kind.FILE and (match := _CERTIFICATE.fullmatch(entry.path))
+        if entry.kind is EntryKind.FILE and (match := _CERTIFICATE.fullmatch(entry.path))
     }
     if not found:
         return

@@ -47,7 +47,7 @@ _OPENERS: Mapping[str, Callable[[BinaryIO], IO[bytes]]] = {
 }
 
 
-class Package(Protocol):
+class DebPackage(Protocol):
     """What the base has to know of a package before it opens it; a lock entry says all of it."""
 
     @property
@@ -75,7 +75,7 @@ class Package(Protocol):
 class Deb:
     """A package ready to be unpacked: its control files in memory, its data tar in a spool file."""
 
-    locked: Package
+    locked: DebPackage
     control: Mapping[str, bytes]
     data: Path
 
@@ -97,7 +97,7 @@ class Deb:
         return ""
 
 
-def open_deb(locked: Package, file: Path, scratch: Path) -> Deb:
+def open_deb(locked: DebPackage, file: Path, scratch: Path) -> Deb:
     """Read a package's control files, and decompress its data tar into the scratch folder."""
     spool = scratch / f"{locked.sha256}.tar"
     with reading(locked), file.open("rb") as archive:
@@ -134,7 +134,7 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], bytes
 
 
 @contextmanager
-def reading(locked: Package) -> Iterator[None]:
+def reading(locked: DebPackage) -> Iterator[None]:
     """Turn what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:
         yield

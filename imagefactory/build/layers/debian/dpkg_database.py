@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from imagefactory.build.layers.debian.deb import Deb
-from imagefactory.build.layers.debian.file_tree import Tree
+from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.policy import merged
 from imagefactory.build.layers.debian.unpack import Unpacked
 
@@ -23,7 +23,7 @@ _KEPT = frozenset({"conffiles", "config", "md5sums", "templates", "triggers"})
 _SCRIPTS = frozenset({"config", "postinst", "postrm", "preinst", "prerm"})
 
 
-def add_dpkg_database(tree: Tree, packages: Sequence[tuple[Deb, Unpacked]], architecture: str) -> None:
+def add_dpkg_database(tree: FileTree, packages: Sequence[tuple[Deb, Unpacked]], architecture: str) -> None:
     """Record all packages as installed."""
     stanzas = []
     for deb, unpacked in packages:
@@ -51,7 +51,7 @@ def _info_name(deb: Deb) -> str:
     return f"{deb.name}:{deb.locked.architecture}" if same else deb.name
 
 
-def _stanza(deb: Deb, tree: Tree, architecture: str) -> str:
+def _stanza(deb: Deb, tree: FileTree, architecture: str) -> str:
     """Write the status of one package: its control file, `Status`, and the hashes of its conffiles."""
     package, *fields = deb.script("control").strip().splitlines()
     conffiles = [f" {path} {digest}" for path, digest in _conffiles(deb, tree, architecture)]
@@ -59,7 +59,7 @@ def _stanza(deb: Deb, tree: Tree, architecture: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _conffiles(deb: Deb, tree: Tree, architecture: str) -> Iterator[tuple[str, str]]:
+def _conffiles(deb: Deb, tree: FileTree, architecture: str) -> Iterator[tuple[str, str]]:
     for line in deb.script("conffiles").splitlines():
         path = merged(line.strip().lstrip("/"), architecture)
         if (
@@ -68,7 +68,7 @@ def _conffiles(deb: Deb, tree: Tree, architecture: str) -> Iterator[tuple[str, s
             yield line.strip(), hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()
 
 
-def _add_triggers(tree: Tree, debs: Sequence[Deb]) -> None:
+def _add_triggers(tree: FileTree, debs: Sequence[Deb]) -> None:
     """Record who listens to what: without it, a derived image would install libraries without ldconfig."""
     named: dict[str, list[str]] = {}
     files: list[str] = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.errors.layers import UnsafePathError
 from imagefactory.errors.locks import PathConflictError
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, ImagePath, Kind
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
 
 FACTORY = "the factory"
 """Owner of what no package ships: files that maintainer scripts would have written."""
@@ -31,7 +31,7 @@ def read_content(content: Content | None) -> bytes:
                 return file.read(content.size)
 
 
-class Tree:
+class FileTree:
     """Paths with entries and owners. Additions that disagree are errors, whatever order they come in."""
 
     def __init__(self) -> None:
@@ -74,27 +74,27 @@ class Tree:
     def add_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Add a small file that the factory itself writes."""
         content = Bytes(data.encode() if isinstance(data, str) else data)
-        self.add(Entry(ImagePath(path), Kind.FILE, mode, content))
+        self.add(Entry(ImagePath(path), EntryKind.FILE, mode, content))
 
     def add_link(self, path: str, target: str) -> None:
         """Add a symbolic link that the factory itself writes."""
-        self.add(Entry(ImagePath(path), Kind.SYMLINK, 0o777, target=target))
+        self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
     def add_folder(self, path: str, owner: str = FACTORY) -> None:
         """Add a directory, with the attributes that the table of folders has for it."""
         mode, uid, gid = folder(path)
-        self.add(Entry(ImagePath(path), Kind.DIRECTORY, mode, uid=uid, gid=gid), owner)
+        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid), owner)
 
     def replace_link(self, path: str, target: str) -> None:
         """Point a link elsewhere, whoever made it."""
-        self._entries[ImagePath(path)] = Entry(ImagePath(path), Kind.SYMLINK, 0o777, target=target)
+        self._entries[ImagePath(path)] = Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
         self._owners[ImagePath(path)] = FACTORY
 
     def read(self, path: str) -> bytes:
         """Read a file of the tree, through links."""
         real = self.resolve(path)
         entry = self._entries[real] if real is not None else None
-        if entry is None or entry.kind is not Kind.FILE:
+        if entry is None or entry.kind is not EntryKind.FILE:
             raise FileNotFoundError(path)
         return read_content(entry.content)
 
@@ -106,7 +106,7 @@ class Tree:
             for place, part in enumerate(parts):
                 at = f"{at}/{part}" if at else part
                 entry = self._entries.get(ImagePath(at))
-                if entry is not None and entry.kind is Kind.SYMLINK:
+                if entry is not None and entry.kind is EntryKind.SYMLINK:
                     below = "/".join(parts[place + 1 :])
                     path = posixpath.join("/", posixpath.dirname(at), entry.target, below).rstrip("/")
                     break
@@ -129,7 +129,7 @@ class Tree:
                 known = self._entries.get(ImagePath(parent))
                 if known is None:
                     self.add_folder(parent)
-                elif known.kind is not Kind.DIRECTORY:
+                elif known.kind is not EntryKind.DIRECTORY:
                     raise UnsafePathError(
                         f"{self.owner(entry.path)} ships /{entry.path}, but /{parent} is no directory.",
                         where=f"/{entry.path}",

@@ -20,8 +20,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
-from imagefactory.build.layers.debian.file_tree import Tree
-from imagefactory.oci.entry import Entry, Kind
+from imagefactory.build.layers.debian.file_tree import FileTree
+from imagefactory.oci.entry import Entry, EntryKind
 
 CACHE = "etc/ld.so.cache"
 GENERATOR = b"spark-image-factory"
@@ -35,7 +35,7 @@ _EXTENSION = struct.Struct("<IIIIII")
 
 
 @dataclass(frozen=True)
-class Machine:
+class ElfMachine:
     """What ldconfig knows about an architecture."""
 
     elf: str
@@ -44,35 +44,35 @@ class Machine:
     triplet: str
 
 
-MACHINES: Mapping[str, Machine] = {
-    "amd64": Machine("EM_X86_64", 0x0303, "x86_64-linux-gnu"),
-    "arm64": Machine("EM_AARCH64", 0x0A03, "aarch64-linux-gnu"),
+MACHINES: Mapping[str, ElfMachine] = {
+    "amd64": ElfMachine("EM_X86_64", 0x0303, "x86_64-linux-gnu"),
+    "arm64": ElfMachine("EM_AARCH64", 0x0A03, "aarch64-linux-gnu"),
 }
 
 
 @dataclass(frozen=True)
-class Library:
+class CachedLibrary:
     """One line of the cache: a name to load, and the file it leads to."""
 
     soname: str
     path: str
 
 
-def add_ld_cache(tree: Tree, architecture: str) -> None:
+def add_ld_cache(tree: FileTree, architecture: str) -> None:
     """Make the missing SONAME links, and the cache over all library folders."""
     machine = MACHINES.get(architecture)
     if machine is None or "etc/ld.so.conf" not in tree:
         return
     children = tree.children()
-    libraries: list[Library] = []
+    libraries: list[CachedLibrary] = []
     for shown, real in _folders(tree, machine).items():
         for soname, name in sorted(_libraries(tree, children.get(real, []), machine).items()):
             _link_soname(tree, real, soname, name)
-            libraries.append(Library(soname, f"{shown}/{soname}"))
+            libraries.append(CachedLibrary(soname, f"{shown}/{soname}"))
     tree.add_file(CACHE, cache_bytes(libraries, machine))
 
 
-def cache_bytes(libraries: list[Library], machine: Machine) -> bytes:
+def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
     """Write the cache file."""
     # Python's sort is stable, also in reverse: among equal names the folder that comes first stays first.
     ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
@@ -120,7 +120,7 @@ def _sort_key(name: str) -> list[tuple[int, int]]:
     return [(1, int(run)) if run.isdigit() else (0, ord(run)) for run in re.findall(r"[0-9]+|[^0-9]", name)]
 
 
-def _folders(tree: Tree, machine: Machine) -> dict[str, str]:
+def _folders(tree: FileTree, machine: ElfMachine) -> dict[str, str]:
     """List library folders in ldconfig's order: as configured, and where they really are, each once."""
     builtin = (f"/lib/{machine.triplet}", f"/usr/lib/{machine.triplet}", "/lib", "/usr/lib")
     found: dict[str, str] = {}
@@ -131,7 +131,7 @@ def _folders(tree: Tree, machine: Machine) -> dict[str, str]:
     return found
 
 
-def _configured(tree: Tree, conf: str) -> Iterator[str]:
+def _configured(tree: FileTree, conf: str) -> Iterator[str]:
     for line in tree.read(conf).decode().splitlines():
         setting = line.partition("#")[0].strip()
         if setting.startswith("include "):
@@ -143,7 +143,7 @@ def _configured(tree: Tree, conf: str) -> Iterator[str]:
             yield setting.rstrip("/")
 
 
-def _libraries(tree: Tree, entries: list[Entry], machine: Machine) -> dict[str, str]:
+def _libraries(tree: FileTree, entries: list[Entry], machine: ElfMachine) -> dict[str, str]:
     """Find the libraries of one folder: by SONAME, the best file (`search_dir` in ldconfig.c)."""
     best: dict[str, tuple[bool, str]] = {}
     for entry in entries:
@@ -155,7 +155,7 @@ def _libraries(tree: Tree, entries: list[Entry], machine: Machine) -> dict[str, 
             continue
         soname = soname or name
         # A link is taken as itself when it is the SONAME, or the .so that compilers link with.
-        link = entry.kind is Kind.SYMLINK and (
+        link = entry.kind is EntryKind.SYMLINK and (
             name == soname or (name.endswith(".so") and soname.startswith(name))
         )
         if link:
@@ -167,11 +167,11 @@ def _libraries(tree: Tree, entries: list[Entry], machine: Machine) -> dict[str, 
     return {soname: name for soname, (_, name) in best.items()}
 
 
-def _soname(tree: Tree, entry: Entry, machine: Machine) -> str | None:
+def _soname(tree: FileTree, entry: Entry, machine: ElfMachine) -> str | None:
     """Read a library's SONAME; empty when it has none, None when this is no library for this machine."""
     real = tree.resolve(entry.path)
     target = tree.get(real) if real is not None else None
-    if target is None or target.kind is not Kind.FILE:
+    if target is None or target.kind is not EntryKind.FILE:
         return None
     try:
         elf = ELFFile(io.BytesIO(tree.read(target.path)))
@@ -190,12 +190,12 @@ def _text(tag: object, name: str) -> str:
     return str(getattr(tag, name))
 
 
-def _link_soname(tree: Tree, folder: str, soname: str, name: str) -> None:
+def _link_soname(tree: FileTree, folder: str, soname: str, name: str) -> None:
     """Make the link from a library's SONAME to its file, unless something right is there already."""
     path = f"{folder}/{soname}"
     if path not in tree:
         tree.add_link(path, name)
     elif tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
         known = tree.get(path)
-        if known is not None and known.kind is Kind.SYMLINK:
+        if known is not None and known.kind is EntryKind.SYMLINK:
             tree.replace_link(path, name)

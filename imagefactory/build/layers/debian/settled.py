@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from imagefactory.build.layers.debian.file_tree import Tree, read_content
+from imagefactory.build.layers.debian.file_tree import FileTree, read_content
 from imagefactory.build.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
 from imagefactory.build.layers.debian.unpack import LINKED_FOLDERS
 from imagefactory.oci.entry import Entry, ImagePath
@@ -98,14 +98,14 @@ PAM: Mapping[str, tuple[str, str, str]] = {
 _PAM_SEEN = "unix\nmkhomedir\n"
 
 
-def add_merged_links(tree: Tree, architecture: str) -> None:
+def add_merged_links(tree: FileTree, architecture: str) -> None:
     """Link /bin and its siblings into /usr."""
     for name in MERGED[architecture]:
         tree.add_folder(f"usr/{name}")
         tree.add_link(name, f"usr/{name}")
 
 
-def add_settled_files(tree: Tree) -> None:
+def add_settled_files(tree: FileTree) -> None:
     """Add everything that the scripts of the unpacked packages would have written."""
     for path, target in LINKED_FOLDERS.items():
         tree.add_link(path, target)
@@ -126,14 +126,14 @@ def add_settled_files(tree: Tree) -> None:
     _add_package_manager_settings(tree)
 
 
-def _add_python_folders(tree: Tree) -> None:
+def _add_python_folders(tree: FileTree) -> None:
     """Make the folder that Debian's Python searches for what `pip install` puts under /usr/local."""
     for entry in list(tree):
         if match := re.fullmatch(r"usr/bin/(python3\.\d+)", entry.path):
             tree.add_folder(f"usr/local/lib/{match[1]}/dist-packages")
 
 
-def _add_pam(tree: Tree) -> None:
+def _add_pam(tree: FileTree) -> None:
     """Fill in the templates of libpam-runtime."""
     if "usr/share/pam-configs/unix" not in tree:
         return
@@ -146,7 +146,7 @@ def _add_pam(tree: Tree) -> None:
     tree.add_file("var/lib/pam/seen", _PAM_SEEN)
 
 
-def _add_shells(tree: Tree) -> None:
+def _add_shells(tree: FileTree) -> None:
     """List the login shells, each under both of its names, as update-shells does."""
     files = sorted(
         entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d"
@@ -165,7 +165,7 @@ def _add_shells(tree: Tree) -> None:
     tree.add_file("var/lib/shells.state", "".join(f"{name}\n" for name in names))
 
 
-def _add_package_manager_settings(tree: Tree) -> None:
+def _add_package_manager_settings(tree: FileTree) -> None:
     """Let derived images install packages, and leave out the same documentation as the base."""
     if "usr/bin/dpkg" in tree:
         lines = [f"path-exclude {pattern}" for pattern in EXCLUDED]
@@ -173,7 +173,7 @@ def _add_package_manager_settings(tree: Tree) -> None:
         tree.add_file("etc/dpkg/dpkg.cfg.d/imagefactory", "".join(f"{line}\n" for line in lines))
 
 
-def add_apt_sources(tree: Tree, left_out: Mapping[ImagePath, Entry]) -> None:
+def add_apt_sources(tree: FileTree, left_out: Mapping[ImagePath, Entry]) -> None:
     """Make apt's sources from the example that apt itself ships: same mirrors, but `main` only."""
     example = left_out.get(APT_EXAMPLE)
     if example is not None:

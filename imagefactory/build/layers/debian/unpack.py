@@ -22,7 +22,7 @@ from imagefactory.build.layers.debian.policy import (
     merged,
 )
 from imagefactory.errors.layers import UndeclaredMetadataError, UnsafePathError
-from imagefactory.oci.entry import Entry, ImagePath, Kind, RawSlice
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
 
 LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}
 """Folders that base-files ships and its postinst turns into links."""
@@ -55,11 +55,11 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
                 continue  # since trixie base-files has the links of the merge, which every base gets anyway
             entry = _entry(member, path, deb, shipped, architecture)
             shipped[path] = entry
-            if entry.kind is Kind.SYMLINK and _is_itself(entry, architecture):
+            if entry.kind is EntryKind.SYMLINK and _is_itself(entry, architecture):
                 continue  # /usr/bin/x -> /bin/x: after the merge, the file that it meant
             folder_or_link = {
-                "folder": entry.kind is Kind.DIRECTORY,
-                "link": entry.kind is Kind.SYMLINK,
+                "folder": entry.kind is EntryKind.DIRECTORY,
+                "link": entry.kind is EntryKind.SYMLINK,
             }
             if not is_left_out(path, **folder_or_link):
                 entries[path] = entry
@@ -75,12 +75,12 @@ def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
     """
     first: dict[RawSlice, ImagePath] = {}
     for entry in entries:
-        if entry.kind is not Kind.FILE or not isinstance(entry.content, RawSlice):
+        if entry.kind is not EntryKind.FILE or not isinstance(entry.content, RawSlice):
             yield entry
         elif entry.content in first:
             yield Entry(
                 entry.path,
-                Kind.HARDLINK,
+                EntryKind.HARDLINK,
                 entry.mode,
                 target=first[entry.content],
                 uid=entry.uid,
@@ -101,7 +101,7 @@ def _entry(
     _refuse_extended_attributes(member, deb)
     uid, gid = _owner(member, deb)
     if member.issym():
-        return Entry(path, Kind.SYMLINK, 0o777, target=member.linkname)
+        return Entry(path, EntryKind.SYMLINK, 0o777, target=member.linkname)
     if member.isdir():
         expected = folder(path)
         found = Folder(member.mode & 0o7777, uid, gid)
@@ -112,18 +112,20 @@ def _entry(
                 why=f"The table of folders says {expected.mode:o}, owner {expected.uid}:{expected.gid}.",
                 fix="Declare it in FOLDERS in imagefactory/build/layers/debian/policy.py.",
             )
-        return Entry(path, Kind.DIRECTORY, expected.mode, uid=expected.uid, gid=expected.gid)
+        return Entry(path, EntryKind.DIRECTORY, expected.mode, uid=expected.uid, gid=expected.gid)
     if member.islnk():
         target = merged(_safe_path(member.linkname, deb), architecture)
-        if target not in shipped or shipped[target].kind is not Kind.FILE:
+        if target not in shipped or shipped[target].kind is not EntryKind.FILE:
             raise _unsafe(
                 deb, path, f"it is a hard link to /{target}, which is no file of the package before it"
             )
         original = shipped[target]
-        return Entry(path, Kind.FILE, original.mode, original.content, uid=original.uid, gid=original.gid)
+        return Entry(
+            path, EntryKind.FILE, original.mode, original.content, uid=original.uid, gid=original.gid
+        )
     if member.isreg() and not member.issparse():
         content = RawSlice(deb.data, member.offset_data, member.size)
-        return Entry(path, Kind.FILE, member.mode & 0o7777, content, uid=uid, gid=gid)
+        return Entry(path, EntryKind.FILE, member.mode & 0o7777, content, uid=uid, gid=gid)
     raise _unsafe(deb, path, "it is a device, a pipe or a sparse file")
 
 
