@@ -27,11 +27,11 @@ from imagefactory.plan.plan import Layer, Plan
 from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.cache import Store, locked
 from imagefactory.store.digests import Sha256
+from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.store.downloads import Wanted
 
-Say = Callable[[str], None]
 Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
 """Asked for layers that are not here; says of some that they need not be made, and what they come out as."""
 

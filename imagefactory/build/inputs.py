@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 
 import requests
@@ -25,8 +25,8 @@ from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted, fetch
 from imagefactory.store.indexes import Indexes, WheelLocation, reachable
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 NOT_SHARED = (
     "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
     "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."

@@ -13,12 +13,12 @@ from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.indexes import WheelLocation
+from imagefactory.store.progress import Say
 from imagefactory.store.ranges import RangeFile
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod
 from images.shipped.mods.text import decoded
 
-Say = Callable[[str], None]
 Locations = Callable[[Sha256], Sequence[WheelLocation]]
 
 

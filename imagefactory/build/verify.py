@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 _OTHER_BYTES = "the blob {} has other bytes than its name says"
 
 

@@ -57,18 +57,19 @@ def lock(
     environment: bool = False,
 ) -> None:
     """Pin the exact files that images are made of."""
+    from imagefactory.compile.toolchain_locks import check_all_locks
     from imagefactory.locks.project import Project, locked_cells
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
     from imagefactory.resolve.environment_locks import check_environment, lock_environment
-    from imagefactory.resolve.locking import check_locks, make_locks
+    from imagefactory.resolve.locking import make_locks
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
     options.at_most_one(target=target, toolchain=toolchain)
     project = Project(checkout_root())
     if check:
-        say(f"{len(check_locks(project))} locks agree with matrix.yaml")
+        say(f"{len(check_all_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
         say(
             f"{check_environment(checkout_root())} locks of the factory's own environment agree with pyproject.toml"
@@ -135,7 +136,8 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
 @command(iterable=["target"], help={"target": TARGET})
 def render(context: Context, target: list[str]) -> None:
     """Write the Dockerfile of a target, and the description of its build context."""
-    from imagefactory.build.engines.docker.dockerfile import render, write
+    from imagefactory.build.engines.docker.dockerfile import write
+    from imagefactory.compile.recipe import render
     from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,8 @@ from imagefactory.store.cache import translating_disk_full
 from imagefactory.store.downloads import Wanted
 from imagefactory.store.downloads import fetch as download
 from imagefactory.store.indexes import Indexes
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 _KILLED = 137
 
 

@@ -18,14 +18,15 @@ from imagefactory.build.engines.docker.build_context import (
     WrittenFile,
     copied_layers,
 )
+from imagefactory.build.engines.docker.dockerfile import Rendered, render_compile, render_plan
 from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, intended_kernels
 from imagefactory.matrix.matrix import VllmVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.plan.make import base_layer, image_config, model_layer, serve_layer
+from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer
 from imagefactory.plan.plan import ImageConfig, Layer
 from imagefactory.plan.serve.served import describe
 
@@ -168,3 +169,11 @@ def _described_mods(chosen: Chosen, copies: tuple[Copy, ...]) -> list[dict[str, 
         }
         for folder, (mod, variant) in zip(folders, chosen.mods, strict=True)
     ]
+
+
+def render(project: Project, cell: Cell) -> Rendered:
+    """Write the recipe of a cell: from its plan, or with the compile that its lock still waits for."""
+    if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
+        recipe = compile_recipe(project, cell)
+        return render_compile(project.root, recipe.base, recipe.config, recipe.values, recipe.context)
+    return render_plan(project, make_plan(project, cell))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, toolchain_cells
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks.files import LockedSource, MadeFrom, SourceLock, WheelLock
+from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.resolve.locking import (
     LockResult,
     base_made_from,
+    check_locks,
     make_base_lock,
     version_facts,
     wheels_made_from,
@@ -29,8 +32,8 @@ from imagefactory.resolve.release_archives import lock_sdist
 from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 FLASHINFER = "flashinfer-python"
 
 
@@ -81,6 +84,13 @@ def expected_toolchain_locks(project: CompileProject) -> dict[Path, MadeFrom]:
         expected[project.wheel_lock_path(cell)] = wheels_made_from(project.matrix, cell)
         expected[flashinfer_lock_path(project, cell.vllm)] = _flashinfer_made_from(project, cell.vllm)
     return expected
+
+
+def check_all_locks(project: Project) -> list[Path]:
+    """Compare every lock with the matrix, and those of compilers with compile.yaml where the checkout has one."""
+    compiles = (project.root / FILE).exists()
+    also = expected_toolchain_locks(CompileProject(project.root, project.store)) if compiles else {}
+    return check_locks(project, also)
 
 
 def build_requirements(pyproject: str | None, where: str) -> list[str]:

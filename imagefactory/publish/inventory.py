@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.catalog import CATALOG_TYPE
@@ -104,7 +106,9 @@ def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
             _look(repository, holdings, sorted(waiting - holdings.manifests.keys()), pool.map)
             looked_at |= waiting
             unasked = [digest for digest in holdings.manifests if digest not in holdings.referrers]
-            for digest, found in zip(unasked, pool.map(repository.referrers, unasked), strict=True):
+            for digest, found in zip(
+                unasked, pool.map(partial(referrers.find, repository), unasked), strict=True
+            ):
                 holdings.referrers[digest] = [item.digest for item in found]
             waiting = {
                 other

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagefactory.build.assemble import Say, lay_out_if_here
+from imagefactory.build.assemble import lay_out_if_here
 from imagefactory.build.watch import Watcher
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
@@ -18,6 +18,7 @@ from imagefactory.publish.push import Staged, push
 from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
+from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer

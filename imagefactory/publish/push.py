@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from imagefactory.build.assemble import Say, make_layers, remember
+from imagefactory.build.assemble import make_layers, remember
 from imagefactory.build.watch import Watcher
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
@@ -26,6 +26,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Sha256
+from imagefactory.store.progress import Say
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
@@ -17,8 +18,8 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
     """Attach what smoke tests found to the image that they looked at, whether it passed or not."""
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
-    return repository.attach(
-        subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)}
+    return referrers.attach(
+        repository, subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)}
     )
 
 
@@ -28,7 +29,7 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
         SmokeRecord.from_json(
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
         )
-        for referrer in repository.referrers(digest, SMOKE_TYPE)
+        for referrer in referrers.find(repository, digest, SMOKE_TYPE)
         for item in contents(repository, repository.require_manifest(referrer.digest))
         if item.media_type == SMOKE_TYPE
     ]

@@ -21,8 +21,7 @@ from debian.debian_support import Version
 from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
 from imagefactory.locks.files import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
-
-Say = Callable[[str], None]
+from imagefactory.store.progress import Say
 
 COMPONENT = "main"
 _OPENERS: Mapping[str, Callable[[bytes], bytes]] = {

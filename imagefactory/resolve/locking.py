@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +48,8 @@ from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 UPGRADE_ALL = "all"
 
 
@@ -94,8 +94,11 @@ def make_locks(
     yield _make_model_lock(project, look_up=models, say=say)
 
 
-def check_locks(project: Project) -> list[Path]:
-    """Compare every lock with the matrix; any disagreement is an error that says which and why."""
+def check_locks(project: Project, also: Mapping[Path, MadeFrom]) -> list[Path]:
+    """Compare every lock with the matrix; any disagreement is an error that says which and why.
+
+    `also` lists further locks that belong to the checkout, with what they have to answer: those of compilers.
+    """
     matrix = project.matrix
     expected: dict[Path, MadeFrom] = {
         model_lock_path(project.locks): models_made_from(matrix),
@@ -106,7 +109,7 @@ def check_locks(project: Project) -> list[Path]:
     for cell in buildable(matrix):
         expected[project.base_lock_path(cell)] = base_made_from(matrix, cell)
         expected[project.wheel_lock_path(cell)] = wheels_made_from(matrix, cell)
-    expected |= _expected_toolchains(project)
+    expected |= also
     # What layers come out as, and under which licences files stand, answers nothing in the matrix.
     records = {project.known_layers, licence_lock_path(project.locks)}
     present = {*project.locks.glob("**/*.toml")} - records
@@ -133,17 +136,6 @@ def check_locks(project: Project) -> list[Path]:
             fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
         )
     return sorted(present)
-
-
-def _expected_toolchains(project: Project) -> dict[Path, MadeFrom]:
-    """Say what the locks of compilers have to answer, in a checkout that compiles."""
-    from imagefactory.compile.settings import FILE  # noqa: PLC0415
-    from imagefactory.compile.toolchain import CompileProject  # noqa: PLC0415
-    from imagefactory.compile.toolchain_locks import expected_toolchain_locks  # noqa: PLC0415 - it uses this module
-
-    if not (project.root / FILE).exists():
-        return {}
-    return expected_toolchain_locks(CompileProject(project.root, project.store))
 
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +24,8 @@ from imagefactory.smoke.assignment import Assignment, assigned
 from imagefactory.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
 from imagefactory.smoke.subject import Subject
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 RECORD: Final = "record.json"
 JUNIT: Final = "junit.xml"
 LOG: Final = "log.txt"

@@ -23,6 +23,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store, is_disk_full, translating_disk_full
 from imagefactory.store.digests import Sha256
+from imagefactory.store.progress import Progress
 
 PARALLEL = 6
 ATTEMPTS = 4
@@ -33,8 +34,6 @@ _CHUNK = 128 * 1024
 """What is lost at most when a connection breaks."""
 _PATIENCE = 0.2
 _WORTH_RETRYING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,8 +20,8 @@ from imagefactory.plan.built_layers import write_record
 from imagefactory.plan.plan import Input, Layer
 from imagefactory.store.cache import Store, translating_disk_full
 from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.progress import Progress
 
-Progress = Callable[[int], None]
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
 

@@ -10,15 +10,13 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
-
-if TYPE_CHECKING:
-    from imagefactory.oci.registry.repository import Repository, StoredManifest
 
 EMPTY = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"

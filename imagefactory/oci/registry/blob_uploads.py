@@ -28,10 +28,9 @@ from imagefactory.oci.registry.auth import Scope
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.wire import BLOCK, Answer
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "mounted", "uploaded"]
-Progress = Callable[[int], None]
-"""Hears how many bytes of a blob have been sent; it may go back when an upload starts again."""
 OpenStream = Callable[[], BinaryIO]
 
 LARGEST = {"ghcr.io": 10_000_000_000}

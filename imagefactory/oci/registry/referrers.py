@@ -11,16 +11,13 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json
-
-if TYPE_CHECKING:
-    from imagefactory.oci.registry.repository import Repository
 
 _ATTEMPTS = 5
 _ONE_AT_A_TIME = threading.Lock()
@@ -43,9 +40,10 @@ def attach(
     subject: Descriptor,
     artifact_type: str,
     payloads: Sequence[Payload],
-    annotations: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
     """Push an artifact that names its subject, and list it where the registry does not."""
+    annotations = annotations or {}
     body = upload_artifact(repository, artifact_type, payloads, annotations=annotations, subject=subject)
     digest, headers = repository.write_manifest(body, MANIFEST_TYPE)
     attached = Descriptor(MANIFEST_TYPE, digest, len(body), artifact_type, annotations)

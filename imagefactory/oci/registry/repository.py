@@ -18,16 +18,16 @@ from typing import Any, Self
 from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import blob_downloads, referrers
-from imagefactory.oci.registry.artifacts import Payload
+from imagefactory.oci.registry import blob_downloads
 from imagefactory.oci.registry.auth import Scope
-from imagefactory.oci.registry.blob_uploads import OpenStream, Progress, Upload, UploadOutcome
+from imagefactory.oci.registry.blob_uploads import OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.oci.registry.wire import MOST_TEXT, Answer, Patience
 from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.progress import Progress
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -263,22 +263,6 @@ class Repository:
         if not answer.ok:
             raise self.connection.failure(answer, "delete a manifest", write=True)
         return True
-
-    # --- what is attached to something -----------------------------------------------------------
-
-    def referrers(self, digest: Digest, artifact_type: str | None = None) -> list[Descriptor]:
-        """List what was attached to a manifest: signatures, SBOMs, statements."""
-        return referrers.find(self, digest, artifact_type)
-
-    def attach(
-        self,
-        subject: Descriptor,
-        artifact_type: str,
-        payloads: Sequence[Payload],
-        annotations: Mapping[str, str] | None = None,
-    ) -> Descriptor:
-        """Attach an artifact to a manifest of this repository, so that `referrers` finds it."""
-        return referrers.attach(self, subject, artifact_type, payloads, annotations or {})
 
     # --- names and checks ------------------------------------------------------------------------
 

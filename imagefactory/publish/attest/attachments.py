@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.project import Project
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -43,7 +44,9 @@ def attach_all(
     descriptor = _descriptor(manifest)
     document = sbom.make_sbom(project, plan)
     payload = Payload(sbom.MEDIA_TYPE, document, {_TITLE: SBOM_NAME})
-    attached = [repository.attach(descriptor, sbom.MEDIA_TYPE, [payload], {_TITLE: SBOM_NAME}).digest]
+    attached = [
+        referrers.attach(repository, descriptor, sbom.MEDIA_TYPE, [payload], {_TITLE: SBOM_NAME}).digest
+    ]
     if signer is None:
         return attached
     there = {
@@ -61,7 +64,7 @@ def attach_all(
 
 def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
     """Go through the signed statements of an image: each as a bundle, or why it cannot be read."""
-    for descriptor in repository.referrers(subject, bundles.MEDIA_TYPE):
+    for descriptor in referrers.find(repository, subject, bundles.MEDIA_TYPE):
         for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
             if isinstance(content, str):
                 yield digest, content
@@ -125,7 +128,7 @@ def _attach_statement(
 ) -> Digest:
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
     payload = Payload(bundles.MEDIA_TYPE, signer.sign(statement))
-    return repository.attach(subject, bundles.MEDIA_TYPE, [payload], annotations).digest
+    return referrers.attach(repository, subject, bundles.MEDIA_TYPE, [payload], annotations).digest
 
 
 def _descriptor(manifest: StoredManifest | Descriptor) -> Descriptor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.image import INDEX_TYPE
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
@@ -26,8 +27,8 @@ from imagefactory.publish.attest.layer_check import check_layers
 from imagefactory.publish.attest.sbom_difference import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 _NAMES = {
     provenance.PREDICATE_TYPE: "provenance",
     sbom.PREDICATE_TYPE: "SBOM",
@@ -196,7 +197,7 @@ class _Check:
         here = None if self.plan is None else self._own_sbom()
         problems: list[str] = []
         attached = 0
-        for descriptor in self.repository.referrers(self.manifest.digest, sbom.MEDIA_TYPE):
+        for descriptor in referrers.find(self.repository, self.manifest.digest, sbom.MEDIA_TYPE):
             for digest, content in attached_contents(self.repository, descriptor, sbom.MEDIA_TYPE):
                 attached += 1
                 expected = signed or here

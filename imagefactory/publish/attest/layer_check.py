@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.errors.layers import DamagedFileError
@@ -16,8 +16,8 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.attest.findings import Finding, failed, ok
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
 
-Say = Callable[[str], None]
 _BLOCK = 16 * 1024 * 1024
 
 

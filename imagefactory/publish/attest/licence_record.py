@@ -6,7 +6,7 @@ Whoever makes an SBOM or a licence summary then needs no package at all, and get
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -34,9 +34,9 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
+from imagefactory.store.progress import Say
 from imagefactory.store.ranges import RangeFile
 
-Say = Callable[[str], None]
 PARALLEL = 8
 _Package = TypeVar("_Package", LockedWheel, LockedDeb)
 

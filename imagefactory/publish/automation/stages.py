@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagefactory.build.assemble import Say
 from imagefactory.build.watch import Watcher
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import CellsFailedError, NoRoomError
@@ -24,6 +23,7 @@ from imagefactory.publish.tags import staging_tag
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 from imagefactory.smoke.runner import RECORD
+from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -18,8 +18,7 @@ from imagefactory.resolve.audit.auditing import look_into, refuse_failing
 from imagefactory.resolve.wheelhouse.fit import same_version
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
 from imagefactory.resolve.wheelhouse.remote import opened, pull, remote_wheels, shared_at
-
-Say = Callable[[str], None]
+from imagefactory.store.progress import Say
 
 
 def choose_compiled(

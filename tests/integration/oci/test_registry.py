@@ -25,6 +25,7 @@ from imagefactory.errors.registry import (
 from imagefactory.errors.store import DigestMismatchError, DiskFullError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.layout import Layout, write_layout
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, pull_artifact, push_artifact
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.image_push import IndexEntry, Pushable, push_image, push_index
@@ -211,13 +212,15 @@ def test_what_is_attached_is_found_by_its_subject_although_the_registry_keeps_no
     repository: Repository,
 ) -> None:
     image = push_image(repository, small_image(LAYERS)).descriptor
-    assert repository.referrers(image.digest) == []
-    sbom = repository.attach(
-        image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
+    assert referrers.find(repository, image.digest) == []
+    sbom = referrers.attach(
+        repository, image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
     )
-    signature = repository.attach(image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')])
-    assert repository.referrers(image.digest) == [sbom, signature]
-    assert repository.referrers(image.digest, "application/vnd.sig") == [signature]
+    signature = referrers.attach(
+        repository, image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')]
+    )
+    assert referrers.find(repository, image.digest) == [sbom, signature]
+    assert referrers.find(repository, image.digest, "application/vnd.sig") == [signature]
     manifest = repository.require_manifest(sbom.digest).document()
     assert manifest["subject"]["digest"] == image.digest
     assert repository.tags() == [fallback_tag(image.digest)]
@@ -226,19 +229,21 @@ def test_what_is_attached_is_found_by_its_subject_although_the_registry_keeps_no
 def test_attaching_the_same_twice_changes_nothing(repository: Repository) -> None:
     image = push_image(repository, small_image(LAYERS)).descriptor
     for _ in range(2):
-        repository.attach(image, "application/vnd.sbom", [Payload("application/json", b"{}")])
-    assert len(repository.referrers(image.digest)) == 1
+        referrers.attach(repository, image, "application/vnd.sbom", [Payload("application/json", b"{}")])
+    assert len(referrers.find(repository, image.digest)) == 1
 
 
 def test_what_several_attach_at_once_is_all_listed(repository: Repository) -> None:
     image = push_image(repository, small_image(LAYERS)).descriptor
 
     def attach(number: int) -> None:
-        repository.attach(image, "application/vnd.test", [Payload("text/plain", str(number).encode())])
+        referrers.attach(
+            repository, image, "application/vnd.test", [Payload("text/plain", str(number).encode())]
+        )
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(attach, range(8)))
-    assert len(repository.referrers(image.digest)) == 8
+    assert len(referrers.find(repository, image.digest)) == 8
 
 
 # --- who may do what -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import push_index
@@ -39,7 +40,7 @@ def test_a_published_image_is_what_was_signed(published: Published) -> None:
 
 def test_attached_are_an_sbom_and_three_signed_statements(published: Published) -> None:
     with published.open() as repository:
-        found = repository.referrers(published.digest)
+        found = referrers.find(repository, published.digest)
     assert sorted(str(item.artifact_type) for item in found) == [
         sbom.MEDIA_TYPE,
         *[bundles.MEDIA_TYPE] * 3,
@@ -50,7 +51,7 @@ def test_attached_are_an_sbom_and_three_signed_statements(published: Published) 
 def test_attaching_again_adds_nothing(published: Published) -> None:
     assert published.attach(published.signer) == published.attached
     with published.open() as repository:
-        assert len(repository.referrers(published.digest)) == len(published.attached)
+        assert len(referrers.find(repository, published.digest)) == len(published.attached)
 
 
 def test_the_run_that_first_made_an_image_stands(
@@ -126,11 +127,11 @@ def test_a_changed_sbom_is_named_with_the_component(published: Published) -> Non
 
     # A changed copy with a digest of its own, attached like the right one.
     with published.open() as repository:
-        [right] = repository.referrers(published.digest, sbom.MEDIA_TYPE)
+        [right] = referrers.find(repository, published.digest, sbom.MEDIA_TYPE)
         data = edited(hide)(repository.blob(published.held(right.digest)))
         subject = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
         payload = Payload(sbom.MEDIA_TYPE, data)
-        wrong = repository.attach(subject, sbom.MEDIA_TYPE, [payload])
+        wrong = referrers.attach(repository, subject, sbom.MEDIA_TYPE, [payload])
     [finding] = failures(published.check())
     assert finding.check == "sbom"
     assert wrong.digest in finding.detail
@@ -140,7 +141,7 @@ def test_a_changed_sbom_is_named_with_the_component(published: Published) -> Non
 
 def test_an_sbom_with_changed_bytes_is_named(published: Published) -> None:
     with published.open() as repository:
-        [right] = repository.referrers(published.digest, sbom.MEDIA_TYPE)
+        [right] = referrers.find(repository, published.digest, sbom.MEDIA_TYPE)
     published.change(published.held(right.digest), lambda data: data.replace(b"1.0", b"9.9", 1))
     [finding] = failures(published.check())
     assert finding.check == "sbom"
@@ -160,8 +161,8 @@ def test_a_signed_statement_that_was_changed_does_not_count(published: Published
     with published.open() as repository:
         forged = edited(forge)(repository.blob(published.held(right)))
         subject = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
-        repository.attach(subject, bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, forged)])
-        kept = [item for item in repository.referrers(published.digest) if item.digest != right]
+        referrers.attach(repository, subject, bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, forged)])
+        kept = [item for item in referrers.find(repository, published.digest) if item.digest != right]
         push_index(repository, kept, tag=fallback_tag(published.digest))
     checked = published.check()
     [finding] = failures(checked)
@@ -180,7 +181,9 @@ def test_statements_about_another_image_do_not_count(published: Published) -> No
         for kind in (provenance.PREDICATE_TYPE, sbom.PREDICATE_TYPE, bundles.SIGNATURE_PREDICATE):
             data = repository.blob(published.held(published.statement(kind)))
             payload = Payload(bundles.MEDIA_TYPE, data)
-            repository.attach(Descriptor(MANIFEST_TYPE, digest, len(body)), bundles.MEDIA_TYPE, [payload])
+            referrers.attach(
+                repository, Descriptor(MANIFEST_TYPE, digest, len(body)), bundles.MEDIA_TYPE, [payload]
+            )
         other = type(repository).open(f"{published.address}@{digest}")
         [checked] = check_image(published.factory.project, other, published.trust(), lambda _: None)
     detail = next(finding.detail for finding in failures(checked) if finding.check == "signature")

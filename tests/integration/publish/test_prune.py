@@ -8,6 +8,7 @@ import pytest
 
 from imagefactory.errors.publishing import PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.inventory import survey
 from imagefactory.publish.prune import Policy, plan_pruning, prune
@@ -37,7 +38,7 @@ def test_what_was_published_stays_unless_less_is_asked_for(house: PublishingHous
     pruning = prune(house.repository, Policy(), delete=True, moment=LATER)
     assert {item.kind for item in pruning.doomed} == {"catalog"}
     assert set(images) <= everything(house)
-    assert len(house.repository.referrers(images[0], SMOKE_TYPE)) == 1
+    assert len(referrers.find(house.repository, images[0], SMOKE_TYPE)) == 1
 
 
 def test_a_dry_run_changes_nothing(house: PublishingHouse) -> None:
@@ -57,7 +58,7 @@ def test_fewer_are_kept_with_everything_that_hangs_on_them(house: PublishingHous
     assert house.repository.resolve(first.replace(":", "-")) is None
     for digest in (second, third):
         assert house.repository.manifest(digest) is not None
-        assert len(house.repository.referrers(digest, SMOKE_TYPE)) == 1
+        assert len(referrers.find(house.repository, digest, SMOKE_TYPE)) == 1
     assert [image.digest for image in read_catalog(house.repository).catalog.images] == [second, third]
     assert house.tags()["tiny"] == third
 
@@ -77,7 +78,7 @@ def test_somebody_elses_tag_keeps_its_image(house: PublishingHouse) -> None:
     house.repository.put_manifest(manifest.body, MANIFEST_TYPE, "stable")
     prune(house.repository, Policy(keep=1), delete=True, moment=LATER)
     assert house.repository.resolve("stable") == first
-    assert len(house.repository.referrers(first, SMOKE_TYPE)) == 1
+    assert len(referrers.find(house.repository, first, SMOKE_TYPE)) == 1
 
 
 def test_what_failed_its_tests_goes_after_a_while(house: PublishingHouse) -> None:

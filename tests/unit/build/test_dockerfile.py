@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.engines.docker.dockerfile import Rendered, quoted, render, write
+from imagefactory.build.engines.docker.dockerfile import Rendered, quoted, write
+from imagefactory.compile.recipe import render
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -182,7 +183,7 @@ def test_the_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path:
     program = (
         "import sys; from pathlib import Path; from imagefactory.matrix.cells import Cell;"
         "from imagefactory.locks.project import Project;"
-        "from imagefactory.build.engines.docker.dockerfile import render;"
+        "from imagefactory.compile.recipe import render;"
         f"value = render(Project(Path({str(REPOSITORY)!r})), Cell('tiny', '0.32.0', 'cpu', 'linux/amd64'));"
         "sys.stdout.write(value.dockerfile + value.context)"
     )

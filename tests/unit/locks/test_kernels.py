@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
@@ -20,7 +21,6 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.gate import audit_verdict
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.audit.auditing import refuse_wrong_record
-from imagefactory.resolve.locking import check_locks
 from tests.fixtures.checkouts import Checkout
 
 TARGET = "gemma4-31b@0.32.0/gb10"
@@ -128,21 +128,21 @@ def test_a_record_edited_by_hand_is_noticed(factory_checkout: Checkout) -> None:
 def test_a_wheel_that_is_missing_from_the_record_is_drift(factory_checkout: Checkout) -> None:
     record(factory_checkout, None)
     with pytest.raises(LockDriftError) as caught:
-        check_locks(Project(factory_checkout.root))
+        check_all_locks(Project(factory_checkout.root))
     assert "vllm-0.32.0-cp38-abi3-manylinux_2_28_aarch64.whl is not looked into" in caught.value.why
 
 
 def test_a_wheel_that_is_recorded_and_no_longer_locked_is_drift(factory_checkout: Checkout) -> None:
     shutil.rmtree(factory_checkout.locks / "0.20.2")
     with pytest.raises(LockDriftError) as caught:
-        check_locks(Project(factory_checkout.root))
+        check_all_locks(Project(factory_checkout.root))
     assert "vllm-0.20.2-cp38-abi3-manylinux_2_35_aarch64.whl is no longer locked" in caught.value.why
 
 
 def test_a_checkout_without_a_record_says_that_it_is_missing(factory_checkout: Checkout) -> None:
     (factory_checkout.locks / "kernels.toml").unlink()
     with pytest.raises(LockDriftError, match="1 disagreement") as caught:
-        check_locks(Project(factory_checkout.root))
+        check_all_locks(Project(factory_checkout.root))
     assert caught.value.where == "locks/kernels.toml"
 
 

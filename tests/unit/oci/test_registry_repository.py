@@ -20,6 +20,7 @@ from imagefactory.errors.registry import (
 )
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, pull_artifact
 from imagefactory.oci.registry.blob_uploads import LONGEST
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -442,25 +443,29 @@ SUBJECT = Descriptor(MANIFEST_TYPE, DIGEST, len(DATA))
 def test_a_registry_that_keeps_the_list_of_referrers_gets_no_extra_tag() -> None:
     manifests = Manifests(api=True)
     with scripted(manifests) as server:
-        attached = opened(server).attach(SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")])
-        assert [item.digest for item in opened(server).referrers(DIGEST)] == [attached.digest]
+        attached = referrers.attach(
+            opened(server), SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")]
+        )
+        assert [item.digest for item in referrers.find(opened(server), DIGEST)] == [attached.digest]
         assert fallback_tag(DIGEST) not in manifests.kept
 
 
 def test_types_are_filtered_also_where_the_registry_does_not() -> None:
     with scripted(Manifests(api=True)) as server:
-        opened(server).attach(SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")])
-        opened(server).attach(SUBJECT, "application/vnd.sig", [Payload("text/plain", b"y")])
-        assert len(opened(server).referrers(DIGEST)) == 2
-        assert len(opened(server).referrers(DIGEST, "application/vnd.sig")) == 1
+        referrers.attach(opened(server), SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")])
+        referrers.attach(opened(server), SUBJECT, "application/vnd.sig", [Payload("text/plain", b"y")])
+        assert len(referrers.find(opened(server), DIGEST)) == 2
+        assert len(referrers.find(opened(server), DIGEST, "application/vnd.sig")) == 1
 
 
 def test_an_empty_list_of_referrers_is_not_believed_while_there_is_a_tag() -> None:
     manifests = Manifests(api=False)
     with scripted(manifests) as server:
-        attached = opened(server).attach(SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")])
+        attached = referrers.attach(
+            opened(server), SUBJECT, "application/vnd.sbom", [Payload("text/plain", b"x")]
+        )
         manifests.api = True
-        assert [item.digest for item in opened(server).referrers(DIGEST)] == [attached.digest]
+        assert [item.digest for item in referrers.find(opened(server), DIGEST)] == [attached.digest]
 
 
 @pytest.mark.parametrize("body", [b'{"manifests": [{}]}', b'{"manifests": 3}', b'{"manifests": [3]}'])
@@ -468,7 +473,7 @@ def test_a_list_of_referrers_that_cannot_be_read_is_named(body: bytes) -> None:
     manifests = Manifests(api=False)
     manifests.kept[fallback_tag(DIGEST)] = body
     with scripted(manifests) as server, pytest.raises(RegistryError, match="cannot be read"):
-        opened(server).referrers(DIGEST)
+        referrers.find(opened(server), DIGEST)
 
 
 @pytest.mark.parametrize("title", ["../escaped", "/etc/passwd", "..", "a/b"])

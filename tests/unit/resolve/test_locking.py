@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     CompileNeededError,
@@ -22,7 +23,7 @@ from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import WheelLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.locking import LockResult, check_locks, make_locks
+from imagefactory.resolve.locking import LockResult, make_locks
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import COMPILER, WheelFactory
@@ -170,12 +171,12 @@ def test_a_failed_lock_leaves_the_old_one_as_it_was(
 
 def drift(checkout: Checkout) -> LockDriftError:
     with pytest.raises(LockDriftError) as failure:
-        check_locks(Project(checkout.root))
+        check_all_locks(Project(checkout.root))
     return failure.value
 
 
 def test_the_committed_locks_agree_with_the_matrix(factory_checkout: Checkout) -> None:
-    assert len(check_locks(Project(factory_checkout.root))) > 3
+    assert len(check_all_locks(Project(factory_checkout.root))) > 3
     assert locked_cells(Project(factory_checkout.root))
 
 
@@ -188,7 +189,7 @@ def test_another_vllm_range_of_a_model_is_drift_that_names_it(factory_checkout: 
 
 def test_serving_settings_are_no_drift(factory_checkout: Checkout) -> None:
     factory_checkout.edit_matrix("      dtype: float32", "      dtype: bfloat16")
-    check_locks(Project(factory_checkout.root))
+    check_all_locks(Project(factory_checkout.root))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_a_lock_edited_by_hand_is_told_from_drift(factory_checkout: Checkout) ->
     path = wheel_lock(factory_checkout)
     path.write_text(path.read_text().replace('python = "3.11"', 'python = "3.12"'))
     with pytest.raises(LockEditedError):
-        check_locks(Project(factory_checkout.root))
+        check_all_locks(Project(factory_checkout.root))
 
 
 # --- models -----------------------------------------------------------------------------------------------
@@ -252,4 +253,4 @@ def test_model_revisions_are_pinned_when_the_hub_is_asked_and_kept_afterwards(
     assert project.model_lock.commit_of("google/gemma-4-31B-it") == COMMIT
     assert asked == len(project.model_lock.revisions)
     assert changed(lock(factory_checkout)) == []
-    check_locks(Project(factory_checkout.root))
+    check_all_locks(Project(factory_checkout.root))

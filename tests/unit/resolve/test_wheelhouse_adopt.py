@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.build import inputs as sources
+from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.store import DownloadError
@@ -26,7 +27,7 @@ from imagefactory.mods.choose import source_mods
 from imagefactory.plan.make import make_plan
 from imagefactory.resolve import wheel_locks as resolving
 from imagefactory.resolve.audit import auditing
-from imagefactory.resolve.locking import LockResult, check_locks, make_locks
+from imagefactory.resolve.locking import LockResult, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from tests.fixtures.checkouts import Checkout
@@ -122,7 +123,7 @@ def test_a_lock_names_the_compiled_wheel_and_takes_its_requirements(wheelhouse: 
     # The published wheel of that version asks for more; it was not looked at.
     assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch", *COMPILER}
     assert f'compiled = "{kept.key}"' in (wheelhouse.checkout.locks / LOCK).read_text()
-    check_locks(wheelhouse.project)
+    check_all_locks(wheelhouse.project)
 
 
 def test_a_version_that_needs_another_torch_gets_it_on_machines_with_a_gpu(wheelhouse: Wheelhouse) -> None:

@@ -11,12 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from imagefactory.build.engines.docker.build_context import BuildContext, make_context
-from imagefactory.compile.recipe import compile_recipe
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, intended_kernels
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
-from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ImageConfig, Layer, Plan
 from imagefactory.store.atomic import write_text_atomically
 
@@ -35,13 +32,12 @@ class Rendered:
     context: str
 
 
-def render(project: Project, cell: Cell) -> Rendered:
-    """Write the recipe of a cell: from its plan, or with the compile that its lock still waits for."""
-    if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
-        recipe = compile_recipe(project, cell)
-        values = recipe.values | config_values(recipe.config, None) | {"base": _base(recipe.base)}
-        return Rendered(_fill(project.root, "compile.j2", values), _json(recipe.context))
-    return render_plan(project, make_plan(project, cell))
+def render_compile(
+    root: Path, base: Layer, config: ImageConfig, values: Mapping[str, Any], context: Mapping[str, Any]
+) -> Rendered:
+    """Write a recipe that compiles first, because there is no lock to plan from."""
+    filled = {**values, **config_values(config, None), "base": _base(base)}
+    return Rendered(_fill(root, "compile.j2", filled), _json(context))
 
 
 def render_plan(project: Project, plan: Plan) -> Rendered:

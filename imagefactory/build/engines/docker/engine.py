@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ImageConfig, Plan
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
+from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
@@ -43,8 +44,6 @@ _TOLD = 12
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer BuildKits name the stage, too: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
