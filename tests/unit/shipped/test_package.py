@@ -1,0 +1,52 @@
+"""What ships into images: all of it runs there, none of it is the library's, and nothing else decides its digest."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from imagefactory.plan.make import serve_layer
+from imagefactory.plan.serve.shipped_files import serve_files
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.unit.test_rooms import SHIPPED, Modules
+
+IN_EVERY_ENVIRONMENT = {"packaging", "pydantic", "pydantic_core", "yaml"}
+"""What vLLM's own environment brings along."""
+
+
+def test_everything_that_ships_runs_in_an_image() -> None:
+    imports = Modules(REPOSITORY).imports
+    needed, waiting = set[str](), [f"{SHIPPED}.mods.at_start"]
+    while waiting:
+        name = waiting.pop()
+        needed.add(name)
+        waiting += [other for other in imports[name] if other not in needed]
+    packages = {parent for name in needed for parent in (name.rpartition(".")[0], SHIPPED)}
+    assert {name for name in imports if name.startswith(SHIPPED)} == needed | packages
+
+
+def test_it_needs_nothing_but_itself_and_what_every_image_has() -> None:
+    roots = set[str]()
+    for path in (REPOSITORY / "images" / "shipped").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                roots |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                roots.add(str(node.module).partition(".")[0])
+    assert roots - sys.stdlib_module_names - IN_EVERY_ENVIRONMENT == {"images"}
+
+
+def test_an_edit_of_the_library_changes_no_digest_and_one_of_the_package_does(
+    factory_checkout: Checkout, tmp_path: Path
+) -> None:
+    assert all(name.startswith("images/") for name in serve_files(factory_checkout.root))
+    before = serve_layer(factory_checkout.root).key
+    library = factory_checkout.root / "imagefactory"
+    library.unlink()  # a link to the repository's own
+    (tmp_path / "elsewhere").mkdir()
+    library.symlink_to(tmp_path / "elsewhere")
+    assert serve_layer(factory_checkout.root).key == before
+    edited = factory_checkout.root / "images" / "shipped" / "mods" / "apply.py"
+    edited.write_text(edited.read_text("utf-8") + "# a comment\n", "utf-8")
+    assert serve_layer(factory_checkout.root).key != before
