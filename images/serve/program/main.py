@@ -12,6 +12,7 @@ from . import command as commands
 from . import image as images
 from . import settings as read_settings
 from .errors import BrokenImageError, ModError, StartError, UsageError
+from .findings import FAIL, WARN, Finding, Start
 
 VLLM = "/opt/venv/bin/vllm"
 """FACTORY_VLLM overrides, for tests."""
@@ -75,7 +76,7 @@ def _whole(arguments: list[str]) -> bool:
     return bool(arguments) and not arguments[0].startswith("-")
 
 
-def _prepare(arguments: list[str]) -> checks.Start:
+def _prepare(arguments: list[str]) -> Start:
     """Read everything that a start depends on."""
     image = images.load()
     environment = os.environ
@@ -93,14 +94,14 @@ def _prepare(arguments: list[str]) -> checks.Start:
         chosen = read_settings.read(image, environment, arguments)
         command = commands.build(image, chosen)
     cache = checkpoint.hub_cache(environment)
-    return checks.Start(image, chosen, command, readings.read(cache), cache, flags.find_vllm())
+    return Start(image, chosen, command, readings.read(cache), cache, flags.find_vllm())
 
 
-def _start(start: checks.Start, findings: list[checks.Finding]) -> int:
+def _start(start: Start, findings: list[Finding]) -> int:
     """Apply what is left to apply and become vLLM."""
-    failed = [finding for finding in findings if finding.result == checks.FAIL]
+    failed = [finding for finding in findings if finding.result == FAIL]
     # The first failure is told at length, as the reason not to start.
-    worth_saying = [finding for finding in findings if finding.result == checks.WARN] + failed[1:]
+    worth_saying = [finding for finding in findings if finding.result == WARN] + failed[1:]
     if worth_saying:
         from . import show  # noqa: PLC0415
 
@@ -123,7 +124,7 @@ def _start(start: checks.Start, findings: list[checks.Finding]) -> int:
     return _become(list(start.command.arguments), environment)
 
 
-def _accompany(start: checks.Start, where: health.Address) -> Mapping[str, str]:
+def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
     """Start the companion of the server; give the variables by which it learns what vLLM chose."""
     from . import watch  # noqa: PLC0415 - only for a real start
 
@@ -149,7 +150,7 @@ def _accompany(start: checks.Start, where: health.Address) -> Mapping[str, str]:
     return {"IMAGEFACTORY_CHOICES": choices, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _address(start: checks.Start) -> health.Address:
+def _address(start: Start) -> health.Address:
     """Say where the API will be; port 0 when this node has none."""
     words = start.command.arguments
     if "--headless" in words or (commands.option(words, "--node-rank", "-r") or "0") != "0":
@@ -218,7 +219,7 @@ def _check(options: list[str]) -> int:
     way = _only(options, ("--json", ""), "check")
     findings = checks.run(_prepare([]), checks.CHECKS)
     _print(json.dumps(show.checks_value(findings), indent=2) if way else show.checks_text(findings))
-    refused = next((finding for finding in findings if finding.result == checks.FAIL), None)
+    refused = next((finding for finding in findings if finding.result == FAIL), None)
     return refused.error.exit_code if refused else 0
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from . import command as commands
-from .checks import FAIL, OK, SKIPPED, WARN, Finding
 from .command import Command
+from .findings import FAIL, OK, SKIPPED, WARN, Finding
 from .image import Image, Setting
 from .settings import allowed
 

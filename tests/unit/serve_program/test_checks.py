@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from imagefactory.build.start.preview import Preview
+from images.serve.program.checks import CHECKS
 from tests.fixtures.serving import READINGS, SIZES
 
 Images = Callable[..., Preview]
@@ -53,6 +55,15 @@ def test_the_defaults_of_every_model_pass_on_a_gb10(checks: Checks, target: str)
     found = checks(target, "gb10", sizes=None)
     assert {name for name, finding in found.items() if finding["result"] == "fail"} == set()
     assert found["gpu"]["detail"] == "NVIDIA GB10, compute capability 12.1"
+
+
+def test_every_check_reports_a_fact(checks: Checks) -> None:
+    found = checks("gemma4-31b", "gb10")
+    assert found.keys() == CHECKS.keys()
+    assert all(finding["detail"] for finding in found.values())
+    assert re.fullmatch(r"[0-9.]+, needs [0-9.]+ or newer", found["driver"]["detail"])
+    assert re.fullmatch(r"[0-9]+ MB, needs 268 MB", found["shm"]["detail"])
+    assert found["kernels"]["detail"].endswith("for 12.1, GPU is 12.1")
 
 
 def test_a_start_that_would_freeze_a_gb10_is_refused_with_numbers_that_fit(checks: Checks) -> None:

@@ -1,0 +1,94 @@
+"""What the checks before a start look at, and what they find."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import checkpoint, memory
+from .command import Command, option
+from .errors import KnownFailureError, StartError
+from .image import Image
+from .readings import Readings
+from .settings import Settings
+
+OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
+
+
+class Finding(NamedTuple):
+    """What a check found."""
+
+    name: str
+    result: str
+    detail: str
+    setting: str = ""
+    value: str = ""
+    allowed: str = ""
+    remedy: str = ""
+    error: type[StartError] = KnownFailureError
+
+    def refusal(self) -> StartError:
+        """Return the error that refuses the start because of this finding."""
+        return self.error(
+            f"{self.name}: {self.detail}",
+            setting=self.setting,
+            value=self.value,
+            allowed=self.allowed,
+            remedy=f"{self.remedy} (To start anyway: SKIP_CHECKS={self.name}.)",
+        )
+
+
+class Start(NamedTuple):
+    """Everything that the checks look at."""
+
+    image: Image
+    settings: Settings
+    command: Command
+    readings: Readings
+    cache: str
+    vllm_folder: str | None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the image is for a GPU."""
+        return bool(self.image.capability)
+
+    @property
+    def nodes(self) -> int:
+        """How many GPUs the model is spread over."""
+        parts = (
+            option(self.settings.extra, "--tensor-parallel-size", "-tp"),
+            option(self.settings.extra, "--pipeline-parallel-size", "-pp"),
+        )
+        product = 1
+        for part in parts:
+            product *= int(part) if part and part.isdecimal() and int(part) else 1
+        return product
+
+    @property
+    def config(self) -> dict[str, object] | None:
+        """The model's config, if the model is already on disk."""
+        return checkpoint.config_of(checkpoint.locate(self.command.model, self.command.revision, self.cache))
+
+    @property
+    def own_model(self) -> bool:
+        """Whether the image's own model is served, so that the image's facts about it apply."""
+        return bool(self.settings.text("MODEL_PATH")) or self.command.model == self.image.model["model"]
+
+    def needs(self) -> memory.Needs:
+        """Compute what the model needs: from its files if they are on disk, else from the image's facts."""
+        facts = (self.image.facts.get("memory") or {}) if self.own_model else {}
+        folder = checkpoint.locate(self.command.model, self.command.revision, self.cache)
+        shape = checkpoint.shape(self.config)
+        # Weights that vLLM quantizes while loading are smaller in memory than on disk; the image's fact knows that.
+        weights = facts.get("weights") or (checkpoint.weights_size(folder) if folder else None)
+        per_token = shape.per_token if shape else facts.get("kv_per_token")
+        per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)
+        context = shape.context if shape else facts.get("context", 0)
+        parts, factor = self.nodes, memory.compression(self.command.cache_dtype)
+        return memory.Needs(
+            weights // parts if weights else None,
+            (facts.get("drafter", 0) if self.command.speculative else 0),
+            int(per_token * factor) // parts if per_token else None,
+            per_sequence // parts,
+            context,
+        )

@@ -1,0 +1,228 @@
+"""Checks of the machine: GPU, driver, kernels, disk, memory, shared memory, port."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from . import checkpoint, combinations
+from . import memory as budget
+from .errors import DiskShortError, DriverError, GpuError, MemoryShortError, PortInUseError
+from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+
+SHARED_MEMORY = 256 * 1024 * 1024
+"""vLLM's message queue takes 10 chunks of 16 MiB, and a little more."""
+
+
+def gpu(start: Start) -> Iterator[Finding]:
+    """Compare the GPU with the one that the image is for."""
+    if not start.on_gpu:
+        yield Finding("gpu", OK, "not needed by this image")
+        return
+    if not start.readings.gpus:
+        yield Finding(
+            "gpu",
+            FAIL,
+            "no NVIDIA GPU is visible in the container",
+            remedy="Start with `docker run --gpus all`; it needs the NVIDIA Container Toolkit on the host.",
+            error=GpuError,
+        )
+        return
+    gpu, wanted = start.readings.gpus[0], start.image.capability
+    if gpu.capability == wanted:
+        yield Finding("gpu", OK, f"{gpu.name}, compute capability {gpu.capability}")
+        return
+    # Family code for 12.0 also runs on 12.1, but what was compiled for one capability alone does not.
+    kin = gpu.capability.partition(".")[0] == wanted.partition(".")[0]
+    compiled = start.image.facts.get("kernels") == "compiled"
+    yield Finding(
+        "gpu",
+        WARN if kin and not compiled else FAIL,
+        f"{gpu.name} has compute capability {gpu.capability}; the image is made for {wanted}",
+        allowed=f"compute capability {wanted}",
+        remedy=f"Use the image for your GPU instead of the one for {start.image.facts.get('arch')}.",
+        error=GpuError,
+    )
+
+
+def driver(start: Start) -> Iterator[Finding]:
+    """Compare the driver with what the image's CUDA needs."""
+    minimum, found = str(start.image.facts.get("driver") or ""), start.readings.driver
+    if not minimum or not start.readings.gpus:
+        yield Finding(
+            "driver", OK if not minimum else SKIPPED, "not needed" if not minimum else "no GPU visible"
+        )
+    elif not found:
+        detail = f"version unknown, needs {minimum} or newer"
+        yield Finding("driver", WARN, detail, remedy="Compare with what `nvidia-smi` shows.")
+    elif _numbers(found) < _numbers(minimum):
+        yield Finding(
+            "driver",
+            FAIL,
+            f"{found}, needs {minimum} or newer",
+            allowed=f"{minimum} or newer",
+            remedy="Update the NVIDIA driver on the host.",
+            error=DriverError,
+        )
+    else:
+        yield Finding("driver", OK, f"{found}, needs {minimum} or newer")
+
+
+def kernels(start: Start) -> Iterator[Finding]:
+    """Refuse kernels that the GPU cannot load."""
+    gpu = start.readings.gpus[0] if start.readings.gpus else None
+    old = combinations.old_kernels(start.image)
+    if old and gpu is not None and gpu.capability == "12.1":
+        yield Finding(
+            "kernels",
+            FAIL,
+            f"the kernels of vLLM {start.image.vllm} are built for 12.0a, which does not load on 12.1",
+            remedy="Use an image with vLLM 0.20 or newer, or one whose kernels the factory compiled.",
+        )
+    elif gpu is None:
+        yield Finding(
+            "kernels", SKIPPED if start.on_gpu else OK, "no GPU visible" if start.on_gpu else "for CPUs"
+        )
+    else:
+        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of vLLM {start.image.vllm}"
+        yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
+
+
+def disk(start: Start) -> Iterator[Finding]:
+    """Compare free space with the size of the download."""
+    sizes = start.image.facts.get("memory") or {}
+    here = checkpoint.locate(start.command.model, start.command.revision, start.cache)
+    if here is not None:
+        yield Finding("disk", OK, f"nothing to download: {here}")
+        return
+    if start.readings.disk_free is None:
+        yield Finding(
+            "disk", WARN, f"free space in {start.cache} unknown", remedy=f"Look at `df {start.cache}`."
+        )
+        return
+    if not start.own_model:
+        sizes = {}
+    needed = (sizes.get("download") or sizes.get("weights") or 0) + (
+        sizes.get("drafter", 0) if start.command.speculative else 0
+    )
+    free = start.readings.disk_free
+    if not needed:
+        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, size of the download unknown")
+    elif needed > free:
+        yield Finding(
+            "disk",
+            FAIL,
+            f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB",
+            remedy="Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface",
+            error=DiskShortError,
+        )
+    else:
+        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB")
+
+
+def memory(start: Start) -> Iterator[Finding]:
+    """Compute whether weights, cache and host fit into memory."""
+    readings = start.readings
+    if not start.on_gpu or not readings.gpus:
+        yield Finding("memory", SKIPPED, "no GPU: only its memory is checked")
+        return
+    gpu = readings.gpus[0]
+    total, free = (
+        (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
+    )
+    if not total or free is None:
+        yield Finding("memory", WARN, "the machine's memory is unknown", remedy="Look at `free -g`.")
+        return
+    verdict = budget.judge(
+        budget.Machine(total, free, readings.unified),
+        start.needs(),
+        # Without the setting vLLM takes 0.9 (0.92 from 0.20 on).
+        start.settings.fraction("GPU_MEMORY_UTILIZATION") or 0.9,
+        start.settings.number("MAX_MODEL_LEN"),
+    )
+    if verdict.fits:
+        yield Finding("memory", OK, verdict.detail)
+    else:
+        yield Finding(
+            "memory",
+            FAIL,
+            verdict.detail,
+            setting=verdict.setting,
+            value=verdict.value,
+            allowed=verdict.largest,
+            remedy=verdict.remedy,
+            error=MemoryShortError,
+        )
+
+
+def shm(start: Start) -> Iterator[Finding]:
+    """Compare /dev/shm with what vLLM's processes need."""
+    size = start.readings.shared_memory
+    if size is None:
+        yield Finding("shm", WARN, "size of /dev/shm unknown", remedy="Start with `docker run --ipc host`.")
+        return
+    if size >= SHARED_MEMORY:
+        yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {SHARED_MEMORY / 1e6:.0f} MB")
+        return
+    # One GPU is served from one process; several, and any CPU, talk to each other through shared memory.
+    needed = not start.on_gpu or start.nodes > 1
+    yield Finding(
+        "shm",
+        FAIL if needed else WARN,
+        f"{size / 1e6:.0f} MB in /dev/shm, vLLM's processes need {SHARED_MEMORY / 1e6:.0f} MB",
+        allowed=f"{SHARED_MEMORY / 1e6:.0f} MB or more",
+        remedy="Start with `docker run --ipc host`, or with `--shm-size 1g`.",
+        error=MemoryShortError,
+    )
+
+
+def port(start: Start) -> Iterator[Finding]:
+    """Try to listen on the port."""
+    import socket  # noqa: PLC0415 - the last check, and skipped by many
+
+    host, port = start.settings.text("HOST") or "0.0.0.0", start.settings.number("PORT") or 8000  # noqa: S104
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            yield Finding(
+                "port",
+                FAIL,
+                f"port {port} is in use",
+                setting="PORT",
+                value=str(port),
+                allowed="a free port",
+                remedy="Set PORT to a free one; with --network host, services of the host count too.",
+                error=PortInUseError,
+            )
+        else:
+            yield Finding(
+                "port",
+                FAIL,
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                setting="HOST",
+                value=host,
+                allowed="an address of this machine",
+                remedy="Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root.",
+                error=PortInUseError,
+            )
+    except UnicodeError:
+        yield Finding(
+            "port",
+            FAIL,
+            f"{host!r} is not an address",
+            setting="HOST",
+            value=host,
+            allowed="an address of this machine",
+            remedy="Set HOST to 0.0.0.0.",
+            error=PortInUseError,
+        )
+    else:
+        yield Finding("port", OK, f"{host}:{port} is free")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -1,0 +1,220 @@
+"""Checks of what is to be served: the model, its drafter, flags, combinations of settings, the API key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from . import checkpoint, combinations
+from . import flags as vllm_flags
+from .command import KEY_FLAG, option
+from .errors import (
+    DrafterMismatchError,
+    ModelMissingError,
+    NotInThisVllmError,
+    OutOfRangeError,
+    UsageError,
+)
+from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+
+STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
+"""Flags by which a user gives a model a longer context than its own."""
+
+
+def model(start: Start) -> Iterator[Finding]:
+    """Look for the files of the model, its chat template and its context length."""
+    yield from _template(start)
+    yield from _context(start)
+    model = start.command.model
+    folder = checkpoint.locate(model, start.command.revision, start.cache)
+    if folder is None:
+        offline = os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
+        yield Finding(
+            "model",
+            FAIL if offline else OK,
+            f"{model} is not downloaded yet" + (", and HF_HUB_OFFLINE is set" if offline else ""),
+            setting="MODEL",
+            value=model,
+            remedy="Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH.",
+            error=ModelMissingError,
+        )
+        return
+    setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
+    if not os.path.isdir(folder):  # noqa: PTH112 - see image.py
+        yield Finding(
+            "model",
+            FAIL,
+            f"{folder} does not exist in the container",
+            setting=setting,
+            value=folder,
+            allowed="a folder in the container",
+            remedy=f"Mount the model: -v /path/on/the/host:{folder}:ro",
+            error=ModelMissingError,
+        )
+        return
+    dummy = start.settings.text("LOAD_FORMAT") == "dummy"
+    missing = checkpoint.missing_files(folder, weights=not dummy)
+    # A snapshot that a download left unfinished is completed by the next one.
+    if missing and checkpoint.is_path(model):
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""  # noqa: PLR2004
+        yield Finding(
+            "model",
+            FAIL,
+            f"{folder} lacks {', '.join(missing[:3])}{more}",
+            setting=setting,
+            value=folder,
+            allowed="a complete model folder",
+            remedy="Download the model again; an interrupted download leaves shards out.",
+            error=ModelMissingError,
+        )
+    else:
+        yield Finding("model", OK, folder)
+
+
+def _context(start: Start) -> Iterator[Finding]:
+    length, longest = start.settings.number("MAX_MODEL_LEN"), start.needs().context
+    stretched = any(word.partition("=")[0] in STRETCHING for word in start.settings.extra)
+    if (
+        length
+        and longest
+        and length > longest
+        and not stretched
+        and "VLLM_ALLOW_LONG_MAX_MODEL_LEN" not in os.environ
+    ):
+        yield Finding(
+            "model",
+            FAIL,
+            f"the model's own context ends at {longest} tokens",
+            setting="MAX_MODEL_LEN",
+            value=str(length),
+            allowed=f"up to {longest}",
+            remedy=f"Set MAX_MODEL_LEN={longest} or lower.",
+            error=OutOfRangeError,
+        )
+
+
+def _template(start: Start) -> Iterator[Finding]:
+    path = start.settings.text("CHAT_TEMPLATE")
+    # vLLM also takes the template itself in place of a file.
+    if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
+        yield Finding(
+            "model",
+            FAIL,
+            f"the chat template {path} does not exist in the container",
+            setting="CHAT_TEMPLATE",
+            value=path,
+            allowed="a Jinja file in the container",
+            remedy=f"Mount it: -v /path/on/the/host:{path}:ro",
+            error=ModelMissingError,
+        )
+
+
+def drafter(start: Start) -> Iterator[Finding]:
+    """Compare the drafter with the model."""
+    speculative = start.command.speculative
+    if not speculative or not speculative.get("model"):
+        yield Finding("drafter", OK, "none")
+        return
+    drafter = str(speculative["model"])
+    folder = checkpoint.locate(drafter, str(speculative.get("revision", "")), start.cache)
+    draft, target = checkpoint.config_of(folder), start.config
+    if checkpoint.is_path(drafter) and draft is None:
+        yield _drafter_failure(drafter, f"{drafter} has no config.json")
+    elif draft and target and draft.get("vocab_size") != target.get("vocab_size"):
+        yield _drafter_failure(
+            drafter,
+            f"its vocabulary has {draft.get('vocab_size')} tokens, the model's {target.get('vocab_size')}",
+        )
+    elif draft and target and draft.get("hidden_size") != target.get("hidden_size"):
+        yield _drafter_failure(
+            drafter, f"its hidden size is {draft.get('hidden_size')}, the model's {target.get('hidden_size')}"
+        )
+    elif start.own_model and drafter in {entry["repo"] for entry in start.image.drafters}:
+        yield Finding("drafter", OK, f"{drafter} is made for this model")
+    elif draft and target:
+        yield Finding("drafter", OK, f"{drafter} has the model's vocabulary and hidden size")
+    else:
+        yield Finding(
+            "drafter",
+            WARN,
+            f"{drafter} may not fit {start.command.model}: it cannot be checked before the download",
+            setting="DFLASH_DRAFTER",
+            value=drafter,
+            remedy="A drafter must be trained for this very model; DFLASH_DRAFTER=off goes without.",
+        )
+
+
+def _drafter_failure(drafter: str, detail: str) -> Finding:
+    return Finding(
+        "drafter",
+        FAIL,
+        detail,
+        setting="DFLASH_DRAFTER",
+        value=drafter,
+        allowed="a drafter that was trained for the model",
+        remedy="Set DFLASH_DRAFTER to the model's own drafter, or to off.",
+        error=DrafterMismatchError,
+    )
+
+
+def flags(start: Start) -> Iterator[Finding]:
+    """Look up every flag in the installed vLLM."""
+    if start.vllm_folder is None:
+        yield Finding("flags", SKIPPED, "vLLM is not installed here")
+        return
+    unknown = vllm_flags.unknown(start.command.arguments, vllm_flags.known(start.vllm_folder))
+    if unknown:
+        yield Finding(
+            "flags",
+            FAIL,
+            f"vLLM {start.image.vllm} does not know {', '.join(unknown)}",
+            setting="EXTRA_ARGS",
+            value=unknown[0],
+            allowed="what `vllm serve --help=all` lists",
+            remedy="Correct the flag, or use an image whose vLLM has it.",
+            error=NotInThisVllmError,
+        )
+    else:
+        count = sum(word.startswith("--") for word in start.command.arguments)
+        yield Finding("flags", OK, f"vLLM {start.image.vllm} has all {count}")
+
+
+def combination(start: Start) -> Iterator[Finding]:
+    """Look for combinations of settings that are known to fail."""
+    gpu = start.readings.gpus[0].capability if start.readings.gpus else start.image.capability
+    shape = checkpoint.shape(start.config)
+    facts = start.image.facts if start.own_model else {}
+    hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
+    found = list(combinations.found(start.image, start.settings, start.command, gpu, hybrid=hybrid))
+    if not found:
+        yield Finding("combination", OK, f"none that is known to fail with vLLM {start.image.vllm}")
+    for known in found:
+        yield Finding(
+            "combination",
+            known.result,
+            known.detail,
+            setting=known.setting,
+            value=known.value,
+            allowed=known.allowed,
+            remedy=known.remedy,
+        )
+
+
+def api_key(start: Start) -> Iterator[Finding]:
+    """Warn about a key that others can read."""
+    given = option(start.settings.extra, KEY_FLAG) is not None
+    if given:
+        yield Finding(
+            "api-key",
+            WARN,
+            f"{KEY_FLAG} on the command line is visible to everyone on this machine",
+            setting="EXTRA_ARGS",
+            remedy="Set VLLM_API_KEY_FILE, or VLLM_API_KEY.",
+            error=UsageError,
+        )
+    else:
+        yield Finding(
+            "api-key",
+            OK,
+            "required" if start.settings.api_key else "none: anyone who reaches the port can use the server",
+        )
