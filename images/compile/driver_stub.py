@@ -22,7 +22,7 @@ def names(header: str) -> list[str]:
 
 
 def make_stub(folder: Path) -> Path:
-    """Compile the stub into a folder; give the folder, which linkers look into."""
+    """Compile the stub into a folder; return the folder, which linkers look into."""
     folder.mkdir(parents=True, exist_ok=True)
     source, library = folder / "cuda.c", folder / "libcuda.so"
     text = "".join(f"int {name}(void) {{ return 0; }}\n" for name in names(HEADER.read_text("utf-8")))

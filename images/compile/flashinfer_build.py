@@ -41,7 +41,7 @@ _FOLDER = Path(__file__).parent / "jit_cache"
 
 
 def get_jit_cache_dir():
-    """Say where the modules are."""
+    """Return where the modules are."""
     return str(_FOLDER)
 
 

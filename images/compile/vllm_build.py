@@ -76,7 +76,7 @@ def build_targets(targets: list[str], jobs: int) -> None:
 
 
 def settings() -> list[str]:
-    """Say what CMake is told beyond what setup.py says: how to call compilers, and how to link.
+    """Describe what CMake is told beyond what setup.py says: how to call compilers, and how to link.
 
     No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files.
     """

@@ -67,7 +67,7 @@ def finish() -> None:
 
 
 def _is_new(path: Path) -> bool:
-    """Say whether something was put here in this layer; what is older has its final time already."""
+    """Return whether something was put here in this layer; what is older has its final time already."""
     return path.lstat().st_mtime != TIME
 
 

@@ -56,7 +56,7 @@ class FactoryError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Say which known names are nearest to a mistyped one, or list them all when none is near."""
+    """Return which known names are nearest to a mistyped one, or list them all when none is near."""
     names = sorted(known)
     near = get_close_matches(word, names, n=3, cutoff=0.5)
     if near:

@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 
 def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
-    """Say where models are downloaded to."""
+    """Return where models are downloaded to."""
     home = environment.get("HF_HOME") or os.path.join(  # noqa: PTH118 - see image.py
         environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # noqa: PTH111
         "huggingface",
@@ -132,7 +132,7 @@ def _shape(config: dict[str, Any]) -> Shape:
 
 
 def _linear_state(config: dict[str, Any]) -> int:
-    """Give the recurrent state of a linear attention layer (Gated DeltaNet), kept in 32-bit numbers."""
+    """Return the recurrent state of a linear attention layer (Gated DeltaNet), kept in 32-bit numbers."""
     heads = int(config.get("linear_num_value_heads") or 0)
     keys, values = int(config.get("linear_key_head_dim") or 0), int(config.get("linear_value_head_dim") or 0)
     return heads * keys * values * 4

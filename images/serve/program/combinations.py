@@ -38,7 +38,7 @@ class Case(NamedTuple):
     hybrid: bool
 
     def vllm(self, first: str, end: str = "999") -> bool:
-        """Say whether the image's vLLM lies in a range."""
+        """Return whether the image's vLLM lies in a range."""
         return versions.between(self.image.vllm, first, end)
 
     @property

@@ -57,7 +57,7 @@ def build(image: Image, settings: Settings) -> Command:
 
 
 def _settings_flags(image: Image, settings: Settings, done: set[str]) -> list[str]:
-    """Give the flags of settings that are flags and nothing more."""
+    """Return the flags of settings that are flags and nothing more."""
     words: list[str] = []
     for setting in image.settings.values():
         if setting.flag and setting.name not in done:
@@ -66,7 +66,7 @@ def _settings_flags(image: Image, settings: Settings, done: set[str]) -> list[st
 
 
 def _more_flags(image: Image, settings: Settings) -> list[str]:
-    """Give the flags that the model or its mods need and no setting covers, unless the user gave them."""
+    """Return the flags that the model or its mods need and no setting covers, unless the user gave them."""
     words: list[str] = []
     for name, value in image.facts.get("flags", {}).items():
         flag = f"--{name.replace('_', '-')}"
@@ -116,7 +116,7 @@ def option(arguments: Sequence[str], *names: str) -> str | None:
 
 
 def _model(image: Image, settings: Settings) -> tuple[str, str, bool]:
-    """Say what is served, at which revision, and whether it is the image's own model."""
+    """Describe what is served, at which revision, and whether it is the image's own model."""
     path = settings.text("MODEL_PATH")
     if path:
         return path, "", True

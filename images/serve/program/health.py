@@ -37,7 +37,7 @@ def leave_note(address: Address) -> None:
 
 
 def address(environment: Mapping[str, str] | None = None) -> Address:
-    """Find out where the server listens: from the note of its start, else from the settings."""
+    """Determine where the server listens: from the note of its start, else from the settings."""
     environment = os.environ if environment is None else environment
     try:
         with open(NOTE, encoding="utf-8") as file:  # noqa: PTH123
@@ -53,7 +53,7 @@ def reachable(host: str) -> str:
 
 
 def is_well(where: Address, timeout: float = 5) -> bool:
-    """Say whether /health answers with 200."""
+    """Return whether /health answers with 200."""
     try:
         return request(where, "GET", "/health", timeout=timeout).status == 200  # noqa: PLR2004
     except (OSError, ValueError):

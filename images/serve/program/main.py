@@ -27,7 +27,7 @@ OWN_VARIABLES = ("VLLM_API_KEY_FILE",)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; give its exit code. A start does not come back."""
+    """Run a command; return its exit code. A start does not come back."""
     try:
         return _run(list(arguments))
     except StartError as error:
@@ -125,7 +125,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 
 def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
-    """Start the companion of the server; give the variables by which it learns what vLLM chose."""
+    """Start the companion of the server; return the variables by which it learns what vLLM chose."""
     from . import watch  # noqa: PLC0415 - only for a real start
 
     choices = f"/tmp/imagefactory-choices.{os.getpid()}"  # noqa: S108 - in a container; created anew below
@@ -151,7 +151,7 @@ def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
 
 
 def _address(start: Start) -> health.Address:
-    """Say where the API will be; port 0 when this node has none."""
+    """Return where the API will be; port 0 when this node has none."""
     words = start.command.arguments
     if "--headless" in words or (commands.option(words, "--node-rank", "-r") or "0") != "0":
         return health.Address("", 0)

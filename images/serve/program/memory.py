@@ -53,14 +53,14 @@ class Verdict(NamedTuple):
 
 
 def compression(dtype: str) -> float:
-    """Say how much of a 16-bit KV cache a format needs."""
+    """Return how much of a 16-bit KV cache a format needs."""
     if dtype.startswith("turboquant_"):
         return TURBOQUANT.get(dtype.removeprefix("turboquant_"), 0.4)
     return next((factor for name, factor in COMPRESSION.items() if dtype.startswith(name)), 1.0)
 
 
 def largest_utilization(machine: Machine) -> float:
-    """Give the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
+    """Return the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
     room = machine.free
     if machine.unified:
         room = min(machine.total - HOST_RESERVE, machine.free - LAST_RESERVE)
@@ -68,7 +68,7 @@ def largest_utilization(machine: Machine) -> float:
 
 
 def largest_length(needs: Needs, budget: float) -> int | None:
-    """Give the longest context whose KV cache fits into a budget beside the weights."""
+    """Return the longest context whose KV cache fits into a budget beside the weights."""
     if needs.weights is None or not needs.per_token:
         return None
     room = budget - needs.weights - needs.drafter - WORKING - needs.per_sequence

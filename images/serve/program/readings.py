@@ -70,7 +70,7 @@ def _recorded(path: str) -> Readings:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Give the host's memory and how much of it can be had, within the container's own limit."""
+    """Return the host's memory and how much of it can be had, within the container's own limit."""
     found: dict[str, int] = {}
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123

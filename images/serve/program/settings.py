@@ -42,26 +42,26 @@ class Settings(NamedTuple):
     notes: tuple[str, ...]
 
     def text(self, name: str) -> str:
-        """Give a value as text, empty when unset."""
+        """Return a value as text, empty when unset."""
         value = self.values.get(name)
         return "" if value is None else str(value)
 
     def number(self, name: str) -> int | None:
-        """Give a whole number."""
+        """Return a whole number."""
         value = self.values.get(name)
         return value if isinstance(value, int) else None
 
     def fraction(self, name: str) -> float | None:
-        """Give a number with decimals."""
+        """Return a number with decimals."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     def on(self, name: str) -> bool:
-        """Say whether a switch is on."""
+        """Return whether a switch is on."""
         return self.values.get(name) is True
 
     def words(self, name: str) -> list[str]:
-        """Give a list."""
+        """Return a list."""
         value = self.values.get(name)
         return value if isinstance(value, list) else []
 
@@ -107,7 +107,7 @@ def parse(setting: Setting, text: str, vllm: str) -> Value:
 
 
 def allowed(setting: Setting) -> str:
-    """Say what a setting accepts, in words."""
+    """Describe what a setting accepts, in words."""
     if setting.kind in {"whole", "fraction"}:
         noun = "a whole number" if setting.kind == "whole" else "a number"
         words = f"{noun} from {_short(setting.minimum)} to {_short(setting.maximum)}"
@@ -123,7 +123,7 @@ def allowed(setting: Setting) -> str:
 
 
 def shown(setting: Setting, text: str) -> str:
-    """Give a value for a message; secrets stay hidden."""
+    """Return a value for a message; secrets stay hidden."""
     return "(hidden)" if setting.name in SECRETS else text
 
 

@@ -70,7 +70,7 @@ def dry_run_json(command: Command, findings: Sequence[Finding]) -> str:
 
 
 def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
-    """Give the checks as plain values."""
+    """Return the checks as plain values."""
     rows = []
     for finding in findings:
         row = finding._asdict()

@@ -18,7 +18,7 @@ WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
 def cache_dtype(settings: Settings) -> tuple[str, list[str]]:
-    """Give the KV cache format that the settings ask for (empty: none), with remarks."""
+    """Return the KV cache format that the settings ask for (empty: none), with remarks."""
     if not settings.on("ENABLE_TURBOQUANT"):
         return "", []
     mode = settings.text("TQ_MODE") or "hybrid"

@@ -142,7 +142,7 @@ def acceptance(before: tuple[float, float, float], now: tuple[float, float, floa
 
 
 def choices(lines: Iterable[str]) -> Choices:
-    """Find out from vLLM's log what it chose."""
+    """Determine from vLLM's log what it chose."""
     attention: list[str] = []
     kernels: list[str] = []
     slow: list[str] = []
@@ -162,7 +162,7 @@ def choices(lines: Iterable[str]) -> Choices:
 
 
 def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
-    """Say what vLLM chose, and whether it is the slow way."""
+    """Describe what vLLM chose, and whether it is the slow way."""
     if chosen.attention:
         # The target is loaded first. One backend for both is named once.
         text = f"attention by {chosen.attention[0]}"

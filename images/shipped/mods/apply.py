@@ -21,7 +21,7 @@ from images.shipped.mods.edits import (
 from images.shipped.mods.manifest import Mod, Variant
 
 Reader = Callable[[str], str | None]
-"""Gives the text of a file of the untouched tree, None when there is no such file."""
+"""Returns the text of a file of the untouched tree, None when there is no such file."""
 
 
 @dataclass(frozen=True)

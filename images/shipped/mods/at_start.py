@@ -72,7 +72,7 @@ class Installation:
         return self.shared / "mods.json"
 
     def locate(self, path: str) -> Path:
-        """Say where a path of a mod lies."""
+        """Return where a path of a mod lies."""
         inside = path.removeprefix(IMAGE_FILES)
         return self.site / path if inside == path else self.shared / "mods" / inside
 
@@ -117,7 +117,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
 
 
 def _left_to_do(mod: Mod) -> list[str]:
-    """Say what an image that is built with the mod also sets; files are all that can be changed here."""
+    """Describe what an image that is built with the mod also sets; files are all that can be changed here."""
     settings = mod.manifest.settings
     needed = [f"{name}={value}" for name, value in settings.env.items()]
     needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation) -> bool:
-    """Say whether the files have the mod; those that have it in another form cannot get this one."""
+    """Return whether the files have the mod; those that have it in another form cannot get this one."""
     entry = next((entry for entry in done if entry["name"] == mod.name), None)
     if entry is None:
         return False
@@ -163,7 +163,7 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
 
 
 def _contents(applied: Sequence[Applied], done: Record, installation: Installation) -> dict[Path, bytes]:
-    """Say what every file will hold: those of the mods, the RECORDs that list them, and our own record."""
+    """Describe what every file will hold: those of the mods, the RECORDs that list them, and our own record."""
     changed = {path: text for result in applied for path, text in result.files.items()}
     contents = {installation.locate(path): text.encode() for path, text in changed.items()}
     contents |= _updated_records(changed, installation.site)

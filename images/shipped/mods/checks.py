@@ -17,7 +17,7 @@ _WARNINGS = threading.Lock()
 
 
 def failing(check: Check, text: str | None) -> str | None:
-    """Say why a check does not hold, or None when it does."""
+    """Explain why a check does not hold, or None when it does."""
     if text is None:
         return "the file is missing"
     name = check.function or check.class_
@@ -44,7 +44,7 @@ def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str |
 
 
 def syntax_fault(path: str, text: str) -> str | None:
-    """Say why a Python file no longer compiles, or None when it does."""
+    """Explain why a Python file no longer compiles, or None when it does."""
     if not path.endswith(".py"):
         return None
     try:

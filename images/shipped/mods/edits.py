@@ -82,7 +82,7 @@ def refuse_trespass(
 
 
 def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
-    """Say which pieces mods wrote once spans are applied: the old ones, shifted, and the new ones."""
+    """Return which pieces mods wrote once spans are applied: the old ones, shifted, and the new ones."""
     spans = _in_order(spans)
 
     def now(offset: int) -> int:

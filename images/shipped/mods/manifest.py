@@ -273,7 +273,7 @@ class Mod:
         )
 
     def data(self, variant: Variant) -> dict[str, object]:
-        """Give everything that decides what a variant does to files, as plain values; prose does not count."""
+        """Return everything that decides what a variant does to files, as plain values; prose does not count."""
         decisive = Manifest(
             name=self.name,
             summary="(not part of a plan)",
@@ -296,7 +296,7 @@ class Mod:
         return self.manifest.name
 
     def variant(self, version: Version, stage: Stage = "installed") -> Variant | None:
-        """Give the form of the mod for a version, if it has one; ranges do not overlap."""
+        """Return the form of the mod for a version, if it has one; ranges do not overlap."""
         return next(
             (
                 variant
@@ -308,12 +308,12 @@ class Mod:
         )
 
     def is_upstream(self, version: Version) -> bool:
-        """Say whether the mod claims that a version has the change already."""
+        """Return whether the mod claims that a version has the change already."""
         since = self.manifest.upstreamed_in
         return since is not None and version >= Version(since)
 
     def reason_not_needed(self, version: Version) -> str | None:
-        """Say why a version does without the mod, if the mod says so."""
+        """Explain why a version does without the mod, if the mod says so."""
         for entry in self.manifest.not_needed:
             if SpecifierSet(entry.versions).contains(version, prereleases=True):
                 return entry.reason
@@ -324,13 +324,13 @@ class Mod:
         return self._files[name]
 
     def where(self, *path: str | int) -> str:
-        """Say where something stands, for error messages."""
+        """Return where something stands, for error messages."""
         return (
             str(self._source.location(path)) if self._source is not None else f"mods/{self.name}/{MANIFEST}"
         )
 
     def where_in(self, variant: Variant, *path: str | int) -> str:
-        """Say where something of a variant stands."""
+        """Return where something of a variant stands."""
         return self.where("variants", self.manifest.variants.index(variant), *path)
 
     def label(self, variant: Variant) -> str:

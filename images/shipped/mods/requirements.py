@@ -40,7 +40,7 @@ def with_requirements(
 
 
 def why_not(mod: Mod, version: Version, *, compiled: bool = False) -> str:
-    """Say why a mod changes nothing in the installed files of a version."""
+    """Explain why a mod changes nothing in the installed files of a version."""
     if mod.is_upstream(version):
         return f"{mod.name}: upstream since {mod.manifest.upstreamed_in}"
     reason = mod.reason_not_needed(version)

@@ -11,7 +11,7 @@ _FAR = 999_999
 
 
 def common_version(*ranges: str) -> Version | None:
-    """Give a version that lies in all of the ranges; None when there is none.
+    """Return a version that lies in all of the ranges; None when there is none.
 
     A range can only begin or end at the versions that it names and, for `==1.2.*` and `~=1.2.3`, at the next number
     of one of their parts. So it is enough to try these, and what comes right before and after each.
@@ -40,7 +40,7 @@ def _probes(sets: Iterable[SpecifierSet]) -> set[Version]:
 
 
 def _turning_points(release: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Give a release, the next one for each of its parts, and what lies right before each of those."""
+    """Return a release, the next one for each of its parts, and what lies right before each of those."""
     ends = [release, *((*release[:part], release[part] + 1) for part in range(len(release)))]
     for end in ends:
         yield end

@@ -62,7 +62,7 @@ def test_every_check_reports_a_fact(checks: Checks) -> None:
     assert found.keys() == CHECKS.keys()
     assert all(finding["detail"] for finding in found.values())
     assert re.fullmatch(r"[0-9.]+, needs [0-9.]+ or newer", found["driver"]["detail"])
-    assert re.fullmatch(r"[0-9]+ MB, needs 268 MB", found["shm"]["detail"])
+    assert found["shm"]["detail"] == "size of shared memory unknown"
     assert found["kernels"]["detail"].endswith("for 12.1, GPU is 12.1")
 
 
