@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -90,14 +91,18 @@ class LockedSuite(_Frozen):
     """The `Date` of the signed Release file, as YYYYMMDDTHHMMSSZ: names a moment of the snapshot archive."""
 
 
-class _Lock(_Frozen):
-    """What both kinds of lock share: checksums, reading and atomic writing."""
+class Lock(_Frozen):
+    """What all kinds of lock share: a place of their own, checksums, reading and atomic writing."""
 
     header: ClassVar[str]
 
     format: Literal[1] = 1
     made_from: MadeFrom
     integrity: str = ""
+
+    @abstractmethod
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
 
     def content_checksum(self) -> Sha256:
         """Hash everything but the checksum itself."""
@@ -144,7 +149,22 @@ class _Lock(_Frozen):
         return True
 
 
-class WheelLock(_Lock):
+class _SingleLock(Lock):
+    """A kind of lock that a checkout has only one of."""
+
+    file: ClassVar[str]
+
+    @classmethod
+    def path(cls, locks: Path) -> Path:
+        """Return where this lock is kept."""
+        return locks / cls.file
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks)
+
+
+class WheelLock(Lock):
     """Every wheel of one vLLM version on one arch and platform."""
 
     header: ClassVar[str] = (
@@ -158,8 +178,17 @@ class WheelLock(_Lock):
     kernels: KernelOrigin
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
 
+    @classmethod
+    def path(cls, locks: Path, vllm: str, arch: str, platform: str) -> Path:
+        """Return where the wheels of a vLLM version are locked for an arch and platform."""
+        return locks / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
 
-class BaseLock(_Lock):
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks, self.vllm, self.arch, self.platform)
+
+
+class BaseLock(Lock):
     """Every Debian package of one base on one platform."""
 
     header: ClassVar[str] = "The Debian packages of one base: names and hashes, found on any mirror."
@@ -168,6 +197,15 @@ class BaseLock(_Lock):
     platform: str
     suites: tuple[LockedSuite, ...]
     debs: tuple[LockedDeb, ...] = Field(min_length=1)
+
+    @classmethod
+    def path(cls, locks: Path, base: str, platform: str) -> Path:
+        """Return where the Debian packages of a base are locked for a platform."""
+        return locks / base / f"{platform.replace('/', '-')}.toml"
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks, self.base, self.platform)
 
 
 class LockedSource(_Frozen):
@@ -180,9 +218,10 @@ class LockedSource(_Frozen):
     size: int
 
 
-class SourceLock(_Lock):
+class SourceLock(_SingleLock):
     """The archives of every vLLM release of the matrix."""
 
+    file: ClassVar[str] = "sources.toml"
     header: ClassVar[str] = "One wheel and the sdist of every vLLM release: what mods are checked against."
 
     sources: tuple[LockedSource, ...] = ()
@@ -193,9 +232,10 @@ class SourceLock(_Lock):
         return next(found, None)
 
 
-class ToolLock(_Lock):
+class ToolLock(_SingleLock):
     """Programs that the factory runs, for each kind of machine it may run on."""
 
+    file: ClassVar[str] = "tools.toml"
     header: ClassVar[str] = (
         "The wheels of programs that the factory itself runs, for every machine it may run on."
     )
@@ -227,9 +267,10 @@ class WheelKernels(_Frozen):
     libraries: tuple[LibraryKernels, ...] = ()
 
 
-class KernelLock(_Lock):
+class KernelLock(_SingleLock):
     """What the locked wheels hold for GPUs, so that an image can say it and a plan need not look."""
 
+    file: ClassVar[str] = "kernels.toml"
     header: ClassVar[str] = (
         "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
     )
@@ -248,9 +289,10 @@ class LockedRevision(_Frozen):
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 
-class ModelLock(_Lock):
+class ModelLock(_SingleLock):
     """Which models the matrix had, and the revisions of those that could be looked up."""
 
+    file: ClassVar[str] = "models.toml"
     header: ClassVar[str] = "The models of the matrix, and their revisions on the model hub where pinned."
 
     revisions: tuple[LockedRevision, ...] = ()
@@ -273,47 +315,13 @@ class LicensedFile(_Frozen):
     """GNU licences that the package's notices mention, mostly for libraries that it bundles."""
 
 
-class LicenceLock(_Lock):
+class LicenceLock(_SingleLock):
     """The licence of every file that a lock names."""
 
+    file: ClassVar[str] = "licences.toml"
     header: ClassVar[str] = "The licences of all locked wheels and Debian packages, as they declare them."
 
     files: tuple[LicensedFile, ...] = ()
-
-
-def wheel_lock_path(root: Path, vllm: str, arch: str, platform: str) -> Path:
-    """Say where the wheels of a vLLM version on an arch are locked."""
-    return root / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
-
-
-def base_lock_path(root: Path, base: str, platform: str) -> Path:
-    """Say where the Debian packages of a base are locked."""
-    return root / base / f"{platform.replace('/', '-')}.toml"
-
-
-def source_lock_path(root: Path) -> Path:
-    """Say where the archives of vLLM releases are locked."""
-    return root / "sources.toml"
-
-
-def tool_lock_path(root: Path) -> Path:
-    """Say where the factory's own programs are locked."""
-    return root / "tools.toml"
-
-
-def kernel_lock_path(root: Path) -> Path:
-    """Say where it is recorded what wheels hold for GPUs."""
-    return root / "kernels.toml"
-
-
-def model_lock_path(root: Path) -> Path:
-    """Say where model revisions are locked."""
-    return root / "models.toml"
-
-
-def licence_lock_path(root: Path) -> Path:
-    """Say where the licences of locked files are recorded."""
-    return root / "licences.toml"
 
 
 def first_problem(error: ValidationError) -> str:

@@ -6,20 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from imagefactory.locks.files import (
-    BaseLock,
-    KernelLock,
-    ModelLock,
-    SourceLock,
-    ToolLock,
-    WheelLock,
-    base_lock_path,
-    kernel_lock_path,
-    model_lock_path,
-    source_lock_path,
-    tool_lock_path,
-    wheel_lock_path,
-)
+from imagefactory.locks.files import BaseLock, KernelLock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
@@ -57,11 +44,11 @@ class Project:
 
     def wheel_lock_path(self, cell: Cell) -> Path:
         """Say where the wheels of a cell are locked."""
-        return wheel_lock_path(self.locks, cell.vllm, cell.arch, cell.platform)
+        return WheelLock.path(self.locks, cell.vllm, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
         """Say where the Debian packages of a cell are locked."""
-        return base_lock_path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
+        return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
         """Say whether everything a cell is made of has been pinned."""
@@ -88,17 +75,17 @@ class Project:
     @cached_property
     def source_lock(self) -> SourceLock:
         """The archives that mods are checked against."""
-        return SourceLock.read(source_lock_path(self.locks))
+        return SourceLock.read(SourceLock.path(self.locks))
 
     @cached_property
     def tool_lock(self) -> ToolLock:
         """The programs that the factory itself runs."""
-        return ToolLock.read(tool_lock_path(self.locks))
+        return ToolLock.read(ToolLock.path(self.locks))
 
     @cached_property
     def kernel_lock(self) -> KernelLock:
         """What wheels hold for GPUs; empty where nothing was looked into."""
-        path = kernel_lock_path(self.locks)
+        path = KernelLock.path(self.locks)
         return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
 
     @cached_property
@@ -109,7 +96,7 @@ class Project:
     @cached_property
     def model_lock(self) -> ModelLock:
         """The pinned model revisions; empty where none were looked up."""
-        path = model_lock_path(self.locks)
+        path = ModelLock.path(self.locks)
         return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
 
 

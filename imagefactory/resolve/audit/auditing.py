@@ -18,7 +18,7 @@ from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
-from imagefactory.locks.files import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
+from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, LockedWheel, WheelKernels
 from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project
@@ -129,7 +129,7 @@ def refuse_wrong_record(project: Project, target: str) -> int:
             if recorded != found:
                 raise KernelRecordError(
                     f"The record of the kernels in {wheel.file} is wrong.",
-                    where=kernel_lock_path(project.locks),
+                    where=KernelLock.path(project.locks),
                     why="There is none." if recorded is None else _first_difference(recorded, found),
                     fix="Remove locks/kernels.toml and run `invoke lock`; then look at what changes.",
                 )

@@ -11,7 +11,7 @@ import pytest
 
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock, wheel_lock_path
+from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock
 from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
@@ -151,7 +151,7 @@ def test_committed_locks_name_no_place_on_the_network(committed: Path) -> None:
 @pytest.mark.parametrize("committed", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_committed_locks_are_where_their_content_belongs(committed: Path) -> None:
     lock = WheelLock.read(committed)
-    assert wheel_lock_path(REPOSITORY / "locks", lock.vllm, lock.arch, lock.platform) == committed
+    assert WheelLock.path(REPOSITORY / "locks", lock.vllm, lock.arch, lock.platform) == committed
     assert all(wheel.needed_by for wheel in lock.wheels)
     assert [wheel.name for wheel in lock.wheels] == sorted(wheel.name for wheel in lock.wheels)
 

@@ -129,7 +129,7 @@ def test_a_wheel_that_is_missing_from_the_record_is_drift(factory_checkout: Chec
     record(factory_checkout, None)
     with pytest.raises(LockDriftError) as caught:
         check_all_locks(Project(factory_checkout.root))
-    assert "vllm-0.32.0-cp38-abi3-manylinux_2_28_aarch64.whl is not looked into" in caught.value.why
+    assert "vllm-0.32.0-cp38-abi3-manylinux_2_28_aarch64.whl has not been inspected" in caught.value.why
 
 
 def test_a_wheel_that_is_recorded_and_no_longer_locked_is_drift(factory_checkout: Checkout) -> None:

@@ -17,14 +17,7 @@ from imagefactory.errors.mods import (
     SourceMissingError,
 )
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import (
-    LockedSource,
-    LockedWheel,
-    SourceLock,
-    WheelLock,
-    source_lock_path,
-    wheel_lock_path,
-)
+from imagefactory.locks.files import LockedSource, LockedWheel, SourceLock, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
@@ -77,7 +70,7 @@ def project(
                 LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size)
             )
     made_from = {"matrix": Sha256("0" * 64)}
-    SourceLock(made_from=made_from, sources=tuple(sources)).write(source_lock_path(root / "locks"))
+    SourceLock(made_from=made_from, sources=tuple(sources)).write(SourceLock.path(root / "locks"))
     other = wheel_factory("flash-thing", "7.0", files={"flash/x.py": "SLOW = 1\n"})
     simple_index.add(other)
     wheel = LockedWheel(
@@ -97,7 +90,7 @@ def project(
         python="3.11",
         kernels="upstream",
         wheels=(wheel,),
-    ).write(wheel_lock_path(root / "locks", "2.0", "cpu", "linux/amd64"))
+    ).write(WheelLock.path(root / "locks", "2.0", "cpu", "linux/amd64"))
     return Project(root, Store(tmp_path / "store"))
 
 

@@ -23,7 +23,7 @@ from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import WheelLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.locking import LockResult, make_locks
+from imagefactory.resolve.making import LockResult, make_locks
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import COMPILER, WheelFactory
