@@ -156,7 +156,7 @@ def test_a_record_that_lies_is_found_out_by_looking_again(
     record(locked_checkout, None)
     with pytest.raises(KernelRecordError, match="is wrong") as caught:
         refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET)
-    assert caught.value.why == "There is none."
+    assert caught.value.why == "The wheel is not on record."
 
 
 def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:

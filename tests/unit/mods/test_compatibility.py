@@ -200,6 +200,7 @@ def test_another_distribution_is_found_in_the_locks_of_the_version(project: Proj
         project,
         manifest("m", change, checks=[has("flash/x.py", "FAST")], versions=">=1", distribution="flash-thing"),
     )
+    SourceLock(made_from={}).write(project.locks / "2.0" / "a-lock-of-another-kind.toml")
     assert cells(project, versions=["2.0"]) == {"2.0": "applies"}
     with pytest.raises(SourceMissingError, match=r"flash-thing for vLLM 1\.0 are not locked"):
         check_mods(project, versions=["1.0"])
@@ -337,13 +338,13 @@ def test_a_scaffold_is_a_mod_that_holds_on_every_version(project: Project) -> No
     assert load_mod(path.parent).name == "my-mod"
     results = check_mods(project, ["my-mod"])
     assert [result.status for result in results] == ["not needed", "applies"]
-    with pytest.raises(ModManifestError, match="There is a mod my-mod already"):
+    with pytest.raises(ModManifestError, match="The mod my-mod already exists"):
         scaffold(project, "my-mod")
 
 
 @pytest.mark.parametrize("name", ["../up", "My Mod", "", "-x"])
 def test_a_name_that_cannot_be_one_makes_no_folder(project: Project, name: str) -> None:
-    with pytest.raises(ModManifestError, match="cannot be the name of a mod"):
+    with pytest.raises(ModManifestError, match="is not a valid name for a mod"):
         scaffold(project, name)
     assert not (project.root / "mods").exists()
 
