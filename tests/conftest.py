@@ -15,6 +15,7 @@ pytest_plugins = (
     "pytester",
     "tests.skips",
     "tests.fixtures.checkouts",
+    "tests.fixtures.locked_checkout",
     "tests.fixtures.engines",
     "tests.fixtures.token_server",
     "tests.fixtures.fault_proxy",

@@ -62,7 +62,7 @@ def lock(
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
     from imagefactory.resolve.environment_locks import check_environment, lock_environment
-    from imagefactory.resolve.locking import make_locks
+    from imagefactory.resolve.making import make_locks
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)

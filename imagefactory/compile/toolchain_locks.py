@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -16,18 +17,19 @@ from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locks.files import LockedSource, MadeFrom, SourceLock, WheelLock
+from imagefactory.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.resolve.locking import (
-    LockResult,
+from imagefactory.resolve.drift import (
+    Expected,
     base_made_from,
     check_locks,
-    make_base_lock,
+    expected_locks,
     version_facts,
     wheels_made_from,
 )
+from imagefactory.resolve.making import LockResult, make_base_lock
 from imagefactory.resolve.release_archives import lock_sdist
 from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.store.digests import checksum
@@ -35,6 +37,24 @@ from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 
 FLASHINFER = "flashinfer-python"
+
+
+class FlashInferLock(Lock):
+    """The FlashInfer sources that one vLLM version is compiled with."""
+
+    header: ClassVar[str] = "The FlashInfer sources that one vLLM version is compiled with."
+
+    sources: tuple[LockedSource, ...] = ()
+
+    @classmethod
+    def path(cls, locks: Path, vllm: str) -> Path:
+        """Return where the FlashInfer of a vLLM version is locked."""
+        return locks / vllm / "flashinfer.toml"
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        [part] = self.made_from
+        return self.path(locks, part.removeprefix("vllm."))
 
 
 def make_toolchain_locks(
@@ -65,32 +85,36 @@ def make_toolchain_locks(
             yield _lock_compilers(project, cell, requires, upgrade=upgrade, say=say)
 
 
-def flashinfer_lock_path(project: CompileProject, vllm: str) -> Path:
-    """Say where the FlashInfer of a vLLM version is locked."""
-    return project.locks / vllm / "flashinfer.toml"
-
-
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:
-    """Give the locked sdist of FlashInfer for a vLLM version."""
-    [sdist] = SourceLock.read(flashinfer_lock_path(project, vllm)).sources
+    """Return the locked sdist of FlashInfer for a vLLM version."""
+    [sdist] = FlashInferLock.read(FlashInferLock.path(project.locks, vllm)).sources
     return sdist
 
 
-def expected_toolchain_locks(project: CompileProject) -> dict[Path, MadeFrom]:
-    """Say what the locks of toolchains have to answer, for those that are there."""
-    expected: dict[Path, MadeFrom] = {}
-    for cell in locked_toolchains(project):
-        expected[project.base_lock_path(cell)] = base_made_from(project.matrix, cell)
-        expected[project.wheel_lock_path(cell)] = wheels_made_from(project.matrix, cell)
-        expected[flashinfer_lock_path(project, cell.vllm)] = _flashinfer_made_from(project, cell.vllm)
-    return expected
+def expected_toolchain_locks(project: CompileProject) -> list[Expected]:
+    """List the locks of the toolchains that have been locked."""
+    matrix = project.matrix
+    return [
+        expected
+        for cell in locked_toolchains(project)
+        for expected in (
+            Expected(project.base_lock_path(cell), BaseLock, base_made_from(matrix, cell)),
+            Expected(project.wheel_lock_path(cell), WheelLock, wheels_made_from(matrix, cell)),
+            Expected(
+                FlashInferLock.path(project.locks, cell.vllm),
+                FlashInferLock,
+                _flashinfer_made_from(project, cell.vllm),
+            ),
+        )
+    ]
 
 
 def check_all_locks(project: Project) -> list[Path]:
-    """Compare every lock with the matrix, and those of compilers with compile.yaml where the checkout has one."""
-    compiles = (project.root / FILE).exists()
-    also = expected_toolchain_locks(CompileProject(project.root, project.store)) if compiles else {}
-    return check_locks(project, also)
+    """Check every lock against matrix.yaml, and those of the compilers where the checkout has a compile.yaml."""
+    expected = expected_locks(project)
+    if (project.root / FILE).exists():
+        expected += expected_toolchain_locks(CompileProject(project.root, project.store))
+    return check_locks(project, expected)
 
 
 def build_requirements(pyproject: str | None, where: str) -> list[str]:
@@ -144,13 +168,13 @@ def _flashinfer_made_from(project: CompileProject, vllm: str) -> MadeFrom:
 def _lock_flashinfer(
     project: CompileProject, vllm: str, source: ReleaseSource, indexes: Indexes, say: Say
 ) -> LockResult:
-    path = flashinfer_lock_path(project, vllm)
+    path = FlashInferLock.path(project.locks, vllm)
     made_from = _flashinfer_made_from(project, vllm)
-    if path.exists() and SourceLock.read(path).made_from == made_from:
+    if path.exists() and FlashInferLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
     version = flashinfer_version(source.read("requirements/cuda.txt"), f"vLLM {vllm}, requirements/cuda.txt")
     say(f"Looking up the sources of FlashInfer {version}")
-    lock = SourceLock(made_from=made_from, sources=(lock_sdist(FLASHINFER, version, indexes),))
+    lock = FlashInferLock(made_from=made_from, sources=(lock_sdist(FLASHINFER, version, indexes),))
     return LockResult(path, changed=lock.write(path))
 
 

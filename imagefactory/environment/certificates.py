@@ -1,4 +1,4 @@
-"""Which certificate authorities count: those of the machine, so that a company's own proxy or mirror just works."""
+"""Trust the certificate authorities of the machine, so that a company's proxy or mirror just works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "REQUESTS_CA_BUNDLE"
-"""What requests reads; without it, it trusts only the bundle that it was shipped with."""
+"""The variable that requests reads; without it, requests trusts only the bundle that it ships with."""
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -18,7 +18,7 @@ _BUNDLES: Final = (
 
 
 def trust_the_machine(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let this process and its children trust what the machine trusts, unless the user named a bundle."""
+    """Make this process and its children trust what the machine trusts, unless the user named a bundle."""
     if environment.get(VARIABLE) or environment.get("CURL_CA_BUNDLE"):
         return
     named = (

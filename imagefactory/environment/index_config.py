@@ -1,4 +1,4 @@
-"""Where pip and uv look for packages: their variables and configuration files, never indexes of our own."""
+"""Where pip and uv look for packages, read from their variables and configuration files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagefactory.environment.paths import expand_home
 
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
-    """What pip and uv would search, in order. An empty index URL stands for the library's public default."""
+    """The indexes and folders that pip and uv search, in order; an empty URL is the library's public default."""
 
     indexes: tuple[str, ...] = ("",)
     find_links: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class IndexConfig:
         return IndexConfig(indexes=_unique([*self.indexes, *urls]), find_links=self.find_links)
 
     def describe(self) -> str:
-        """Say where wheels are looked for, without passwords."""
+        """Return where wheels are searched, without passwords."""
         named = [redact(url) or "the public default index" for url in self.indexes]
         return ", ".join([*named, *map(redact, self.find_links)])
 
@@ -47,7 +47,7 @@ _CREDENTIALS = re.compile(r"//[^/\s]*@")
 
 
 def redact(url: str) -> str:
-    """Take user name and password out of a URL, or of a text with URLs in it, before anybody sees it."""
+    """Remove user names and passwords from the URLs in a text."""
     return _CREDENTIALS.sub("//", url)
 
 
@@ -59,10 +59,10 @@ class _Settings:
 
 
 def _pip_settings() -> _Settings:
-    """Merge pip's configuration files the way pip does: global, user, environment, then the named one."""
+    """Merge pip's configuration files as pip does: global, user, environment, then the one named by a variable."""
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
-        return _Settings(None, [], [])  # pip's way to say: no configuration at all
+        return _Settings(None, [], [])  # how pip is told to use no configuration at all
     user = [expand_home("~", "HOME") / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
     files = [
         Path("/etc/xdg/pip/pip.conf"),
@@ -90,7 +90,7 @@ def _uv_settings() -> _Settings:
     for file in files:
         try:
             data = tomllib.loads(file.read_text("utf-8"))
-        except (OSError, ValueError):  # not there, or not TOML
+        except (OSError, ValueError):  # missing, or not TOML
             continue
         tables = [entry for entry in data.get("index", []) if "url" in entry]
         main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url"))
@@ -112,7 +112,7 @@ def _unique(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def options_for_uv() -> list[str]:
-    """Point uv to the places that pip is configured with, unless uv has places of its own."""
+    """Return options that point uv to pip's indexes, unless uv has its own configuration."""
     uv, pip = _uv_settings(), _pip_settings()
     own = _words("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
     if own or uv.main or uv.extra or uv.links:
@@ -129,7 +129,7 @@ def options_for_uv() -> list[str]:
 
 
 def environment_for_uv() -> dict[str, str]:
-    """Let uv trust the certificates that pip and the machine trust, and download nothing but packages."""
+    """Return variables that make uv trust the same certificates as pip and the machine, and download packages only."""
     given = {
         "SSL_CERT_FILE": os.environ.get("PIP_CERT"),
         "UV_INSECURE_HOST": os.environ.get("PIP_TRUSTED_HOST"),

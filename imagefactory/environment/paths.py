@@ -10,25 +10,25 @@ from imagefactory.errors.system import PathUnusableError
 
 
 def expand_home(text: str, where: str) -> Path:
-    """Replace a leading `~` or `~user`; `where` is the option or variable that the path stands in."""
+    """Expand a leading `~` or `~user`; `where` names the option or variable that has the path."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise PathUnusableError(
-            f"{text.partition('/')[0]} is nobody's home.",
+            f"{text.partition('/')[0]} has no home folder.",
             where=where,
             why="This machine has no such user, or does not know the user's home folder.",
-            fix="Write the whole path.",
+            fix="Write the full path.",
         ) from None
 
 
 def split_address(text: str, where: str) -> SplitResult:
-    """Take a URL or a path apart; `where` is the option or variable that it stands in."""
+    """Split a URL or path; `where` names the option or variable that has it."""
     try:
         return urlsplit(text)
     except ValueError as error:
         raise OptionError(
-            f"{text[:100]!r} is no address.",
+            f"{text[:100]!r} is not a valid address.",
             where=where,
             why=f"{error}.",
             fix="Write a URL, such as https://host/path, or the path of a folder.",

@@ -1,4 +1,4 @@
-"""What the factory installs for itself: named sets of packages, each locked by hash in one file."""
+"""The packages that the factory installs for itself, in named sets; each set is locked by hash in one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETS: Final = {
     "sign": "signing and checking with the identity of a CI job",
     "test": "linters, type checks and the project's own tests",
 }
-"""Each set holds `run` too; `test` holds them all. Outside `run`, they are the extras of pyproject.toml."""
+"""Every set includes `run`, and `test` includes them all; apart from `run`, they are the extras in pyproject.toml."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _MADE_FROM = re.compile(r"^# made from: ([0-9a-f]{64})$", re.MULTILINE)
 _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
@@ -35,7 +35,7 @@ class LockedSet:
 
     @classmethod
     def of(cls, root: Path, name: str) -> LockedSet:
-        """Find the file of a set in a checkout."""
+        """Return the locked set of a checkout by name."""
         return cls(name, root / FOLDER / f"{name}.txt")
 
     def text(self) -> str:
@@ -43,11 +43,11 @@ class LockedSet:
         return self.path.read_text("utf-8")
 
     def pins(self) -> dict[str, str]:
-        """Return the packages with their versions; of one pinned twice by markers, the last."""
+        """Return the version of each package; the last one if markers pin several."""
         return dict(_PIN.findall(self.text()))
 
     def made_from(self) -> str | None:
-        """Return the checksum of the requirements that the file answers."""
+        """Return the checksum of the requirements that the file was made from."""
         found = _MADE_FROM.search(self.text())
         return found[1] if found else None
 
@@ -64,7 +64,7 @@ class LockedSet:
 
 
 def requirements(root: Path, name: str) -> list[str]:
-    """Read from pyproject.toml what a set has to hold."""
+    """Read the requirements of a set from pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     chosen = {RUN: [], "test": list(extras)}.get(name, [name])

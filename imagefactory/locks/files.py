@@ -1,14 +1,15 @@
-"""Locks: the exact files an image is made of, without saying where they come from.
+"""Locks: the exact files that an image is made of, independent of where they are downloaded from.
 
-A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds checksums: `made_from`
-over the parts of matrix.yaml that it answers (so drift is seen) and `integrity` over its own content (so an
-edit by hand is seen).
+A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds two kinds of checksum:
+`made_from` covers the parts of matrix.yaml that the lock was made from (to detect drift), and `integrity` covers
+the lock's own content (to detect manual edits).
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -33,7 +34,7 @@ FORMAT = 1
 
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MadeFrom = dict[str, Hash]
-"""Checksums of the parts of matrix.yaml that a lock answers, by name, so that drift can say what changed."""
+"""Checksums of the parts of matrix.yaml that a lock was made from, by name, so that drift can name what changed."""
 
 
 class _Frozen(BaseModel):
@@ -41,7 +42,7 @@ class _Frozen(BaseModel):
 
 
 class LockedWheel(_Frozen):
-    """One wheel, recognised by its sha256 wherever it is found."""
+    """One wheel, identified by its sha256 on whichever index it is found."""
 
     name: str
     version: str
@@ -51,13 +52,13 @@ class LockedWheel(_Frozen):
     unpacked: int
     needed_by: tuple[str, ...]
     without: tuple[str, ...] = ()
-    """Installed paths left out of this wheel because another one wins them (matrix.yaml `conflicts`)."""
+    """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
     compiled: Hash | None = None
-    """The key of the compile that made it; a wheel without one is its publisher's own."""
+    """The key of the compile that produced the wheel; None for a published wheel."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what a published wheel does not have, so that locks from before there was such a thing hold."""
+        """Leave out an empty `compiled`, so that locks from before this field existed keep their checksums."""
         data: dict[str, Any] = serialize(self)
         return {name: value for name, value in data.items() if name != "compiled" or value is not None}
 
@@ -68,7 +69,7 @@ class LockedWheel(_Frozen):
 
 
 class LockedDeb(_Frozen):
-    """One Debian package. `file` is its path below the archive's root."""
+    """One Debian package; `file` is its path below the archive root."""
 
     name: str
     version: str
@@ -82,16 +83,16 @@ class LockedDeb(_Frozen):
 
 
 class LockedSuite(_Frozen):
-    """A suite of the archive as it stood when the lock was made; its signature was verified then."""
+    """A suite of the archive at the time of locking, when its signature was verified."""
 
     name: str
     archive: Literal["main", "security"]
     date: str
-    """The `Date` of the signed Release file, as YYYYMMDDTHHMMSSZ: names a moment of the snapshot archive."""
+    """The `Date` of the signed Release file as YYYYMMDDTHHMMSSZ, which names a state of the snapshot archive."""
 
 
-class _Lock(_Frozen):
-    """What both kinds of lock share: checksums, reading and atomic writing."""
+class Lock(_Frozen):
+    """What all kinds of lock share: a path of their own, checksums, reading and atomic writing."""
 
     header: ClassVar[str]
 
@@ -99,8 +100,12 @@ class _Lock(_Frozen):
     made_from: MadeFrom
     integrity: str = ""
 
+    @abstractmethod
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+
     def content_checksum(self) -> Sha256:
-        """Hash everything but the checksum itself."""
+        """Hash everything except the checksum itself."""
         return checksum(self.model_dump(mode="json", exclude={"integrity"}))
 
     @classmethod
@@ -133,7 +138,7 @@ class _Lock(_Frozen):
         return lock
 
     def write(self, path: Path) -> bool:
-        """Write the lock in one step; say whether the file changed."""
+        """Write the lock atomically; return whether the file changed."""
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
         data = {"format": FORMAT, "integrity": sealed.integrity, **data}
@@ -144,7 +149,22 @@ class _Lock(_Frozen):
         return True
 
 
-class WheelLock(_Lock):
+class _SingleLock(Lock):
+    """A kind of lock that a checkout has only one of."""
+
+    file: ClassVar[str]
+
+    @classmethod
+    def path(cls, locks: Path) -> Path:
+        """Return where this lock is kept."""
+        return locks / cls.file
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks)
+
+
+class WheelLock(Lock):
     """Every wheel of one vLLM version on one arch and platform."""
 
     header: ClassVar[str] = (
@@ -158,8 +178,17 @@ class WheelLock(_Lock):
     kernels: KernelOrigin
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
 
+    @classmethod
+    def path(cls, locks: Path, vllm: str, arch: str, platform: str) -> Path:
+        """Return where the wheels of a vLLM version are locked for an arch and platform."""
+        return locks / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
 
-class BaseLock(_Lock):
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks, self.vllm, self.arch, self.platform)
+
+
+class BaseLock(Lock):
     """Every Debian package of one base on one platform."""
 
     header: ClassVar[str] = "The Debian packages of one base: names and hashes, found on any mirror."
@@ -169,9 +198,18 @@ class BaseLock(_Lock):
     suites: tuple[LockedSuite, ...]
     debs: tuple[LockedDeb, ...] = Field(min_length=1)
 
+    @classmethod
+    def path(cls, locks: Path, base: str, platform: str) -> Path:
+        """Return where the Debian packages of a base are locked for a platform."""
+        return locks / base / f"{platform.replace('/', '-')}.toml"
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks, self.base, self.platform)
+
 
 class LockedSource(_Frozen):
-    """A release's archive that mods are checked against: its sdist, or one of its wheels."""
+    """An archive of a release (its sdist or one of its wheels) that mods are checked against."""
 
     name: str
     version: str
@@ -180,22 +218,24 @@ class LockedSource(_Frozen):
     size: int
 
 
-class SourceLock(_Lock):
+class SourceLock(_SingleLock):
     """The archives of every vLLM release of the matrix."""
 
+    file: ClassVar[str] = "sources.toml"
     header: ClassVar[str] = "One wheel and the sdist of every vLLM release: what mods are checked against."
 
     sources: tuple[LockedSource, ...] = ()
 
     def find(self, version: str, suffix: str) -> LockedSource | None:
-        """Give the wheel (`.whl`) or the sdist (`.tar.gz`) of a release."""
+        """Return the wheel (`.whl`) or the sdist (`.tar.gz`) of a release."""
         found = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
         return next(found, None)
 
 
-class ToolLock(_Lock):
-    """Programs that the factory runs, for each kind of machine it may run on."""
+class ToolLock(_SingleLock):
+    """The programs that the factory itself runs, for each machine architecture."""
 
+    file: ClassVar[str] = "tools.toml"
     header: ClassVar[str] = (
         "The wheels of programs that the factory itself runs, for every machine it may run on."
     )
@@ -204,14 +244,14 @@ class ToolLock(_Lock):
     arm64: tuple[LockedSource, ...] = ()
 
     def find(self, name: str, machine: str) -> LockedSource:
-        """Give the wheel of a program for a machine."""
+        """Return the wheel of a program for a machine."""
         return next(
             entry for entry in (self.arm64 if machine == "arm64" else self.amd64) if entry.name == name
         )
 
 
 class LibraryKernels(_Frozen):
-    """How many cubins and PTX texts a shared library of a wheel has for each architecture."""
+    """The number of cubins and PTX modules in one shared library, per GPU target."""
 
     name: str
     cubins: dict[str, int] = {}
@@ -220,16 +260,17 @@ class LibraryKernels(_Frozen):
 
 
 class WheelKernels(_Frozen):
-    """What a wheel holds for GPUs: one entry for each of its libraries that holds anything."""
+    """The GPU code in a wheel: one entry for each library that has any."""
 
     file: str
     sha256: Hash
     libraries: tuple[LibraryKernels, ...] = ()
 
 
-class KernelLock(_Lock):
-    """What the locked wheels hold for GPUs, so that an image can say it and a plan need not look."""
+class KernelLock(_SingleLock):
+    """The GPU code in the locked wheels, recorded so that planning need not inspect any wheel."""
 
+    file: ClassVar[str] = "kernels.toml"
     header: ClassVar[str] = (
         "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
     )
@@ -237,7 +278,7 @@ class KernelLock(_Lock):
     wheels: tuple[WheelKernels, ...] = ()
 
     def find(self, sha256: str) -> WheelKernels | None:
-        """Give what is recorded of a wheel."""
+        """Return the record of a wheel, if there is one."""
         return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
 
 
@@ -248,76 +289,43 @@ class LockedRevision(_Frozen):
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 
-class ModelLock(_Lock):
-    """Which models the matrix had, and the revisions of those that could be looked up."""
+class ModelLock(_SingleLock):
+    """The models of the matrix, and the revisions of those that were looked up."""
 
+    file: ClassVar[str] = "models.toml"
     header: ClassVar[str] = "The models of the matrix, and their revisions on the model hub where pinned."
 
     revisions: tuple[LockedRevision, ...] = ()
 
     def commit_of(self, repo: str) -> str | None:
-        """Give the pinned commit of a model repository, if it has one."""
+        """Return the pinned commit of a model repository, if it has one."""
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
 class LicensedFile(_Frozen):
-    """A locked file and its licence, as the package in it declares it."""
+    """A locked file and the licence that its package declares."""
 
     file: str
     sha256: Hash
     licence: str
-    """An SPDX expression; a LicenseRef where the package's words are no SPDX name."""
+    """An SPDX expression, or a LicenseRef where the package does not use an SPDX identifier."""
     says: Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
-    """Where the package says so: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
+    """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
     notices: tuple[str, ...] = ()
-    """GNU licences that the package's notices mention, mostly for libraries that it bundles."""
+    """GNU licences mentioned in the package's notices, mostly for bundled libraries."""
 
 
-class LicenceLock(_Lock):
+class LicenceLock(_SingleLock):
     """The licence of every file that a lock names."""
 
+    file: ClassVar[str] = "licences.toml"
     header: ClassVar[str] = "The licences of all locked wheels and Debian packages, as they declare them."
 
     files: tuple[LicensedFile, ...] = ()
 
 
-def wheel_lock_path(root: Path, vllm: str, arch: str, platform: str) -> Path:
-    """Say where the wheels of a vLLM version on an arch are locked."""
-    return root / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
-
-
-def base_lock_path(root: Path, base: str, platform: str) -> Path:
-    """Say where the Debian packages of a base are locked."""
-    return root / base / f"{platform.replace('/', '-')}.toml"
-
-
-def source_lock_path(root: Path) -> Path:
-    """Say where the archives of vLLM releases are locked."""
-    return root / "sources.toml"
-
-
-def tool_lock_path(root: Path) -> Path:
-    """Say where the factory's own programs are locked."""
-    return root / "tools.toml"
-
-
-def kernel_lock_path(root: Path) -> Path:
-    """Say where it is recorded what wheels hold for GPUs."""
-    return root / "kernels.toml"
-
-
-def model_lock_path(root: Path) -> Path:
-    """Say where model revisions are locked."""
-    return root / "models.toml"
-
-
-def licence_lock_path(root: Path) -> Path:
-    """Say where the licences of locked files are recorded."""
-    return root / "licences.toml"
-
-
 def first_problem(error: ValidationError) -> str:
-    """Say where a document is first wrong, and what is wrong there."""
+    """Describe the first problem in a document, and where it is."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 

@@ -1,4 +1,4 @@
-"""Whether kernels run on a chip, and if not, whether that matters: a policy per arch, stated in matrix.yaml."""
+"""Whether kernels run on a GPU, and if not, whether that matters: a policy per arch, defined in matrix.yaml."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from imagefactory.matrix.matrix import CubinPolicy
 
 @dataclass(frozen=True)
 class GpuCode:
-    """How many cubins and PTX texts a library has for each architecture."""
+    """The number of cubins and PTX modules in a library, per GPU target."""
 
     cubins: Mapping[str, int] = field(default_factory=dict)
     ptx: Mapping[str, int] = field(default_factory=dict)
     fp4: bool = False
-    """Whether it holds kernels for 4-bit floating point, by their names."""
+    """Whether it contains FP4 kernels, judging by their names."""
 
 
 KernelOutcome = Literal["native", "jit", "other chips", "fails"]
@@ -26,7 +26,7 @@ KernelOutcome = Literal["native", "jit", "other chips", "fails"]
 
 @dataclass(frozen=True)
 class KernelVerdict:
-    """What becomes of one library on one arch."""
+    """How one library fares on one arch."""
 
     library: str
     outcome: KernelOutcome
@@ -35,12 +35,12 @@ class KernelVerdict:
 
     @property
     def passes(self) -> bool:
-        """False when the library keeps an image from being published."""
+        """False if the library prevents an image from being published."""
         return self.outcome != "fails"
 
 
 def judge(library: str, kernels: GpuCode, policy: CubinPolicy, capability: str) -> KernelVerdict | None:
-    """Compare a library with the policy of an arch; None when it holds no GPU code at all."""
+    """Judge a library by the policy of an arch; return None if it contains no GPU code."""
     if not kernels.cubins and not kernels.ptx:
         return None
     accepted = [arch for arch in policy.accept if arch in kernels.cubins]
@@ -74,7 +74,7 @@ def judge(library: str, kernels: GpuCode, policy: CubinPolicy, capability: str) 
 
 
 def _runs_by_jit(arch: str, capability: str) -> bool:
-    """PTX for an older chip without special features can be compiled for a newer one."""
+    """Return whether PTX can be compiled for a GPU: it must target an older one, without special features."""
     return arch[-1].isdigit() and _number(arch) <= int(capability.replace(".", ""))
 
 

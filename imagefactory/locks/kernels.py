@@ -1,4 +1,4 @@
-"""What an image says of its own kernels, and whether that lets it out: from the record, without reading a wheel."""
+"""Whether an image's kernels allow publishing it, decided from the record without reading any wheel."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Audit:
     result: AuditResult
     verdicts: tuple[KernelVerdict, ...] = ()
     missing: tuple[str, ...] = ()
-    """Wheels that nobody has looked into."""
+    """Wheels that have not been inspected."""
 
     @property
     def summary(self) -> str:
-        """Say in a few words what runs how."""
+        """A short summary of how the libraries run."""
         if self.result == "not-applicable":
             return "no GPU"
         if self.result == "not-audited":
@@ -38,7 +38,7 @@ class Audit:
         return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
 
     def labels(self) -> dict[str, str]:
-        """Give what an image says of it."""
+        """Return the image labels that state the result."""
         return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
 
 
@@ -52,7 +52,7 @@ def audited_wheels(wheels: Iterable[LockedWheel], arch: Arch) -> list[LockedWhee
 
 
 def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
-    """Judge what the record says of the locked wheels."""
+    """Judge the locked wheels by what is on record about them."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
     wheels = audited_wheels(lock.wheels, arch) if lock else []
@@ -65,7 +65,7 @@ def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Au
 
 
 def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[KernelVerdict, ...]:
-    """Judge the libraries of wheels by the policy of an arch."""
+    """Judge the libraries in wheels by the policy of an arch."""
     if arch.cubins is None or arch.capability is None:
         return ()
     judged = (

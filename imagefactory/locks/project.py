@@ -6,20 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from imagefactory.locks.files import (
-    BaseLock,
-    KernelLock,
-    ModelLock,
-    SourceLock,
-    ToolLock,
-    WheelLock,
-    base_lock_path,
-    kernel_lock_path,
-    model_lock_path,
-    source_lock_path,
-    tool_lock_path,
-    wheel_lock_path,
-)
+from imagefactory.locks.files import BaseLock, KernelLock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
@@ -29,7 +16,7 @@ from images.shipped.mods.manifest import Mod
 
 @dataclass(frozen=True)
 class Project:
-    """Where everything of one checkout is; files are read once and when needed."""
+    """The parts of one checkout; each file is read once, when it is first needed."""
 
     root: Path
     store: Store = field(default_factory=Store)
@@ -48,34 +35,34 @@ class Project:
 
     @property
     def known_layers(self) -> Path:
-        """The record of what layers come out as."""
+        """The record of layer digests."""
         return self.locks / "layers.toml"
 
     def build_folder(self, cell: Cell) -> Path:
-        """Say where the image of a cell is laid out."""
+        """Return the folder of a cell's built image."""
         return self.root / "build" / cell.slug
 
     def wheel_lock_path(self, cell: Cell) -> Path:
-        """Say where the wheels of a cell are locked."""
-        return wheel_lock_path(self.locks, cell.vllm, cell.arch, cell.platform)
+        """Return the path of a cell's wheel lock."""
+        return WheelLock.path(self.locks, cell.vllm, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
-        """Say where the Debian packages of a cell are locked."""
-        return base_lock_path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
+        """Return the path of the lock of a cell's Debian packages."""
+        return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Say whether everything a cell is made of has been pinned."""
+        """Return whether the wheels and Debian packages of a cell are locked."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
-        """Read the wheels of a cell."""
+        """Return the wheel lock of a cell."""
         path = self.wheel_lock_path(cell)
         if path not in self._wheel_locks:
             self._wheel_locks[path] = WheelLock.read(path)
         return self._wheel_locks[path]
 
     def base_lock(self, cell: Cell) -> BaseLock:
-        """Read the Debian packages of a cell."""
+        """Return the lock of a cell's Debian packages."""
         path = self.base_lock_path(cell)
         if path not in self._base_locks:
             self._base_locks[path] = BaseLock.read(path)
@@ -88,17 +75,17 @@ class Project:
     @cached_property
     def source_lock(self) -> SourceLock:
         """The archives that mods are checked against."""
-        return SourceLock.read(source_lock_path(self.locks))
+        return SourceLock.read(SourceLock.path(self.locks))
 
     @cached_property
     def tool_lock(self) -> ToolLock:
         """The programs that the factory itself runs."""
-        return ToolLock.read(tool_lock_path(self.locks))
+        return ToolLock.read(ToolLock.path(self.locks))
 
     @cached_property
     def kernel_lock(self) -> KernelLock:
-        """What wheels hold for GPUs; empty where nothing was looked into."""
-        path = kernel_lock_path(self.locks)
+        """The GPU code found in locked wheels; empty if none was inspected."""
+        path = KernelLock.path(self.locks)
         return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
 
     @cached_property
@@ -108,8 +95,8 @@ class Project:
 
     @cached_property
     def model_lock(self) -> ModelLock:
-        """The pinned model revisions; empty where none were looked up."""
-        path = model_lock_path(self.locks)
+        """The pinned model revisions; empty if none were looked up."""
+        path = ModelLock.path(self.locks)
         return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
 
 

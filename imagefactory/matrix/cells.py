@@ -1,4 +1,4 @@
-"""Cells: the combinations of model, vLLM version, arch and platform that the matrix stands for."""
+"""Cells: the combinations of model, vLLM version, arch and platform that the matrix describes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KernelOrigin = Literal["upstream", "compiled"]
 
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
-"""What a vLLM version may need beyond what its arch does."""
+"""The settings of an arch that a vLLM version can add to."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,13 +65,13 @@ def buildable(matrix: Matrix) -> list[Cell]:
 
 
 def exclusions(matrix: Matrix) -> list[Exclusion]:
-    """List what is excluded, each with its reason."""
+    """List the excluded combinations, each with its reason."""
     reasons = ((cell, reason_excluded(matrix, cell)) for cell in all_combinations(matrix))
     return [Exclusion(cell, reason) for cell, reason in reasons if reason is not None]
 
 
 def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
-    """Say why a combination cannot work, or None when it can."""
+    """Return why a combination is excluded, or None if it can be built."""
     model, version, arch = matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     if not version.within(model.vllm):
         return f"{cell.model} needs vLLM {model.vllm}"
@@ -111,17 +111,17 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
 
 
 def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
-    """Check a condition on a cell, apart from its drafter."""
+    """Return whether a condition holds for a cell, ignoring its drafter."""
     return _holds(condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch])
 
 
 def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
-    """Say where vLLM's CUDA kernels have to come from in a cell, before a lock settles it."""
+    """Return where a cell's vLLM kernels have to come from, according to the matrix."""
     return "compiled" if "vllm" in compiled_distributions(matrix, cell) else "upstream"
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
-    """List the packages of a cell that have to be our own compile."""
+    """List the packages of a cell that we have to compile ourselves."""
     version = matrix.vllm[cell.vllm]
     if matrix.archs[cell.arch].distribution != "vllm":
         return ()
@@ -131,7 +131,7 @@ def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
 
 
 def arch_of(matrix: Matrix, cell: Cell) -> Arch:
-    """Give the arch of a cell with what its vLLM version needs beyond it; without a GPU that is nothing."""
+    """Return the arch of a cell with the additions of its vLLM version, which apply to GPUs only."""
     arch, version = matrix.archs[cell.arch], matrix.vllm[cell.vllm]
     if arch.distribution != "vllm":
         return arch
@@ -141,7 +141,7 @@ def arch_of(matrix: Matrix, cell: Cell) -> Arch:
 
 
 def _holds(when: Condition, cell: Cell, model: ServedModel, version: VllmVersion, arch: Arch) -> bool:
-    """Check every part of a rule but its drafter."""
+    """Return whether every part of a condition except its drafter holds."""
     globs = [
         (when.model, cell.model),
         (when.version, cell.vllm),

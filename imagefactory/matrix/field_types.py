@@ -1,4 +1,4 @@
-"""Kinds of values that only matrix.yaml has: lists without doubles, Debian packages, counts, chips."""
+"""Field types of matrix.yaml: lists without duplicates, Debian packages, counts, GPU targets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 
 def unique(values: list[str]) -> list[str]:
-    """Refuse a list in which something stands twice."""
+    """Reject a list with duplicates."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
         raise PydanticCustomError("unique", "{text} stands twice", {"text": repr(twice)})

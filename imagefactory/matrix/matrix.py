@@ -1,4 +1,4 @@
-"""matrix.yaml as a checked value: what to build, in the user's words."""
+"""The data model of matrix.yaml: what to build, validated on loading."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class _Model(BaseModel):
 
 
 class Defaults(_Model):
-    """What fills in the parts of a target that the user left out."""
+    """The values for the parts of a target that the user leaves out."""
 
     vllm: str
     arch: str
 
 
 class Base(_Model):
-    """A Debian system that every image of an arch stands on."""
+    """A Debian system that the images of an arch are based on."""
 
     debian: Name
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
@@ -61,9 +61,9 @@ class CubinPolicy(_Model):
     accept: Annotated[list[Sm], Field(min_length=1)]
     """What runs, best first."""
     refuse: list[Sm] = []
-    """What looks right and does not load; a library whose special kernels are only these fails."""
+    """Targets that look right but do not load; a library whose special kernels are all for these fails."""
     fp4: list[str] = []
-    """Libraries (globs) whose FP4 kernels need code for an a or f target; Marlin's, elsewhere, only unpack FP4."""
+    """Libraries (globs) whose FP4 kernels need an a or f target; elsewhere, Marlin kernels merely unpack FP4."""
 
 
 class Tool(_Model):
@@ -77,7 +77,7 @@ SmokeLevel = Literal["static", "container", "serve", "gpu"]
 
 
 class Arch(_Model):
-    """A kind of machine: its GPU, its platform and what is compiled for it."""
+    """A kind of machine: its GPU, its platforms and the code that runs on it."""
 
     gpu: str | None = None
     capability: VersionText | None = None
@@ -87,19 +87,19 @@ class Arch(_Model):
     flashinfer_cuda_arch_list: ArchList | None = None
     cubins: CubinPolicy | None = None
     distribution: Distribution = "vllm"
-    """Which distribution on the index is vLLM for this arch."""
+    """The name of the vLLM distribution for this arch."""
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Package indexes beyond the configured one."""
     local_versions: list[Name] = []
-    """Local version labels (torch 2.13.0+cpu) that it accepts; builds for other hardware hide there."""
+    """Local version labels to accept (torch 2.13.0+cpu); others are builds for other hardware."""
     also: list[str] = []
     """Requirements beyond vLLM's own."""
     without: list[Distribution] = []
-    """Requirements of vLLM that are left out on this arch."""
+    """Requirements of vLLM to leave out on this arch."""
     smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
         "static", "container", "serve",
     ]  # fmt: skip
-    """The smoke tests that an image has to pass before it gets a tag."""
+    """The smoke tests that an image must pass before it is tagged."""
 
 
 class VllmVersion(_Model):
@@ -109,15 +109,15 @@ class VllmVersion(_Model):
     git: HubRepo | None = None
     ref: str | None = None
     counts_as: VersionText | None = None
-    """Where a git reference stands among the releases."""
+    """The version that a git reference counts as among the releases."""
     compile: Literal["required", "optional"] | Annotated[list[Distribution], Field(min_length=1)] = "optional"
-    """Whose kernels are our own compile: vLLM's where it is required, or those of the packages that are named."""
+    """What we compile ourselves: vLLM if `required`, or the packages listed."""
     also: list[str] = []
-    """Requirements on machines with a GPU, beyond vLLM's own and the arch's."""
+    """Additional requirements on machines with a GPU, beyond vLLM's and the arch's."""
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
-    """Package indexes that these need beyond the configured one."""
+    """Additional package indexes for these requirements."""
     local_versions: list[Name] = []
-    """Local version labels that these bring (torch 2.10.0+cu130)."""
+    """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -133,7 +133,7 @@ class VllmVersion(_Model):
         return Version(self.release or self.counts_as or "")
 
     def within(self, specifier: str) -> bool:
-        """Say whether this version lies in a range; development versions count."""
+        """Return whether this version is in a range; development versions count."""
         return SpecifierSet(specifier).contains(self.version, prereleases=True)
 
 
@@ -148,7 +148,7 @@ class Drafter(_Model):
 
 
 class Serve(_Model):
-    """How a model is served unless the user says otherwise; names follow vLLM's flags."""
+    """The default serving settings of a model, named after vLLM's flags."""
 
     served_model_name: str | None = None
     quantization: str | None = None
@@ -172,21 +172,21 @@ class Serve(_Model):
 
 
 class Memory(_Model):
-    """How much memory a model takes, for the check that protects a host before the model is even downloaded."""
+    """How much memory a model needs, checked on the host before the model is downloaded."""
 
     weights_gb: Annotated[float, Field(gt=0)]
-    """In memory, after any quantization while loading."""
+    """Size in memory, after any quantization while loading."""
     download_gb: Annotated[float, Field(gt=0)] | None = None
-    """On the disk, where it is not the same."""
+    """Size on disk, where it differs."""
     drafter_gb: Annotated[float, Field(ge=0)] = 0
     kv_bytes_per_token: Count
-    """Of 16-bit numbers: 2 x full attention layers x KV heads x head size x 2."""
+    """With 16-bit values: 2 x full attention layers x KV heads x head size x 2."""
     kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
-    """What does not grow with the context: sliding windows, states of linear attention."""
+    """Cache that does not grow with the context: sliding windows, linear attention states."""
     context: Count
     """The longest context of the model."""
     hybrid: bool = False
-    """Whether some of its layers are linear attention."""
+    """Whether some layers use linear attention."""
 
 
 class ServedModel(_Model):
@@ -197,14 +197,14 @@ class ServedModel(_Model):
     vllm: Specifier
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "dummy"]
     arch: str | None = None
-    """The default arch of this model, where it is not the matrix's."""
+    """The default arch of this model, if it differs from that of the matrix."""
     drafters: list[Drafter] = []
-    """In order of preference: the first one that works with a vLLM version is its default."""
+    """In order of preference; the first one that works with a vLLM version is the default."""
     draft: Literal["required", "optional"] = "required"
-    """Whether a vLLM version that none of the drafters works with is still worth building."""
+    """Whether to exclude vLLM versions that none of the drafters works with."""
     serve: Serve = Serve()
     serve_on: dict[Name, Serve] = {}
-    """What is served otherwise on an arch."""
+    """Serving settings that differ on an arch."""
     memory: Memory | None = None
     mods: Literal["auto", "none"] | list[Name] = "auto"
 
@@ -216,12 +216,12 @@ class ServedModel(_Model):
 
     @property
     def repositories(self) -> list[str]:
-        """The hub repositories that serving this model reads from."""
+        """The hub repositories needed to serve this model."""
         return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
 
 
 class Conflict(_Model):
-    """Two wheels that own the same paths, and which of them keeps them."""
+    """Two wheels that install the same paths, and which of them wins."""
 
     between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(unique)]
     wins: Distribution
@@ -235,14 +235,14 @@ class Conflict(_Model):
 
 
 class BrokenRecord(_Model):
-    """A wheel whose RECORD is known to be wrong, and why that is no reason to refuse it."""
+    """A wheel whose RECORD is known to be wrong, and why it is accepted anyway."""
 
     wheel: Distribution
     reason: Annotated[str, Field(min_length=10)]
 
 
 class Rule(_Model):
-    """Combinations that cannot work, and why."""
+    """A rule that excludes combinations that cannot work, with the reason."""
 
     when: Condition
     reason: Annotated[str, Field(min_length=10)]
@@ -253,7 +253,7 @@ class Matrix(_Model):
 
     registry: Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
     source: Annotated[str, StringConstraints(pattern=r"^https://")]
-    """Where the factory's own sources are; images say so in a label, and GHCR links them by it."""
+    """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
@@ -272,12 +272,12 @@ class Matrix(_Model):
 
     @property
     def effective_registry(self) -> str:
-        """The registry to use: `FACTORY_REGISTRY` where it is set."""
+        """The registry to use: `FACTORY_REGISTRY` if it is set, otherwise that of the matrix."""
         return os.environ.get("FACTORY_REGISTRY") or self.registry
 
 
 def load_matrix(path: Path) -> Matrix:
-    """Read and check matrix.yaml; every mistake is reported with its line."""
+    """Load and validate matrix.yaml; errors are reported with their line."""
     source = read_yaml(path)
     try:
         matrix = Matrix.model_validate(source.data)
@@ -289,7 +289,7 @@ def load_matrix(path: Path) -> Matrix:
 
 def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     """Turn the first validation error, in the order of the file, into one of ours."""
-    # A mistyped key is two errors to the validator, an unknown key and a missing one; the typo tells more.
+    # The validator reports a mistyped key twice, as unknown and as missing; the unknown key is more helpful.
     mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
     details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
@@ -314,7 +314,7 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """List the keys that a place in the file may have."""
+    """List the keys that are allowed at a path in the file."""
     kind: object = Matrix
     collections: dict[str, type[BaseModel]] = {
         "bases": Base,
@@ -328,14 +328,14 @@ def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     }
     single: dict[str, type[BaseModel]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
     for depth, part in enumerate(path):
-        # Settings stand at these depths; between them are names that the user chose.
+        # Settings are at these depths; in between are names that the user chose.
         if depth in (0, 2):
             kind = single.get(str(part)) or collections.get(str(part)) or kind
     return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    """Check the names by which one part of the matrix refers to another."""
+    """Check that every name refers to something that the matrix defines."""
     references: list[tuple[tuple[str | int, ...], str, list[str], str]] = [
         (("defaults", "vllm"), matrix.defaults.vllm, list(matrix.vllm), "vLLM version"),
         (("defaults", "arch"), matrix.defaults.arch, list(matrix.archs), "arch"),
@@ -350,7 +350,7 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             raise UnknownNameError(
                 f"Unknown {what} {value!r}.",
                 where=source.location(path),
-                why=f"{'.'.join(str(part) for part in path)} names something that matrix.yaml does not have.",
+                why=f"{'.'.join(str(part) for part in path)} refers to something that matrix.yaml does not define.",
                 fix=did_you_mean(value, known).capitalize(),
             )
     shared = set(matrix.vllm) & set(matrix.bases)
@@ -359,6 +359,6 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
         raise MatrixError(
             f"{name!r} is both a base and a vLLM version.",
             where=source.location(("bases", name)),
-            why="Both have their locks in the folder of that name.",
+            why="Both keep their locks in the folder of that name.",
             fix="Rename the base.",
         )

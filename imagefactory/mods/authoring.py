@@ -1,4 +1,4 @@
-"""For those who write mods: a scaffold, the exact change, and files to mount over an image that lacks it."""
+"""Tools for mod authors: scaffold a mod, show its diff, and export files to mount over an image."""
 
 from __future__ import annotations
 
@@ -47,38 +47,38 @@ variants:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One file before and after a mod; None before means that the mod adds it."""
+    """One file before and after a mod; `before` is None if the mod adds the file."""
 
     path: str
     before: str | None
     after: str
     mountable: bool = True
-    """Whether the file can be mounted over that of an image."""
+    """Whether the file can be mounted over the one in an image."""
 
 
 def scaffold(project: Project, name: str) -> Path:
-    """Make the folder of a new mod, with a mod.yaml that works and says what to write where."""
+    """Create the folder of a new mod, with a working mod.yaml to fill in."""
     if not re.fullmatch(NAME, name):
         raise ModManifestError(
-            f"{name!r} cannot be the name of a mod.",
+            f"{name!r} is not a valid name for a mod.",
             where="mods/",
-            why="It becomes a folder and a label: lower-case letters, digits, and `-`, `_`, `.` between them.",
+            why="It becomes a folder and a label: use lower-case letters and digits, with `-`, `_`, `.` between them.",
             fix="Choose a name such as my-mod.",
         )
     folder = project.root / "mods" / name
     if folder.exists():
         raise ModManifestError(
-            f"There is a mod {name} already.",
+            f"The mod {name} already exists.",
             where=folder,
             why="A new mod needs a name of its own.",
-            fix="Choose another name, or edit the one that is there.",
+            fix="Choose another name, or edit the existing mod.",
         )
     write_text_atomically(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
     return folder / MANIFEST
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
-    """Work out what a mod does to the files of a version, in both of its stages."""
+    """List the changes that a mod makes to the files of a version, in both stages."""
     mod = named_mod(project, name)
     [vllm] = named_versions(project, [vllm])
     version = project.matrix.vllm[vllm].version
@@ -109,12 +109,12 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
 
 
 def _mountable(variant: Variant) -> bool:
-    """Sources have no place in an image, and a package that is not in the image needs more than changed files."""
+    """Return whether the changes are to files in the image, not to sources or to a package that the mod adds."""
     return variant.stage == "installed" and variant.source is None
 
 
 def unified_diff(found: list[FileChange]) -> str:
-    """Show changes as a unified diff."""
+    """Return changes as a unified diff."""
     lines: list[str] = []
     for change in found:
         lines += difflib.unified_diff(
@@ -127,7 +127,7 @@ def unified_diff(found: list[FileChange]) -> str:
 
 
 def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
-    """Write the changed files; give the `docker run` options that mount them over an image without the mod."""
+    """Write the changed files; return the `docker run` options that mount them over an image without the mod."""
     options: list[str] = []
     for change in (change for change in found if change.mountable):
         write_text_atomically(folder / change.path.lstrip("/"), change.after)
@@ -141,7 +141,7 @@ def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
         raise ModNotApplicableError(
             "The mod changes nothing that can be mounted over an image.",
             where=", ".join(change.path for change in found),
-            why="It changes sources before they are compiled, or a package that it brings along.",
+            why="It changes sources before they are compiled, or a package that it adds.",
             fix="Build an image with the mod.",
         )
     return options

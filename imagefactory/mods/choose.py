@@ -1,4 +1,4 @@
-"""Choosing mods for a cell: what it needs, what is upstream already, what does not apply."""
+"""Choose the mods of a cell, and explain which ones are already upstream or do not apply."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from images.shipped.mods.requirements import Picked, why_not, with_requirements
 
 @dataclass(frozen=True)
 class Chosen:
-    """The mods of a cell in order, and why others that it might want are not among them."""
+    """The mods of a cell in order, and notes on why others were left out."""
 
     mods: tuple[tuple[Mod, Variant], ...]
     notes: tuple[str, ...]
 
 
 def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
-    """Pick the mods of a cell that change installed files: those it names, or with `auto` those that it needs."""
+    """Choose the mods that change a cell's installed files: those listed, or with `auto` those it needs."""
     asked = matrix.models[cell.model].mods
     if asked == "none":
         return Chosen((), ())
@@ -39,7 +39,7 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
 
 
 def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
-    """Pick the mods of a cell that change sources before they are compiled."""
+    """Choose the mods of a cell that change sources before they are compiled."""
     asked = matrix.models[cell.model].mods
     version = matrix.vllm[cell.vllm].version
     picked: Picked = {}
@@ -93,7 +93,7 @@ def _pick_named(
                 f"The mod {name} does not apply to {cell}.",
                 where=where,
                 why=f"{why_not(mod, version)}.",
-                fix="Remove it from the list, or use `mods: auto`, which leaves it out by itself.",
+                fix="Remove it from the list, or use `mods: auto`, which leaves it out.",
             )
     return picked, notes
 
@@ -108,7 +108,7 @@ def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
 
 
 def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
-    """Pick the mods that change what is compiled: those of every model that is served by this vLLM on this arch."""
+    """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
     found: dict[str, tuple[Mod, Variant]] = {}
     for cell in buildable(project.matrix):
         if (cell.vllm, cell.arch) == (vllm, arch):

@@ -38,7 +38,7 @@ _UNFIT = (AnchorError, PatchError, ModCheckError, ModSyntaxError, ModConflictErr
 
 @dataclass(frozen=True)
 class ModResult:
-    """What became of one mod on one version."""
+    """The result of checking one mod on one version."""
 
     mod: str
     vllm: str
@@ -47,7 +47,7 @@ class ModResult:
 
     @property
     def holds(self) -> bool:
-        """False when the mod claims something that is not so."""
+        """False if the mod makes a claim that is wrong."""
         return self.status not in BROKEN
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def check_mods(
     *,
     folder: FolderSource | None = None,
 ) -> list[ModResult]:
-    """Check mods on versions of the matrix, or on one source tree that stands for a version."""
+    """Check mods on versions of the matrix, or on one source tree in place of a version."""
     mods = [named_mod(project, name) for name in names] or list(project.mods.values())
     refuse_idle_variants(mods, project.matrix)
     releases = named_versions(project, versions, folder)
@@ -74,7 +74,7 @@ def check_mods(
 
 
 def refuse_broken(results: Sequence[ModResult]) -> None:
-    """Fail when a mod claims a version that does not hold."""
+    """Raise an error if a mod makes a wrong claim about a version."""
     broken = [result for result in results if not result.holds]
     if broken:
         raise ModClaimError(
@@ -86,14 +86,14 @@ def refuse_broken(results: Sequence[ModResult]) -> None:
 
 
 def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
-    """Refuse a variant that no version of the matrix can show to be right."""
+    """Raise an error for a variant that no version of the matrix can test."""
     for mod in mods:
         for variant in mod.manifest.variants:
             if not any(version.within(variant.versions) for version in matrix.vllm.values()):
                 raise ModVersionsError(
-                    f"A variant of the mod {mod.name} is for none of our versions.",
+                    f"A variant of the mod {mod.name} matches none of our versions.",
                     where=mod.where_in(variant, "versions"),
-                    why=f"Nothing in matrix.yaml lies in {variant.versions!r}, so nobody would notice if it is wrong.",
+                    why=f"No version in matrix.yaml matches {variant.versions!r}, so mistakes would go unnoticed.",
                     fix="Remove the variant, or correct its range.",
                 )
 
@@ -114,7 +114,7 @@ def _check(project: Project, mod: Mod, release: str, trees: Trees) -> ModResult:
 
 
 def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Trees) -> ModResult | None:
-    """Apply one form of a mod; say what came of it when it cannot be applied."""
+    """Apply one variant of a mod; return a result only if it cannot be applied."""
     if variant.source is not None and git_source(variant.source) is None:
         return ModResult(mod.name, release, "out of reach", f"{variant.source.git} is not on this machine")
     version = project.matrix.vllm[release].version
@@ -130,7 +130,7 @@ def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Tree
 
 
 def _check_upstream(mod: Mod, release: str, trees: Trees) -> ModResult:
-    """Believe that a version has the change only when its untouched sources show it."""
+    """Check that the unmodified sources of a version really contain the change."""
     variant = mod.manifest.variants[-1]
     tree = trees.tree(mod, variant, release)
     for check in mod.manifest.upstream_checks or variant.checks:
@@ -145,7 +145,7 @@ def _how(variants: Sequence[Variant]) -> str:
 
 
 def named_mod(project: Project, name: str) -> Mod:
-    """Find a mod by its name, or say which is nearest."""
+    """Find a mod by name; if there is none, suggest the nearest."""
     if name not in project.mods:
         raise UnknownNameError(
             f"There is no mod {name!r}.",
@@ -157,7 +157,7 @@ def named_mod(project: Project, name: str) -> Mod:
 
 
 def named_versions(project: Project, wanted: Sequence[str], folder: FolderSource | None = None) -> list[str]:
-    """Find vLLM versions by name; without names, every release (or nightly, for a source tree)."""
+    """Find vLLM versions by name; by default every release, or nightly for a source tree."""
     known = project.matrix.vllm
     if folder is not None:
         wanted = wanted or ["nightly"]

@@ -1,4 +1,4 @@
-"""Before a build: the mods of an image are applied on trial, so that one that does not fit stops it at once."""
+"""Try the mods of an image before a build, so that one that does not fit stops it early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from images.shipped.mods.manifest import GitSource, Mod, Variant
 
 
 def refuse_unfit_mods(project: Project, cell: Cell, indexes: Indexes) -> None:
-    """Apply the mods of a cell to the few files of its wheels that they change, and keep nothing."""
+    """Apply the mods of a cell to the files that they change, and discard the result."""
     groups: dict[tuple[str, GitSource | None], list[tuple[Mod, Variant]]] = {}
     for mod, variant in choose_mods(project.matrix, cell, project.mods).mods:
         groups.setdefault((mod.manifest.distribution, variant.source), []).append((mod, variant))
@@ -28,7 +28,7 @@ def refuse_unfit_mods(project: Project, cell: Cell, indexes: Indexes) -> None:
 def _wheel(project: Project, cell: Cell, distribution: str, indexes: Indexes) -> ReleaseSource:
     if distribution == "vllm":
         distribution = project.matrix.archs[cell.arch].distribution
-    # A plan was made, so the wheel is in the lock.
+    # The plan already found this wheel in the lock.
     [wheel] = [wheel for wheel in project.wheel_lock(cell).wheels if wheel.name == distribution]
     locked = LockedSource(
         name=wheel.name, version=wheel.version, file=wheel.file, sha256=wheel.sha256, size=wheel.size

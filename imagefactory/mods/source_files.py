@@ -1,4 +1,4 @@
-"""Reading the files that mods change: out of wheels by range request, out of sdists, or from a folder."""
+"""Read the files that mods change: from wheels by range request, from sdists, or from a folder."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class FolderSource:
         return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
 
     def verify(self, source: GitSource) -> None:
-        """Make sure that this is the commit that was meant."""
+        """Check that the folder is the commit that a mod names."""
         found = package_hash(self.folder, source.package)
         if found != source.sha256:
             raise DigestMismatchError(
                 f"The folder is not {source.git} at {source.commit[:12]}.",
                 where=self.folder,
                 why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
-                fix="Check that very commit out, without changes.",
+                fix="Check out exactly that commit, without changes.",
             )
 
 
 class ReleaseSource:
-    """The files of a release, read from its wheel or sdist once and remembered under the archive's hash."""
+    """The files of a release, read once from its wheel or sdist and cached under the archive's hash."""
 
     def __init__(self, locked: LockedSource, indexes: Indexes, store: Store) -> None:
         self._locked = locked
@@ -82,7 +82,7 @@ class ReleaseSource:
         return lambda path: decoded(archive.read(path), path) if path in names else None
 
     def _ranges(self) -> ZipFile | None:
-        """Open the wheel where it lies, when the index vouches for its hash and the server knows ranges."""
+        """Open the wheel remotely, if the index states its hash and the server supports range requests."""
         if self._store.download(self._locked.sha256).exists():
             return None
         vouched = next((offer for offer in self._offers() if offer.sha256 == self._locked.sha256), None)
@@ -90,7 +90,7 @@ class ReleaseSource:
             return None
         try:
             return ZipFile(vouched.local or RangeFile(vouched.url, self._session))
-        except (OSError, BadZipFile):  # the errors of requests are OSErrors, too
+        except (OSError, BadZipFile):  # errors from requests are OSErrors, too
             return None
 
     def _whole(self) -> Path:
@@ -104,7 +104,7 @@ class ReleaseSource:
         return fetch(wanted, self._store, self._session, lambda _: None)
 
     def _open_sdist(self) -> Callable[[str], str | None]:
-        """A tar.gz cannot be read in places: it is fetched whole, once."""
+        """Download the sdist, since a tar.gz cannot be read in parts."""
         local = self._whole()
         with tarfile.open(local) as archive:
             members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
@@ -128,20 +128,20 @@ class ReleaseSource:
             raise SourceMissingError(
                 f"{self._locked.file} is on no configured index.",
                 where=self._locked.file,
-                why="The files that mods change are read from it.",
+                why="It has the files that mods change.",
                 fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
             )
         return offers
 
 
 def source_variable(repository: str) -> str:
-    """Name the variable that says where a checkout of a repository is: FACTORY_SOURCE_TURBOQUANT and the like."""
+    """Return the variable that points to a checkout of a repository, such as FACTORY_SOURCE_TURBOQUANT."""
     name = repository.rpartition("/")[2].upper().replace("-", "_").replace(".", "_")
     return f"FACTORY_SOURCE_{name}"
 
 
 def git_source(source: GitSource) -> FolderSource | None:
-    """Find the checkout of a git source that the user put somewhere, and make sure that it is the one meant."""
+    """Find the user's checkout of a git source and verify it; return None if there is none."""
     folder = os.environ.get(source_variable(source.git))
     if not folder:
         return None
@@ -151,20 +151,20 @@ def git_source(source: GitSource) -> FolderSource | None:
 
 
 def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSource:
-    """Find the sources that a mod brings along, or say what to do to have them."""
+    """Find the sources that a mod adds, or explain how to get them."""
     tree = git_source(source)
     if tree is None:
         raise SourceMissingError(
             f"The sources of {source.git} are not on this machine.",
             where=mod.where_in(variant, "source"),
-            why=f"The mod {mod.name} brings them along, and they are on no package index.",
+            why=f"The mod {mod.name} adds them to the image, and no package index has them.",
             fix=f"Check out the commit {source.commit} and set {source_variable(source.git)} to the folder.",
         )
     return tree
 
 
 def package_files(folder: Path, package: str) -> dict[str, bytes]:
-    """Read the files of a package, without bytecode."""
+    """Read the files of a package, except bytecode."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted((folder / package).rglob("*"))
@@ -178,7 +178,7 @@ def package_hash(folder: Path, package: str) -> str:
 
 
 def _recall(memory: Path) -> dict[str, str | None]:
-    # Not there, or damaged: the files are read again.
+    # If the record is missing or damaged, read the files again.
     with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return dict(json.loads(memory.read_text("utf-8")))
     return {}

@@ -1,4 +1,4 @@
-"""Which tree a mod is checked on: a release's wheel or sdist, another locked wheel, a checkout."""
+"""Find the tree that a mod is checked on: a release's wheel or sdist, another locked wheel, or a checkout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks.files import LockedSource, WheelLock
-from imagefactory.locks.project import Project
+from imagefactory.locks.project import Project, locked_cells
 from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_git_source
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import Mod, Variant
@@ -16,7 +16,7 @@ SourceTree = FolderSource | ReleaseSource
 
 
 class Trees:
-    """Finds the untouched files that mods change, for versions of the matrix or for one folder."""
+    """Finds the unmodified files that mods change, for versions of the matrix or for one folder."""
 
     def __init__(self, project: Project, folder: FolderSource | None = None) -> None:
         self._project = project
@@ -26,7 +26,7 @@ class Trees:
         self._lock = threading.Lock()
 
     def tree(self, mod: Mod, variant: Variant, vllm: str) -> SourceTree:
-        """Give the files that a variant changes, as a version has them."""
+        """Return the tree that a variant changes, in a version."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
@@ -39,7 +39,7 @@ class Trees:
 
     @staticmethod
     def same(one: tuple[Mod, Variant], other: tuple[Mod, Variant]) -> bool:
-        """Say whether two mods change the same tree."""
+        """Return whether two mods change the same tree."""
         return (one[0].manifest.distribution, one[1].source) == (
             other[0].manifest.distribution,
             other[1].source,
@@ -57,14 +57,15 @@ class Trees:
             raise SourceMissingError(
                 f"The sources of {distribution} for vLLM {vllm} are not locked.",
                 where="locks/sources.toml" if distribution == "vllm" else f"locks/{vllm}",
-                why="Mods are checked on archives that a lock names; a git reference has none.",
+                why="Mods are checked on locked archives, and a git reference has none.",
                 fix="Run `invoke lock`, or check a checkout: `invoke mods.check --source DIR --vllm NAME`.",
             )
         return found
 
     def _locked_wheel(self, distribution: str, vllm: str) -> LockedSource | None:
-        """Find a distribution that comes along with vLLM in one of the locks of that version."""
-        for path in sorted((self._project.locks / vllm).glob("*.toml")):
+        """Find a distribution in the wheel locks of a vLLM version."""
+        cells = [cell for cell in locked_cells(self._project) if cell.vllm == vllm]
+        for path in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
             for wheel in WheelLock.read(path).wheels:
                 if wheel.name == distribution:
                     return LockedSource(

@@ -1,8 +1,8 @@
-"""Lock the Debian packages of a base: what matrix.yaml names, and everything those need.
+"""Lock the Debian packages of a base: those named in matrix.yaml, and everything they depend on.
 
-Depends and Pre-Depends are followed; Recommends are not. Conflicts and Breaks are ignored on purpose: nothing
-is upgraded in a base made from scratch, and two packages that own the same path fail when it is unpacked.
-Essential packages are not added by themselves: the list in matrix.yaml is the whole truth.
+Depends and Pre-Depends are followed; Recommends are not. Conflicts and Breaks are ignored on purpose: a base made
+from scratch upgrades nothing, and two packages that own the same path fail when they are unpacked. Essential packages
+are not added implicitly: only what matrix.yaml lists is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from imagefactory.store.digests import Sha256
 from imagefactory.store.progress import Say
 
 ROOT = "matrix.yaml"
-"""Who needs the packages that the matrix itself names."""
+"""What `needed_by` says for packages that the matrix itself names."""
 
 
 def lock_base(
@@ -44,10 +44,10 @@ def lock_base(
 
 
 def closure(index: Index, roots: Sequence[str]) -> dict[str, set[str]]:
-    """Find all packages that the roots need, and for each of them who needs it.
+    """Find all packages that the roots depend on, each with the packages that need it.
 
-    Dependencies with one answer are followed first, to the end. Only then is the first open choice settled: a
-    package that is already in wins, else the first alternative. So no order of input matters.
+    Dependencies with a single candidate are followed first. Only then is the first open choice settled: a package that
+    is already selected wins, otherwise the first alternative does. The result does not depend on the input order.
     """
     choices = Choices(index)
     needed_by: dict[str, set[str]] = {}
@@ -80,28 +80,28 @@ def closure(index: Index, roots: Sequence[str]) -> dict[str, set[str]]:
 
 
 def deb_locations(deb: LockedDeb, suites: Sequence[LockedSuite], mirrors: DebianMirrors) -> list[str]:
-    """List where a locked package may be, in the order to try: mirrors, then the snapshots of its day."""
+    """List the URLs of a locked package in the order to try: mirrors first, then the snapshots of that day."""
     return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=_moment(suites, deb.archive))]
 
 
 def successor(deb: LockedDeb, index: Index) -> LockedDeb:
-    """Find what replaced a locked package that no mirror has any more: the newest version that is signed now.
+    """Find the replacement of a locked package that mirrors no longer have: the newest version in a signed index.
 
-    Its dependencies may have changed too; whoever needs several successors is better off with a new lock.
+    Its dependencies may have changed too; if several packages need a successor, make a new lock instead.
     """
     package = index.packages.get(deb.name)
     if package is None or package.architecture not in {deb.architecture, "all"}:
         raise DebianPackageError(
-            f"Debian {index.debian} has no {deb.name} for {deb.architecture} any more.",
+            f"Debian {index.debian} no longer has {deb.name} for {deb.architecture}.",
             where=deb.file,
-            why=f"Version {deb.version} is gone from every mirror and nothing replaced it.",
-            fix="Remove it from matrix.yaml or name what it became, then run `invoke lock`.",
+            why=f"Version {deb.version} is gone from every mirror, and nothing replaces it.",
+            fix="Remove it from matrix.yaml, or name its replacement there, then run `invoke lock`.",
         )
     return _locked(package, set(deb.needed_by))
 
 
 def _moment(suites: Sequence[LockedSuite], archive: Archive) -> datetime | None:
-    """Give the latest signing date of an archive's suites: then, it had every file that the lock names."""
+    """Return the latest signing date of an archive's suites, when it had every file that the lock names."""
     dates = [suite.date for suite in suites if suite.archive == archive]
     return datetime.strptime(max(dates), SNAPSHOT_DATE).replace(tzinfo=UTC) if dates else None
 
@@ -123,7 +123,10 @@ def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
 def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackageError:
     providers = choices.providers(name)
     if providers:
-        why, fix = f"{name} is only a name that others provide.", f"Name one of them: {', '.join(providers)}."
+        why, fix = (
+            f"{name} is a virtual package that others provide.",
+            f"Name one of them: {', '.join(providers)}.",
+        )
     else:
         why, fix = f"No suite of {index.debian} has it for {index.architecture}.", _nearest(name, index)
     return DebianPackageError(

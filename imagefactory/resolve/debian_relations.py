@@ -1,4 +1,4 @@
-"""Debian's dependency language: `a (>= 1.2) | b, c:any`, and which packages answer to it."""
+"""Debian's dependency syntax, `a (>= 1.2) | b, c:any`, and the packages that satisfy it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PRIORITIES = ("required", "important", "standard", "optional", "extra")
 
 @dataclass(frozen=True, order=True)
 class Relation:
-    """One package name, and the versions of it that will do."""
+    """A package name and the versions of it that are acceptable."""
 
     name: str
     architecture: str = ""
@@ -38,7 +38,7 @@ class Relation:
         return f"{self.name} ({self.comparison} {self.version})" if self.comparison else self.name
 
     def allows(self, version: str) -> bool:
-        """True when this version will do."""
+        """Return whether a version is acceptable."""
         return not self.comparison or _COMPARE[self.comparison](Version(version), Version(self.version))
 
 
@@ -46,13 +46,13 @@ Alternatives = tuple[Relation, ...]
 
 
 def parse_depends(text: str) -> Iterator[Alternatives]:
-    """Read a Depends field: all of these are needed, of each at least one alternative."""
+    """Parse a Depends field: every group is needed, and any alternative satisfies a group."""
     for group in filter(str.strip, text.split(",")):
         yield tuple(parse_relation(relation) for relation in group.split("|"))
 
 
 def parse_relation(text: str) -> Relation:
-    """Read one `name:arch (>= version)`."""
+    """Parse one `name:arch (>= version)`."""
     match = _RELATION.match(text)
     if match is None:
         raise ValueError(f"not a package relation: {text!r}")
@@ -61,7 +61,7 @@ def parse_relation(text: str) -> Relation:
 
 
 class Choices:
-    """Answers which packages of an index satisfy a dependency, the preferred one first."""
+    """Finds the packages of an index that satisfy a dependency, the preferred one first."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -75,7 +75,7 @@ class Choices:
         return tuple(dict.fromkeys(name for one in alternatives for name in self._satisfying(one)))
 
     def providers(self, name: str) -> list[str]:
-        """List the packages that provide a name: those every Debian has first, then by name."""
+        """List the packages that provide a name, by priority and then by name."""
         return sorted({package for package, _ in self._provided.get(name, ())}, key=self._by_priority)
 
     def _satisfying(self, relation: Relation) -> Iterator[str]:

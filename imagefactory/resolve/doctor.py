@@ -1,4 +1,4 @@
-"""Examines this machine: everything that commands rely on, each with a remedy when something is wrong."""
+"""Check this machine for everything that commands rely on, and suggest a remedy for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
 PATIENCE = 20
-"""Seconds that a program may take to say its version."""
+"""Seconds to wait for a program to print its version."""
 NEEDED_DISK = 20_000_000_000
 """Downloads and blobs of one full-size image, with room to spare."""
 BUILD: Final = "build"
@@ -37,12 +37,12 @@ TEST_PROGRAMS: Final = {
     "umoci": "umoci",
     "shellcheck": "shellcheck",
 }
-"""What all tests need besides Docker, each with the Debian package that has it; tests without theirs are skipped."""
+"""Programs that tests use besides Docker, each with its Debian package; tests that lack theirs are skipped."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One thing that was examined, and the commands that need it."""
+    """The result of one check, and the commands that depend on it."""
 
     subject: str
     needed_by: str
@@ -52,7 +52,7 @@ class Diagnosis:
 
 
 def examine(project: Project) -> Iterator[Diagnosis]:
-    """Examine everything, one thing after the other."""
+    """Run all checks, one after the other."""
     yield _system()
     yield _environment(project.root)
     yield _uv()
@@ -71,7 +71,7 @@ def _system() -> Diagnosis:
     detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
     if sys.platform != "linux":
         return Diagnosis(
-            "system", BUILD, "warning", detail, "Only Linux is tested. Images run on Linux alone."
+            "system", BUILD, "warning", detail, "Only Linux is tested, and images run only on Linux."
         )
     if machine not in {"aarch64", "x86_64"}:
         remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
@@ -105,7 +105,7 @@ def _uv() -> Diagnosis:
 
 
 def _engine() -> Diagnosis:
-    """Find the Docker daemon: needed to run images and to compile, not to assemble them."""
+    """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
     remedy = "Building does not need it. To run images, install Docker and start the daemon."
     docker = shutil.which("docker")
     if docker is None:
@@ -156,7 +156,7 @@ def _mirror(debian: str) -> Diagnosis:
 
 def _store(store: Store) -> Iterator[Diagnosis]:
     folder = _nearest_existing(store.root)
-    remedy = "Set FACTORY_CACHE to a folder of yours."
+    remedy = "Set FACTORY_CACHE to a folder that you can write to."
     if folder.is_dir() and os.access(folder, os.W_OK):
         yield Diagnosis("cache", BUILD, "ok", str(store.root))
     else:
@@ -171,10 +171,10 @@ def _store(store: Store) -> Iterator[Diagnosis]:
 
 
 def _checkout(root: Path) -> Diagnosis:
-    """Images are laid out below build/, and new layers recorded in locks/."""
+    """Check that build/ and locks/ can be written: images go into one, records of new layers into the other."""
     closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
     if closed:
-        remedy = "Clone the repository into a folder of yours, or build with --output elsewhere."
+        remedy = "Clone the repository into a folder that you own, or build with --output elsewhere."
         return Diagnosis("checkout", BUILD, "failed", f"cannot be written: {closed[0]}", remedy)
     return Diagnosis("checkout", BUILD, "ok", str(root))
 

@@ -1,4 +1,4 @@
-"""Locking the factory's own environment: uv decides on versions, the index names the wheels of every platform."""
+"""Locking the factory's own environment: uv resolves versions, the index provides the wheels for every platform."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from imagefactory.store.indexes import Indexes, WheelLocation
 
 PARALLEL: Final = 16
 GLIBC: Final = 31
-"""Minor version of the oldest glibc that wheels have to run on: Debian 11 and Ubuntu 20.04 have 2.31."""
+"""Minor version of the oldest supported glibc: Debian 11 and Ubuntu 20.04 have 2.31."""
 NEWEST_GLIBC: Final = 50
-"""Wheels for newer glibcs are locked too: installers prefer them where they run."""
+"""Wheels for newer glibc versions are locked too, because installers prefer them where they run."""
 MACHINES: Final = ("aarch64", "x86_64")
 _HEAD: Final = """\
 # The factory's own environment, for {purpose}. Written by `./inv lock --environment`; do not edit.
@@ -38,14 +38,14 @@ _HEAD: Final = """\
 
 @dataclass(frozen=True)
 class OwnPin:
-    """A version that uv decided on, and where it applies."""
+    """A version that uv chose, and the marker that says where it applies."""
 
     name: str
     version: str
     marker: str
 
     def applies(self, environment: Mapping[str, str]) -> bool:
-        """Tell whether an environment gets this package."""
+        """Return whether this package is installed in an environment."""
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class OwnPin:
 
 @dataclass(frozen=True)
 class Host:
-    """A kind of machine that the factory is installed on."""
+    """A Python version and platform that the factory can be installed on."""
 
     python: str
     machine: str
@@ -66,7 +66,7 @@ class Host:
 
     @property
     def markers(self) -> Mapping[str, str]:
-        """What the markers of requirements are evaluated with."""
+        """The values that requirement markers are evaluated with."""
         linux = self.system == "linux"
         return Environment(
             implementation_name="cpython",
@@ -83,7 +83,7 @@ class Host:
         )  # type: ignore[return-value]
 
     def tags(self, glibc: int = GLIBC) -> frozenset[Tag]:
-        """List the wheel tags that run there, with a glibc of this minor version."""
+        """Return the wheel tags that run on this host with a glibc of this minor version."""
         python = tuple(int(part) for part in self.python.split("."))
         interpreter = f"cp{self.python.replace('.', '')}"
         platforms = (
@@ -108,16 +108,16 @@ SUPPORTED: Final = tuple(
     for patch in (0, 99)  # markers may tell the first releases of a Python from later ones
 )
 WELCOME: Final = tuple(Host(python, "arm64", "darwin") for python in PYTHONS)
-"""Where wheels are taken along when there are some: nothing is promised for these."""
+"""Hosts whose wheels are locked where they exist, without any promise of support."""
 
 
 def lock_environment(
     root: Path, say: Callable[[str], None], *, upgrade: bool = False
 ) -> list[tuple[Path, bool]]:
-    """Lock every set; keep the versions that are locked now unless told to upgrade. Returns what was written."""
+    """Lock every set, keeping the locked versions unless told to upgrade; return each path and whether it changed."""
     old = LockedSet.of(root, "test")
     kept = list(read_pins(old.text())) if old.path.exists() and not upgrade else []
-    # `test` holds everything: what is decided for it holds for the smaller sets.
+    # `test` includes everything, so its versions apply to the smaller sets as well.
     decided = _resolve(requirements(root, "test"), kept)
     pins = {name: _resolve(requirements(root, name), decided) for name in SETS}
     indexes = Indexes(IndexConfig.from_environment())
@@ -137,7 +137,7 @@ def lock_environment(
 
 
 def check_environment(root: Path) -> int:
-    """Fail when a locked set no longer answers pyproject.toml; return how many there are."""
+    """Check that every locked set matches pyproject.toml; return how many there are."""
     for name in SETS:
         locked = LockedSet.of(root, name)
         if not locked.path.exists() or locked.made_from() != checksum(root, name):
@@ -151,7 +151,7 @@ def check_environment(root: Path) -> int:
 
 
 def read_pins(text: str) -> Iterator[OwnPin]:
-    """Read `name==version ; marker` lines, with or without hashes behind them."""
+    """Parse `name==version ; marker` lines, with or without hashes after them."""
     for line in text.splitlines():
         found = re.match(r"([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)(?:\s*;\s*([^\\]*?))?\s*\\?$", line)
         if found:
@@ -159,7 +159,7 @@ def read_pins(text: str) -> Iterator[OwnPin]:
 
 
 def _resolve(wanted: Sequence[str], preferred: Iterable[OwnPin]) -> list[OwnPin]:
-    """Ask uv for versions that hold everywhere; it changes preferred ones only where it has to."""
+    """Let uv resolve versions for all platforms; it changes the preferred ones only where it must."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
 
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +186,7 @@ def _resolve(wanted: Sequence[str], preferred: Iterable[OwnPin]) -> list[OwnPin]
 
 
 def _for_our_hosts(pin: OwnPin) -> OwnPin | None:
-    """Drop a pin that no host of ours needs, and a marker that says nothing about them."""
+    """Drop a pin that none of our hosts needs, and a marker that is true on all of them."""
     applies = [pin.applies(host.markers) for host in (*SUPPORTED, *WELCOME)]
     if not any(applies):
         return None
@@ -194,7 +194,7 @@ def _for_our_hosts(pin: OwnPin) -> OwnPin | None:
 
 
 def _wheels(pin: OwnPin, indexes: Indexes) -> list[WheelLocation]:
-    """Choose the wheels of a version that can be installed on any of our hosts; each host must have one."""
+    """Collect the wheels of a version that install on any of our hosts; every supported host must have one."""
     offered = list(_of_version(pin, indexes.files(pin.name)))
     useful: dict[str, WheelLocation] = {}
     for host in (*SUPPORTED, *WELCOME):

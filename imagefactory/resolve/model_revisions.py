@@ -1,4 +1,4 @@
-"""Model revisions: which commit of a model repository `main` is, asked from the model hub."""
+"""Model revisions: look up which commit `main` of a model repository is at."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TIMEOUT = (10, 30)
 
 
 def hub_endpoint() -> str:
-    """Give `HF_ENDPOINT` where it is set, as the hub's own clients do, else the public hub."""
+    """Return `HF_ENDPOINT` if it is set, as the hub's own clients do, otherwise the public hub."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def lock_revision(repo: str) -> LockedRevision:
-    """Ask the hub which commit a model repository is at."""
+    """Look up the commit that a model repository is at."""
     url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
     token = os.environ.get("HF_TOKEN")
     try:
@@ -31,14 +31,14 @@ def lock_revision(repo: str) -> LockedRevision:
     except requests.RequestException as error:
         raise _failed(repo, f"The hub does not answer ({type(error).__name__}).") from None
     if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        why = "The repository is private or gated, or does not exist; HF_TOKEN opens gated ones."
+        why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
         raise _failed(repo, why)
     if answer.status_code != HTTPStatus.OK:
         raise _failed(repo, f"The hub answered {answer.status_code} {answer.reason}.")
     try:
         return LockedRevision(repo=repo, commit=answer.json()["sha"])
     except (ValueError, KeyError, TypeError):
-        raise _failed(repo, "The hub's answer has no commit in it.") from None
+        raise _failed(repo, "The hub's response contains no commit.") from None
 
 
 def _failed(repo: str, why: str) -> ModelHubError:

@@ -20,7 +20,7 @@ from imagefactory.store.ranges import RangeFile
 
 
 def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
-    """Pin the sdist of a release and one of its wheels; the Python files are the same in all of them."""
+    """Pin the sdist and one wheel of a release; the Python files are the same in all of its wheels."""
     offers = [
         offer
         for offer in indexes.files(project)
@@ -50,7 +50,7 @@ def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
         raise WheelMissingError(
             f"The index lacks the sdist of {project} {release}.",
             where=f"{project} {release}",
-            why="It is compiled from its sources.",
+            why="It has to be compiled from source.",
             fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
         )
     with requests.Session() as session:
@@ -58,7 +58,7 @@ def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
 
 
 def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
-    """Pin the wheel of a program for one kind of machine."""
+    """Pin the wheel of a program for one machine architecture."""
     suffix = {"amd64": "x86_64.whl", "arm64": "aarch64.whl"}[machine]
     offers = [
         offer
@@ -70,7 +70,7 @@ def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
         raise WheelMissingError(
             f"No index has a wheel of {tool.distribution} {tool.version} for {machine}.",
             where="matrix.yaml, tools",
-            why="The factory runs it on that kind of machine.",
+            why="The factory runs it on that architecture.",
             fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
         )
     with requests.Session() as session:

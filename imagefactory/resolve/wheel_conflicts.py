@@ -1,4 +1,8 @@
-"""Two wheels, one path: found from the zip directories when a lock is made, settled by name or refused."""
+"""Conflicts between wheels: two wheels that install different content at the same path.
+
+They are found in the zip directories when a lock is made. matrix.yaml decides which wheel wins; an undecided
+conflict is an error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from imagefactory.resolve.wheel_contents import WheelContents
 def settle(
     found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]
 ) -> list[LockedWheel]:
-    """Say for every wheel which of its paths it gives up to another; an unsettled conflict is an error."""
+    """Record for every wheel the paths that it yields to another one; raise an error for undecided conflicts."""
     owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for wheel, contents in found:
         for path, content in contents.paths.items():

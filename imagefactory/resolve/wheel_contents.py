@@ -1,4 +1,4 @@
-"""What is inside a wheel, read from its zip directory: by HTTP range, without downloading the wheel."""
+"""List the contents of a wheel from its zip directory, by HTTP range requests instead of a full download."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FACTS = "wheel-contents-1"
 
 @dataclass(frozen=True)
 class WheelContents:
-    """Every path that a wheel installs, with a fingerprint of its content, and its size before and after."""
+    """Every path that a wheel installs with a fingerprint of its content, and the wheel's packed and unpacked size."""
 
     size: int
     unpacked: int
@@ -35,9 +35,9 @@ class WheelContents:
 def wheel_contents(
     location: WheelLocation, sha256: Sha256, *, python: str, store: Store, session: requests.Session
 ) -> WheelContents:
-    """Read what a wheel installs, from the store's memory or from the wheel's own directory."""
+    """Return what a wheel installs, from the store's record or from the wheel's zip directory."""
     memory = store.facts(f"{FACTS}-py{python}", sha256)
-    # Not there, or damaged: the wheel is read again.
+    # If the record is missing or damaged, read the wheel again.
     with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return WheelContents(**json.loads(memory.read_text("utf-8")))
     contents = _read(location, python, session)
@@ -47,7 +47,7 @@ def wheel_contents(
 
 
 def installed_path(member: str, *, distribution: str, python: str) -> str:
-    """Say where a file of a wheel ends up, relative to the environment's root (PEP 427 `.data` spread)."""
+    """Return where a file of a wheel is installed, relative to the environment's root (PEP 427 `.data` folders)."""
     site = f"lib/python{python}/site-packages"
     top, _, rest = member.partition("/")
     if not top.endswith(".data") or not rest:
@@ -85,7 +85,7 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
             location, error, "The file on the index is damaged; choose another version or another index."
         ) from None
     except configparser.Error as error:
-        raise _unreadable(location, error, "The wheel is badly made; choose another version.") from None
+        raise _unreadable(location, error, "The wheel is malformed; choose another version.") from None
 
 
 def _unreadable(location: WheelLocation, error: Exception, fix: str) -> DownloadError:
@@ -114,9 +114,9 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
 
 
 def console_scripts(entry_points: bytes) -> dict[str, str]:
-    """Read the commands that a wheel asks to have installed."""
+    """Parse the commands that a wheel installs."""
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
-    # Names keep their case.
+    # Keep the case of names.
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(entry_points.decode("utf-8"))
     sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]

@@ -1,4 +1,4 @@
-"""Making wheel locks: uv decides on versions, the indexes say which files they are."""
+"""Making wheel locks: uv resolves the versions, the indexes provide the files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ PARALLEL = 16
 _MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
 _UV_KNOWS = 40
-"""The newest minor version of glibc that uv resolves for; wheels for a newer one do not exist yet."""
+"""The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
 Adopt = Callable[[str, str], KeptWheel]
-"""Gives the compiled wheel of a package in a version, or fails."""
+"""Returns the compiled wheel of a package and version, or raises an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRequest:
-    """What a wheel lock has to answer."""
+    """Everything that decides a wheel lock."""
 
     vllm: str
     release: str
@@ -62,12 +62,12 @@ class WheelRequest:
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()
-    """Packages whose wheels are our own compile."""
+    """Packages whose wheels we compile ourselves."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A version that uv decided on, and who asked for it."""
+    """A version that uv chose, and what requires it."""
 
     name: str
     version: str
@@ -83,7 +83,7 @@ def lock_wheels(
     keep: Iterable[LockedWheel] = (),
     say: Callable[[str], None],
 ) -> WheelLock:
-    """Resolve, find every file, and settle path conflicts; nothing is downloaded but zip directories."""
+    """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
     config = config.with_extra(_reachable_only(request.arch.indexes, say))
     pins, compiled = _resolve_compiled(request, config, list(keep), adopt)
     say(f"{len(pins)} packages; reading their directories")
@@ -129,7 +129,8 @@ def _resolve_compiled(
 ) -> tuple[list[Pin], dict[str, KeptWheel]]:
     """Resolve with the compiled wheels in place of published ones.
 
-    vLLM's version is known; that of other packages is what vLLM asks for. What comes with FlashInfer has its version.
+    vLLM's version is known; other packages get the version that vLLM requires, and those that belong to FlashInfer get
+    FlashInfer's.
     """
     if not request.compiled or adopt is None:
         return resolve(request, config=config, keep=keep), {}
@@ -157,7 +158,7 @@ def resolve(
     keep: Iterable[LockedWheel] = (),
     compiled: Mapping[str, KeptWheel] | None = None,
 ) -> list[Pin]:
-    """Ask uv for versions, for the image's Python and platform rather than this machine's."""
+    """Let uv resolve versions for the image's Python and platform rather than this machine's."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
 
     compiled = compiled or {}
@@ -168,7 +169,7 @@ def resolve(
         own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
         requirements = [*vllm, *own, *request.arch.also]
         wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
-        # A requirement that never holds is uv's way to leave a package and all it drags in out.
+        # Overriding a package with a marker that is never true makes uv leave it out, with its dependencies.
         overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
         kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
         pins.write_text("".join(kept))
@@ -208,7 +209,7 @@ def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
 def choose_file(
     offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
 ) -> WheelLocation:
-    """Pick the file of a version that fits the platform best."""
+    """Choose the file of a version that fits the platform best."""
     of_version: list[str] = []
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []
@@ -227,15 +228,15 @@ def choose_file(
         elif ranks:
             fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
     if fitting:
-        # min() keeps the first of equals, so that the best source of one and the same file wins.
+        # min() returns the first of equals, so the preferred source of the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
     where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
     if unhashed:
         raise WheelMissingError(
-            f"No index says the sha256 of {unhashed[0]}.",
+            f"No index provides the sha256 of {unhashed[0]}.",
             where=where,
-            why="A lock names files by their sha256, and this index does not tell it.",
-            fix="Use an index with hashes, or put the wheel into a folder of PIP_FIND_LINKS.",
+            why="A lock identifies files by their sha256, and this index does not provide it.",
+            fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
         )
     if of_version:
         raise IncompatibleWheelError(
@@ -248,7 +249,7 @@ def choose_file(
     raise WheelMissingError(
         f"No index has a wheel of {pin.name} {pin.version}.",
         where=where,
-        why="uv decided on it, but the configured indexes do not offer the file.",
+        why="uv chose it, but the configured indexes do not have the file.",
         fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
     )
 
@@ -268,19 +269,19 @@ def _hash_local(location: WheelLocation) -> str:
 
 
 def _reachable_only(urls: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Leave out extra indexes that do not answer: a local folder may have what they would give."""
+    """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
     found = [url for url in urls if reachable(url)]
     for url in urls:
         if url not in found:
-            say(f"{redact(url)} does not answer; going on without it")
+            say(f"{redact(url)} does not answer; continuing without it")
     return found
 
 
 def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
     """Link the local wheels that an arch accepts into one folder.
 
-    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel lying in a configured folder would
-    otherwise find its way into a CUDA image.
+    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel in a configured folder would otherwise end up
+    in a CUDA image.
     """
     folder = parent / "wheels"
     folder.mkdir()
@@ -291,8 +292,8 @@ def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
 
 
 def _index_options(config: IndexConfig, folder: Path) -> list[str]:
-    # uv takes the files of a version from the first index that has the version, and asks the default index
-    # last. The main index has to be first: an extra one may hold a version for some platforms only.
+    # uv takes the files of a version from the first index that has the version, and searches the default index
+    # last. The main index has to come first: an extra one may have a version for some platforms only.
     *others, last = (url or PYPI_SIMPLE_ENDPOINT for url in config.indexes)
     return [
         *(option for url in others for option in ("--index", url)),
@@ -302,7 +303,7 @@ def _index_options(config: IndexConfig, folder: Path) -> list[str]:
 
 
 def _uv_environment() -> dict[str, str]:
-    """Keep variables that would change uv's answer away from it: what counts is given as options."""
+    """Drop the variables that would change uv's result; everything that matters is passed as options."""
     deciding = re.compile(
         r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
         r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
@@ -311,7 +312,7 @@ def _uv_environment() -> dict[str, str]:
 
 
 def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
-    """Read `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for what is not on an index."""
+    """Parse `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for local wheels."""
     for line in text.splitlines():
         match = re.match(r"^([A-Za-z0-9._-]+)(?:==| @ )(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
         if match:
@@ -333,7 +334,7 @@ _INDEX_FAILED = re.compile(
 
 
 def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
-    # uv draws its reasons as a tree, below its warnings.
+    # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
     if _INDEX_FAILED.search(why):

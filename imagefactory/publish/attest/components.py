@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 from urllib.parse import quote
 
-from imagefactory.locks.files import LockedDeb, LockedWheel, licence_lock_path
+from imagefactory.locks.files import LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.attest.licence_record import Licences
@@ -56,7 +56,7 @@ class Component:
 
 def components_of(project: Project, plan: Plan) -> list[Component]:
     """List everything that a plan puts into an image, and the models that it serves."""
-    licences = Licences(licence_lock_path(project.locks))
+    licences = Licences(LicenceLock.path(project.locks))
     wheels = {wheel.sha256: wheel for wheel in project.wheel_lock(plan.cell).wheels}
     base = project.base_lock(plan.cell)
     debs = {deb.sha256: deb for deb in base.debs}

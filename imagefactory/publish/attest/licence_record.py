@@ -20,15 +20,7 @@ from imagefactory.build.inputs import LayerInputs
 from imagefactory.environment.index_config import redact
 from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import (
-    BaseLock,
-    LicenceLock,
-    LicensedFile,
-    LockedDeb,
-    LockedWheel,
-    WheelLock,
-    licence_lock_path,
-)
+from imagefactory.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel, WheelLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
@@ -66,7 +58,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
 
     Wheels are read by range, like everything else that a lock needs from them; Debian packages have to be downloaded.
     """
-    path = licence_lock_path(project.locks)
+    path = LicenceLock.path(project.locks)
     known = _read(path)
     cells = locked_cells(project)
     sources = LayerInputs(project, cells)
@@ -88,7 +80,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
 
 def check_licences(project: Project) -> None:
     """Refuse locks with files whose licences are not on record."""
-    licences, cells = Licences(licence_lock_path(project.locks)), locked_cells(project)
+    licences, cells = Licences(LicenceLock.path(project.locks)), locked_cells(project)
     missing = licences.missing([*wheel_locks(project, cells), *base_locks(project, cells)])
     if missing:
         raise _not_on_record(missing, licences.path)

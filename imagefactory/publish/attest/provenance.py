@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.locks.files import licence_lock_path, model_lock_path
+from imagefactory.locks.files import LicenceLock, ModelLock
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import sbom
@@ -79,8 +79,8 @@ def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
         project.root / MATRIX,
         project.wheel_lock_path(plan.cell),
         project.base_lock_path(plan.cell),
-        model_lock_path(project.locks),
-        licence_lock_path(project.locks),
+        ModelLock.path(project.locks),
+        LicenceLock.path(project.locks),
     ]
     return {
         path.relative_to(project.root).as_posix(): sha256_of(path.read_bytes())

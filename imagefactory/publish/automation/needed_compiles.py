@@ -15,7 +15,7 @@ from imagefactory.matrix.cells import Cell, compiled_distributions
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.publish.automation.jobs import Compile
-from imagefactory.resolve.locking import make_locks
+from imagefactory.resolve.making import make_locks
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
 from imagefactory.store.progress import Say

@@ -20,7 +20,7 @@ from imagefactory.mods.compatibility import ModResult
 from imagefactory.mods.readme_table import markdown
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.resolve.environment_locks import lock_environment
-from imagefactory.resolve.locking import make_locks
+from imagefactory.resolve.making import make_locks
 from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say

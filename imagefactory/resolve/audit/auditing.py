@@ -1,4 +1,4 @@
-"""Auditing something that a user names: a library, a wheel, an image, a target."""
+"""Audit the kernels of whatever a user names: a library, a wheel, an image or a target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
-from imagefactory.locks.files import LibraryKernels, LockedSource, LockedWheel, WheelKernels, kernel_lock_path
+from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, LockedWheel, WheelKernels
 from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project
@@ -38,7 +38,7 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
 def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
-    """Judge every library of a subject by an arch's policy (a target brings its own arch)."""
+    """Judge every library of a subject by the policy of an arch; a target has its own arch."""
     if arch:
         refuse_unknown_arch(project, arch)
     path = Path(subject)
@@ -51,7 +51,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
         [cell, *more] = select(project.matrix, [subject])
         if more:
             raise UnknownNameError(
-                f"{subject!r} means {len(more) + 1} images; an audit looks at one.",
+                f"{subject!r} matches {len(more) + 1} images; an audit needs exactly one.",
                 where="the audit's argument",
                 why="Each arch has a policy of its own.",
                 fix=f"Name one in full, for example {cell}.",
@@ -62,7 +62,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
 
 
 def refuse_unknown_arch(project: Project, arch: str) -> None:
-    """Stop before anything is looked into that nothing could judge."""
+    """Raise an error for an arch that matrix.yaml does not have."""
     if arch not in project.matrix.archs:
         raise UnknownNameError(
             f"Unknown arch {arch!r}.",
@@ -73,15 +73,15 @@ def refuse_unknown_arch(project: Project, arch: str) -> None:
 
 
 def _refuse_missing_path(subject: str) -> None:
-    """Tell a path that does not exist from a target that is not known."""
+    """Raise an error for a subject that is clearly a path, not a target."""
     looks_like_a_path = subject.startswith(("/", ".", "~")) or subject.endswith(
         (".whl", ".so", ".zip", ".tar")
     )
     if subject and Path(subject).is_dir():
         raise AuditError(
-            f"{subject} is no image.",
+            f"{subject} is not an image.",
             where=subject,
-            why="The folder has no index.json, which every OCI layout has.",
+            why="The folder has no index.json, as every OCI layout does.",
             fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
         )
     if looks_like_a_path:
@@ -89,25 +89,25 @@ def _refuse_missing_path(subject: str) -> None:
             f"There is no {subject}.",
             where="the audit's argument",
             why="Nothing of that name exists.",
-            fix="Check the path; it starts from the folder that you are in.",
+            fix="Check the path; it is relative to the current folder.",
         )
 
 
 def audit_release(project: Project, release: str, arch: str) -> list[KernelVerdict]:
-    """Judge the published wheel of a release, whether or not a cell is locked to it."""
+    """Judge the published wheel of a release, whether or not a cell uses it."""
     locked = project.source_lock.find(release, ".whl")
     if locked is None:
         raise UnknownNameError(
             f"No wheel of vLLM {release} is locked.",
             where="locks/sources.toml",
-            why="Only releases of the matrix are.",
+            why="Only the releases in matrix.yaml are locked.",
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
     return judge_libraries(project, _of_wheel(project, locked), arch)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
-    """Fail when a library does not run where it should."""
+    """Raise an error if a library would not run on its arch."""
     failing = [verdict for verdict in verdicts if not verdict.passes]
     if failing:
         raise AuditFailedError(
@@ -119,7 +119,7 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
 
 
 def refuse_wrong_record(project: Project, target: str) -> int:
-    """Compare what locks/kernels.toml says of a target's wheels with the wheels; give how many were compared."""
+    """Compare locks/kernels.toml with the wheels of a target; return how many wheels were compared."""
     compared = 0
     for cell in select(project.matrix, [target]):
         arch = project.matrix.archs[cell.arch]
@@ -129,9 +129,11 @@ def refuse_wrong_record(project: Project, target: str) -> int:
             if recorded != found:
                 raise KernelRecordError(
                     f"The record of the kernels in {wheel.file} is wrong.",
-                    where=kernel_lock_path(project.locks),
-                    why="There is none." if recorded is None else _first_difference(recorded, found),
-                    fix="Remove locks/kernels.toml and run `invoke lock`; then look at what changes.",
+                    where=KernelLock.path(project.locks),
+                    why="The wheel is not on record."
+                    if recorded is None
+                    else _first_difference(recorded, found),
+                    fix="Remove locks/kernels.toml, run `invoke lock`, and review what changed.",
                 )
     return compared
 
@@ -145,14 +147,14 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
-    """Judge libraries by an arch's policy; those without GPU code are left out."""
+    """Judge libraries by the policy of an arch, leaving out those without GPU code."""
     refuse_unknown_arch(project, arch)
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(
-            f"{arch} has no policy to judge kernels by.",
+            f"{arch} has no kernel policy.",
             where=f"matrix.yaml, archs.{arch}",
-            why="It has no `cubins`, or no `capability`: there is no GPU.",
+            why="It has no `cubins` or no `capability`, so there is no GPU.",
             fix="Name an arch with a GPU, or give this one a policy.",
         )
     verdicts = [
@@ -163,13 +165,13 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
 
 
 def _of_cell(project: Project, cell: Cell) -> Iterator[GpuLibrary]:
-    """Take the wheels that the cell's lock names."""
+    """Yield the libraries of the wheels in a cell's lock."""
     for wheel in audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch]):
         yield from _of_wheel(project, wheel)
 
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
-    """Read what a wheel holds for GPUs; nothing is downloaded but its libraries, and those once."""
+    """Inspect the GPU code in a wheel; only its libraries are downloaded, and only once."""
     found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
     libraries = tuple(
         LibraryKernels(name=name, cubins=dict(kernels.cubins), ptx=dict(kernels.ptx), fp4=kernels.fp4)
@@ -191,7 +193,7 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
         raise AuditError(
             f"{wheel.file} is on no configured index.",
             where=wheel.file,
-            why="Its libraries are read from it.",
+            why="The wheel's libraries have to be read.",
             fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
         )
     with requests.Session() as session:
@@ -199,9 +201,9 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
 
 
 def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
-    """Look into a library, or recall what was found in the same content before."""
+    """Inspect a library, or return what was found in the same content before."""
     memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
-    # Not there, or damaged: the library is looked into again.
+    # If the record is missing or damaged, inspect the library again.
     with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return GpuCode(**json.loads(memory.read_text("utf-8")))
     with project.store.scratch() as scratch:
@@ -214,7 +216,7 @@ def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
 
 
 def cuobjdump(project: Project) -> Path:
-    """Give the pinned cuobjdump for this machine, fetched once."""
+    """Return the pinned cuobjdump for this machine, downloading it once."""
     tool = project.tool_lock.find(CUOBJDUMP, host_machine())
     program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
     if not program.exists():

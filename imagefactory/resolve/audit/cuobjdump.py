@@ -1,4 +1,4 @@
-"""What a shared library holds for GPUs, read with NVIDIA's own cuobjdump."""
+"""Read which GPU targets a shared library has code for, with NVIDIA's cuobjdump."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _NOTHING = "does not contain device code"
 
 
 def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
-    """Dump a library's architectures.
+    """Count the cubins and PTX modules of a library per GPU target.
 
-    The plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and the difference is what decides
-    whether the code runs on a neighbour of the chip.
+    This uses the plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides
+    whether the code runs on other GPUs of the family.
     """
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
         [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode and _NOTHING not in done.stdout + done.stderr:
         raise AuditError(
-            f"{library.name} cannot be looked into.",
+            f"{library.name} cannot be inspected.",
             where=library,
             why=(done.stderr.strip() or done.stdout.strip() or f"cuobjdump ended with {done.returncode}")[
                 :200
             ],
-            fix="Check that the file is a whole shared library.",
+            fix="Check that the file is a complete shared library.",
         )
     found = _CODE.findall(done.stdout)
     return GpuCode(
@@ -42,6 +42,6 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
 
 
 def _mentions(library: Path, word: bytes) -> bool:
-    """Look for a word anywhere in a file, without reading it into memory."""
+    """Return whether a file contains a word, without reading it into memory."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(word) >= 0

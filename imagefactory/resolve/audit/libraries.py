@@ -1,4 +1,4 @@
-"""Where the libraries of an audit come from: a file, a wheel (here or by range), the layers of an image."""
+"""Find the libraries to audit: in a file, in a wheel (local or remote), or in the layers of an image."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from imagefactory.store.cache import Store
 
 _LIBRARIES = ("*.so", "*.so.*")
 _PACKAGES = ("vllm/*", "flashinfer*/*")
-"""Whose kernels an image is judged by; the libraries of CUDA and torch are NVIDIA's and PyTorch's own."""
+"""Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _SITE = "/site-packages/"
 
 
 @dataclass(frozen=True)
 class GpuLibrary:
-    """A shared library, unpacked only when somebody has to look inside."""
+    """A shared library that is unpacked only when it has to be inspected."""
 
     name: str
     identity: str
-    """Names the content: what is known of it holds for ever."""
+    """Identifies the content, so that findings about it stay valid."""
     unpack: Callable[[Path], None]
 
 
 def is_library(name: str) -> bool:
-    """Say whether a path is a shared library of a package that is audited."""
+    """Return whether a path is a shared library of an audited package."""
     return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
         fnmatchcase(name, pattern) for pattern in _PACKAGES
     )
 
 
 def from_file(path: Path) -> Iterator[GpuLibrary]:
-    """Take a library as it lies on disk."""
+    """Yield a library from disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     yield GpuLibrary(path.name, f"file:{digest}", partial(_from_file, path))
@@ -54,7 +54,7 @@ def _from_file(path: Path, target: Path) -> None:
 
 
 def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
-    """Take the libraries out of a wheel, one at a time."""
+    """Yield the libraries in a wheel."""
     for info in archive.infolist():
         if is_library(info.filename):
             unpack = partial(_from_archive, archive, info)
@@ -62,7 +62,7 @@ def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
 
 
 def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
-    """Take the libraries out of the layers that have any; the other layers are not unpacked."""
+    """Yield the libraries in an image; layers without any are not unpacked."""
     for digest in layout.layer_digests():
         blob = layout.blob(digest)
         for entry in cached_listing(blob, digest, store):

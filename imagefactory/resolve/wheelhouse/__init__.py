@@ -1,1 +1,1 @@
-"""The wheelhouse: compiled wheels, named by what they were compiled from, kept here and in the registry."""
+"""The wheelhouse: compiled wheels, identified by their inputs, kept locally and in the registry."""

@@ -1,4 +1,4 @@
-"""Choosing the compiled wheel that a lock adopts; from then on the lock's word counts, not what lies on a disk."""
+"""Choose the compiled wheel that a lock adopts. Once locked, the lock decides, not what is on disk."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def choose_compiled(
     locked: str | None = None,
     say: Say,
 ) -> KeptWheel:
-    """Find the wheel of a package that was compiled for a cell: here, or else in the registry.
+    """Find the wheel of a package that was compiled for a cell, first locally and then in the registry.
 
     Args:
         project: the checkout.
-        cell: what it is for.
+        cell: the cell to be locked.
         name: the package.
         version: its version.
-        asked: keys, or their beginnings, that the user named.
-        locked: the key that the lock has now; it stays where it still fits.
-        say: hears what is fetched, and what may surprise.
+        asked: keys (or key prefixes) that the user named.
+        locked: the key in the current lock, which is kept if it still fits.
+        say: called with progress messages and warnings.
     """
 
     def fits(inputs: CompileInputs) -> bool:
@@ -75,7 +75,7 @@ def choose_compiled(
 
 
 def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
-    """Fail when a key that the user named belongs to no wheel, here or in the registry."""
+    """Raise an error if no wheel, local or in the registry, has a key that the user named."""
     known = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
     if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
@@ -86,13 +86,13 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
             raise WheelNotKeptError(
                 f"No compiled wheel has a key that begins with {begin!r}.",
                 where=f"the wheelhouse{f' and {where}' if where else ''}",
-                why=f"There are {len(known)}: {', '.join(key[:16] for key in known) or 'none'}.",
+                why=f"These {len(known)} exist: {', '.join(key[:16] for key in known) or 'none'}.",
                 fix="`invoke wheels.list` shows them.",
             )
 
 
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
-    """Fail when a compiled wheel of a lock holds no kernels for the chip, or ones that do not load on it."""
+    """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
     arch = project.matrix.archs[cell.arch]
     for wheel in audited_wheels(lock.wheels, arch):
         if wheel.compiled is None:
@@ -111,7 +111,7 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
 def _one_of(
     found: dict[str, CompileInputs], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
 ) -> str:
-    """Decide on a key: the one that was named, the one that is locked, the one with the mods of this checkout."""
+    """Choose a key: the one named, else the locked one, else the one compiled with the mods of this checkout."""
     named = [key for key in found if key.startswith(tuple(asked))] if asked else []
     if len(named) == 1:
         return named[0]
@@ -123,15 +123,15 @@ def _one_of(
     if len(named) == 1 or len(found) == 1:
         return next(iter(named or found))
     raise SeveralWheelsError(
-        f"{len(found)} compiled wheels would do for {cell}.",
+        f"{len(found)} compiled wheels fit {cell}.",
         where="the wheelhouse (`invoke wheels.list`)",
         why=f"They differ in {_differing(found)}: {', '.join(key[:16] for key in sorted(found))}.",
-        fix="Say which: `invoke lock --wheel KEY`.",
+        fix="Choose one: `invoke lock --wheel KEY`.",
     )
 
 
 def _differing(found: dict[str, CompileInputs]) -> str:
-    """Name the inputs that are not the same in all."""
+    """Return the names of the inputs that differ."""
     documents = [inputs.as_json() for inputs in found.values()]
     return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
 
@@ -166,7 +166,7 @@ def _other_version(project: Project, cell: Cell) -> str:
     return (
         ""
         if compiled_distributions(project.matrix, usual)
-        else f" Or use vLLM {usual.vllm}, which needs none."
+        else f" Or use vLLM {usual.vllm}, which needs no compiled wheel."
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a wheel is the one that was to be compiled: its package, its version, and the machine it runs on."""
+"""Check that a wheel is the expected one: the right package, version and platform."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from packaging.version import InvalidVersion, Version
 from imagefactory.errors.wheelhouse import WrongWheelError
 
 MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
-"""How wheel tags and ELF headers (e_machine) call the machine of a platform."""
+"""The machine of each platform in wheel tags and in ELF headers (e_machine)."""
 _ELF: Final = b"\x7fELF"
 _E_MACHINE: Final = 18
 
 
 def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
-    """Fail when a wheel is another package, another version, or for other machines, or is not whole."""
+    """Raise an error if a wheel is damaged, or of another package, version or platform."""
     try:
         found, its_version, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
@@ -59,7 +59,7 @@ def _fits(tag: Tag, machine: str) -> bool:
 
 
 def same_version(found: str, wanted: str) -> bool:
-    """A local label (+cu130) says how a version was built, not which it is; one that is asked for must be there."""
+    """Compare versions; a local label (+cu130) matters only if the wanted version has one."""
     try:
         version, expected = Version(found), Version(wanted)
     except InvalidVersion:
@@ -76,7 +76,7 @@ def _metadata(archive: ZipFile) -> tuple[str, str]:
 
 
 def _foreign(archive: ZipFile, platform: str) -> Iterator[str]:
-    """Name the ELF files that are for another machine than the platform's."""
+    """Yield the names of ELF files that were built for another machine."""
     _, expected = MACHINES[platform]
     for info in archive.infolist():
         with archive.open(info) as member:

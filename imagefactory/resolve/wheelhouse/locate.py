@@ -1,4 +1,4 @@
-"""Where the compiled wheel that a lock names is: in the wheelhouse, in a configured folder, or in the registry."""
+"""Locate a locked compiled wheel: in the wheelhouse, in a configured folder, or in the registry."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from imagefactory.store.indexes import local_wheels
 
 
 def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
-    """List the files of this machine that may be a locked wheel; where there is none, the registry is asked.
+    """List local files that may be a locked wheel; if there is none, pull it from the registry.
 
-    The lock's sha256 decides. The same inputs compiled on another machine may have given other bytes, so what the
-    wheelhouse has under the key is only a candidate.
+    The lock's sha256 decides. The same inputs may compile to different bytes on another machine, so the wheel that the
+    wheelhouse has under a key is only a candidate.
     """
     kept = find(project.store, str(wheel.compiled))
     if kept is not None and kept.sha256 == wheel.sha256:

@@ -1,22 +1,22 @@
-"""Compiled wheels in a registry: each an OCI artifact that says what it was compiled from."""
+"""Compiled wheels in a registry, each an OCI artifact that records its inputs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
+from imagefactory.errors.registry import RepositoryMissingError
 from imagefactory.errors.wheelhouse import WheelArtifactError
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep, refuse_damaged
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256, canonical_json
-
-if TYPE_CHECKING:
-    from imagefactory.matrix.matrix import Matrix
-    from imagefactory.oci.registry.repository import Repository, StoredManifest
-    from imagefactory.store.cache import Store
 
 ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
 MEDIA_TYPE: Final = "application/zip"
@@ -40,28 +40,24 @@ class RemoteWheel:
 
 
 def shared_at(matrix: Matrix) -> str | None:
-    """Say in which repository wheels are shared; None while matrix.yaml only has a placeholder."""
+    """Return the repository that wheels are shared in; None while matrix.yaml only has a placeholder."""
     registry = matrix.effective_registry
     return None if _PLACEHOLDER in registry else registry
 
 
 def opened(where: str) -> Repository:
-    """Get ready to talk to a repository."""
-    from imagefactory.oci.registry.repository import Repository  # noqa: PLC0415 - most locks need none
-
+    """Open a repository."""
     return Repository.open(where)
 
 
 def tag_of(inputs: CompileInputs) -> str:
-    """Name the artifact of a wheel; a tag knows no plus sign."""
+    """Return the tag of a wheel's artifact; tags cannot contain a plus sign."""
     version = inputs.version.replace("+", "_")
     return f"{_PREFIX}{canonicalize_name(inputs.name)}-{version}-{inputs.key[:_KEY_IN_TAG]}"
 
 
 def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present"]:
-    """Bring a wheel into a registry, unless it is there; another result of the same inputs is never replaced."""
-    from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact  # noqa: PLC0415
-
+    """Push a wheel unless the registry has it; a different wheel from the same inputs is never replaced."""
     refuse_damaged(wheel)
     tag = tag_of(wheel.inputs)
     there = remote_wheel(repository, tag)
@@ -69,10 +65,10 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
         if there.sha256 == wheel.sha256:
             return "present"
         raise WheelArtifactError(
-            f"The registry has another {wheel.filename} of the same inputs.",
+            f"The registry has a different {wheel.filename} from the same inputs.",
             where=f"{repository.reference.name}:{tag}",
-            why=f"Compilers do not always give the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
-            "A lock may name the one that is there.",
+            why=f"Compilers do not always produce the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
+            "A lock may refer to the one in the registry.",
             fix=f"Use that one: remove {wheel.path.parent} and run `invoke wheels.pull --key {wheel.key[:16]}`.",
         )
     payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
@@ -87,9 +83,7 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
 
 
 def remote_wheels(repository: Repository, name: str = "") -> list[RemoteWheel]:
-    """List the wheels of a registry; with a name, those of that package. A repository that is not there has none."""
-    from imagefactory.errors.registry import RepositoryMissingError  # noqa: PLC0415
-
+    """List the wheels in a registry, or those of one package; a missing repository has none."""
     begin = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
     try:
         tags = [tag for tag in repository.tags() if tag.startswith(begin)]
@@ -99,23 +93,23 @@ def remote_wheels(repository: Repository, name: str = "") -> list[RemoteWheel]:
 
 
 def remote_wheel(repository: Repository, tag: str) -> RemoteWheel | None:
-    """Read what the registry has under a tag; None when there is nothing."""
+    """Return the wheel that a registry has under a tag, if any."""
     manifest = repository.manifest(tag)
     return None if manifest is None else _describe(repository, tag, manifest)
 
 
 def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel:
-    """Bring a wheel into the store; it is checked like one that was compiled here."""
+    """Pull a wheel into the store, with the same checks as for one compiled locally."""
     with store.scratch() as scratch:
         file = scratch / remote.filename
         repository.download(Digest(f"sha256:{remote.sha256}"), remote.size, file)
         kept = keep(store, remote.inputs, file)
     if kept.sha256 != remote.sha256:
         raise WheelArtifactError(
-            f"The wheelhouse keeps another {remote.filename} of the same inputs.",
+            f"The wheelhouse has a different {remote.filename} from the same inputs.",
             where=kept.path,
             why=f"The registry's is {remote.sha256[:16]}, the one here {kept.sha256[:16]}.",
-            fix=f"To take the registry's, remove {kept.path.parent} first.",
+            fix=f"To use the registry's wheel, remove {kept.path.parent} first.",
         )
     return kept
 
@@ -123,7 +117,7 @@ def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel
 def _described(repository: Repository, tags: list[str]) -> Iterator[RemoteWheel]:
     for tag in tags:
         wheel = remote_wheel(repository, tag)
-        if wheel is not None:  # somebody may have deleted it since the tags were listed
+        if wheel is not None:  # it may have been deleted since the tags were listed
             yield wheel
 
 
@@ -135,20 +129,20 @@ def _describe(repository: Repository, tag: str, manifest: StoredManifest) -> Rem
             f"{tag} is not a compiled wheel.",
             where=f"{repository.reference.name}:{tag}",
             why=f"{type(error).__name__}: {error}",
-            fix="Do not use it; push the wheel again under its own name, after deleting this one.",
+            fix="Do not use it. Delete it, then push the wheel again under its own name.",
         ) from None
 
 
 def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
-    """Read the manifest of an artifact; one that contradicts itself raises a ValueError."""
+    """Parse the manifest of an artifact; raise ValueError if it contradicts itself."""
     inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
     [layer] = document["layers"]
     filename = str(layer["annotations"]["org.opencontainers.image.title"])
     if document.get("artifactType") != ARTIFACT_TYPE:
-        raise ValueError("it is of another type")
+        raise ValueError("its artifact type is different")
     if tag_of(inputs) != tag:
         raise ValueError("its inputs give another key")
     if "/" in filename or not filename.endswith(".whl"):
-        raise ValueError("it holds a file that is no wheel")
+        raise ValueError("its file is not a wheel")
     sha256 = Sha256(str(layer["digest"]).removeprefix("sha256:"))
     return RemoteWheel(tag, inputs.key, filename, sha256, int(layer["size"]), inputs)

@@ -1,4 +1,4 @@
-"""Sharing the wheelhouse: what is here and there, and moving wheels between the two."""
+"""Sharing the wheelhouse: list local and remote wheels, and move wheels between the two."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class ListedWheel:
     inputs: CompileInputs
     here: bool
     shared: bool | None
-    """None when the registry was not asked."""
+    """None if the registry was not queried."""
     locked: bool
-    """Whether a lock names it."""
+    """Whether a lock refers to it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as plain values."""
+        """Return it as plain values."""
         return {**vars(self), "inputs": self.inputs.as_json()}
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A wheel that was to be moved, and what became of it."""
+    """A wheel that was pushed or pulled, and the outcome."""
 
     filename: str
     outcome: str
@@ -52,7 +52,7 @@ class Moved:
 
 
 def listing(project: Project, *, name: str = "", key: str = "", remote: bool = False) -> list[ListedWheel]:
-    """List the wheels that are kept here and, where asked for, those of the registry."""
+    """List the local wheels and, with `remote`, those in the registry."""
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, RemoteWheel] = {}
     if remote:
@@ -70,7 +70,7 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
 
 
 def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Moved]:
-    """Push the wheels that are kept here, or those of them that are asked for."""
+    """Push the local wheels, or those that a name or key selects."""
     wheels = [wheel for wheel in all_kept(project.store) if _wanted(wheel, name, key)]
     if not wheels:
         raise _nothing(project, name, key, "the wheelhouse of this machine")
@@ -81,7 +81,7 @@ def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
 
 
 def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Moved]:
-    """Pull the wheels that are asked for; if none are, those that the locks name."""
+    """Pull the wheels that a name or key selects, by default those that the locks refer to."""
     asked = bool(name or key)
     locked = {} if asked else _locked_keys(project)
     where = _registry(project)
@@ -104,7 +104,7 @@ def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
 
 
 def _locked_keys(project: Project) -> dict[str, str]:
-    """Map the keys of compiled wheels that locks name to their file names."""
+    """Map the keys of locked compiled wheels to their file names."""
     locks = {project.wheel_lock_path(cell): project.wheel_lock(cell) for cell in locked_cells(project)}
     return {
         wheel.compiled: wheel.file
@@ -126,7 +126,7 @@ def _registry(project: Project) -> str:
             "No registry is configured.",
             where="matrix.yaml, registry",
             why=f"It still says {project.matrix.registry}.",
-            fix="Set FACTORY_REGISTRY to a repository of yours, such as ghcr.io/you/spark-vllm, or edit matrix.yaml.",
+            fix="Set FACTORY_REGISTRY to your own repository, such as ghcr.io/you/spark-vllm, or edit matrix.yaml.",
         )
     return where
 
@@ -139,6 +139,6 @@ def _nothing(project: Project, name: str, key: str, where: str) -> WheelNotKeptE
     return WheelNotKeptError(
         f"There is no compiled wheel {what}".rstrip() + ".",
         where=where,
-        why=f"This machine keeps {', '.join(kept) or 'none'}.",
-        fix="`invoke wheels.list --remote` shows what there is; `invoke compile` makes one.",
+        why=f"This machine has {', '.join(kept) or 'none'}.",
+        fix="`invoke wheels.list --remote` lists all wheels; `invoke compile` makes one.",
     )

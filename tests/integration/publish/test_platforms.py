@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.locks.files import BaseLock, WheelLock, base_lock_path, wheel_lock_path
+from imagefactory.locks.files import BaseLock, WheelLock
 from imagefactory.matrix.cells import Cell
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.prune import Policy, prune
@@ -21,8 +21,8 @@ def two_platforms(house: PublishingHouse) -> PublishingHouse:
     """Let the small factory build the same for another processor."""
     locks = house.factory.root / "locks"
     for kind, path in (
-        (WheelLock, wheel_lock_path(locks, CELL.vllm, CELL.arch, CELL.platform)),
-        (BaseLock, base_lock_path(locks, "bookworm", CELL.platform)),
+        (WheelLock, WheelLock.path(locks, CELL.vllm, CELL.arch, CELL.platform)),
+        (BaseLock, BaseLock.path(locks, "bookworm", CELL.platform)),
     ):
         lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
         lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))

@@ -8,7 +8,7 @@ import pytest
 
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.locking import make_locks
+from imagefactory.resolve.making import make_locks
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import Checkout
 

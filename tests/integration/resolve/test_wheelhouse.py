@@ -13,18 +13,11 @@ from pathlib import Path
 import pytest
 from isal import igzip
 
-from imagefactory.locks.files import (
-    BaseLock,
-    SourceLock,
-    WheelLock,
-    base_lock_path,
-    source_lock_path,
-    tool_lock_path,
-)
+from imagefactory.locks.files import BaseLock, SourceLock, ToolLock, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.auditing import cuobjdump
-from imagefactory.resolve.locking import base_made_from, sources_made_from, tools_made_from
+from imagefactory.resolve.drift import base_made_from, sources_made_from, tools_made_from
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
@@ -83,14 +76,14 @@ class Machine:
     def _answer_the_matrix(self) -> None:
         """Let every lock but that of the wheels be up to date: locking asks no mirror and no index."""
         project, locks = self.small.project, self.small.root / "locks"
-        base = base_lock_path(locks, "bookworm", CELL.platform)
+        base = BaseLock.path(locks, "bookworm", CELL.platform)
         made_from = base_made_from(project.matrix, CELL)
         BaseLock.read(base).model_copy(update={"made_from": made_from}).write(base)
-        SourceLock(made_from=sources_made_from(project.matrix)).write(source_lock_path(locks))
+        SourceLock(made_from=sources_made_from(project.matrix)).write(SourceLock.path(locks))
         tools = Project(REPOSITORY).tool_lock.model_copy(
             update={"made_from": tools_made_from(project.matrix)}
         )
-        tools.write(tool_lock_path(locks))
+        tools.write(ToolLock.path(locks))
 
     def invoke(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -224,7 +224,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(small: Small) -> None:
 def test_a_place_that_cannot_be_written_is_named(small: Small) -> None:
     small.pin()
     (small.root / "file").write_text("")
-    with pytest.raises(SetUpError, match="cannot be made"):
+    with pytest.raises(SetUpError, match="cannot be created"):
         set_up(small.root, small.root / "file" / ".venv", (), small.said.append)
 
 
@@ -245,7 +245,7 @@ def test_without_uv_and_without_pip_it_says_what_to_install(
     small.pin()
     monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
     monkeypatch.setattr(setup, "_succeeds", lambda command: "-c" in command)
-    with pytest.raises(SetUpError, match="neither uv nor pip") as caught:
+    with pytest.raises(SetUpError, match="Neither uv nor pip") as caught:
         small.set_up()
     assert "apt-get install python3-venv" in caught.value.fix
 

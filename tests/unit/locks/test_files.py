@@ -11,12 +11,9 @@ import pytest
 
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock, wheel_lock_path
+from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock
 from imagefactory.store.atomic import write_text_atomically
 from imagefactory.store.digests import Sha256
-from tests.fixtures.checkouts import REPOSITORY
-
-COMMITTED = sorted((REPOSITORY / "locks").glob("*/*-linux-*.toml"))
 
 
 def a_lock(**changes: object) -> WheelLock:
@@ -141,19 +138,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_text_atomically(path, "half of someth")
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("committed", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_committed_locks_name_no_place_on_the_network(committed: Path) -> None:
-    assert "://" not in committed.read_text("utf-8")
-
-
-@pytest.mark.parametrize("committed", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_committed_locks_are_where_their_content_belongs(committed: Path) -> None:
-    lock = WheelLock.read(committed)
-    assert wheel_lock_path(REPOSITORY / "locks", lock.vllm, lock.arch, lock.platform) == committed
-    assert all(wheel.needed_by for wheel in lock.wheels)
-    assert [wheel.name for wheel in lock.wheels] == sorted(wheel.name for wheel in lock.wheels)
 
 
 def test_a_model_without_a_pinned_revision_has_no_commit() -> None:

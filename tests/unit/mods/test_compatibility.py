@@ -17,14 +17,7 @@ from imagefactory.errors.mods import (
     SourceMissingError,
 )
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import (
-    LockedSource,
-    LockedWheel,
-    SourceLock,
-    WheelLock,
-    source_lock_path,
-    wheel_lock_path,
-)
+from imagefactory.locks.files import LockedSource, LockedWheel, SourceLock, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
@@ -77,7 +70,7 @@ def project(
                 LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size)
             )
     made_from = {"matrix": Sha256("0" * 64)}
-    SourceLock(made_from=made_from, sources=tuple(sources)).write(source_lock_path(root / "locks"))
+    SourceLock(made_from=made_from, sources=tuple(sources)).write(SourceLock.path(root / "locks"))
     other = wheel_factory("flash-thing", "7.0", files={"flash/x.py": "SLOW = 1\n"})
     simple_index.add(other)
     wheel = LockedWheel(
@@ -97,7 +90,7 @@ def project(
         python="3.11",
         kernels="upstream",
         wheels=(wheel,),
-    ).write(wheel_lock_path(root / "locks", "2.0", "cpu", "linux/amd64"))
+    ).write(WheelLock.path(root / "locks", "2.0", "cpu", "linux/amd64"))
     return Project(root, Store(tmp_path / "store"))
 
 
@@ -207,6 +200,7 @@ def test_another_distribution_is_found_in_the_locks_of_the_version(project: Proj
         project,
         manifest("m", change, checks=[has("flash/x.py", "FAST")], versions=">=1", distribution="flash-thing"),
     )
+    SourceLock(made_from={}).write(project.locks / "2.0" / "a-lock-of-another-kind.toml")
     assert cells(project, versions=["2.0"]) == {"2.0": "applies"}
     with pytest.raises(SourceMissingError, match=r"flash-thing for vLLM 1\.0 are not locked"):
         check_mods(project, versions=["1.0"])
@@ -344,13 +338,13 @@ def test_a_scaffold_is_a_mod_that_holds_on_every_version(project: Project) -> No
     assert load_mod(path.parent).name == "my-mod"
     results = check_mods(project, ["my-mod"])
     assert [result.status for result in results] == ["not needed", "applies"]
-    with pytest.raises(ModManifestError, match="There is a mod my-mod already"):
+    with pytest.raises(ModManifestError, match="The mod my-mod already exists"):
         scaffold(project, "my-mod")
 
 
 @pytest.mark.parametrize("name", ["../up", "My Mod", "", "-x"])
 def test_a_name_that_cannot_be_one_makes_no_folder(project: Project, name: str) -> None:
-    with pytest.raises(ModManifestError, match="cannot be the name of a mod"):
+    with pytest.raises(ModManifestError, match="is not a valid name for a mod"):
         scaffold(project, name)
     assert not (project.root / "mods").exists()
 

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import LicenceLock, licence_lock_path
+from imagefactory.locks.files import LicenceLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.plan.make import make_plan
@@ -148,7 +148,7 @@ def test_every_file_that_is_locked_here_is_on_record() -> None:
 
 
 def test_a_file_that_is_not_on_record_is_named(factory_checkout: Checkout) -> None:
-    path = licence_lock_path(factory_checkout.locks)
+    path = LicenceLock.path(factory_checkout.locks)
     lock = LicenceLock.read(path)
     gone = next(entry for entry in lock.files if entry.file.startswith("torch-"))
     kept = tuple(entry for entry in lock.files if entry.file != gone.file)
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_on_record_is_named(factory_checkout: Checkout) -> No
 
 
 def test_updating_reads_what_is_missing_and_forgets_what_is_gone(small_factory: SmallFactory) -> None:
-    path = licence_lock_path(small_factory.root / "locks")
+    path = LicenceLock.path(small_factory.root / "locks")
     before = path.read_bytes()
     files = LicenceLock.read(path).files
     stale = files[0].model_copy(update={"sha256": "f" * 64})
@@ -199,7 +199,7 @@ def test_a_package_may_share_the_documentation_of_another(small_factory: SmallFa
     locked = {deb.name: deb for deb in small_factory.project.base_lock(CELL).debs}
     assert deb_licence(locked["guest"], guest) == SameAs("owner")
     update_licences(small_factory.project, lambda _: None)
-    licences = LicenceLock.read(licence_lock_path(small_factory.root / "locks")).files
+    licences = LicenceLock.read(LicenceLock.path(small_factory.root / "locks")).files
     assert {entry.file: entry.licence for entry in licences if entry.file.endswith(".deb")} == {
         f"guest_1.0_{MACHINE}.deb": "MIT",
         f"owner_1.0_{MACHINE}.deb": "MIT",

@@ -46,7 +46,7 @@ from imagefactory.publish.automation.run_summary import (
 from imagefactory.publish.automation.stages import Done, refuse_full, room_needed, subjects
 from imagefactory.publish.catalog import ImagePart
 from imagefactory.publish.promote import Promotion
-from imagefactory.resolve.locking import LockResult
+from imagefactory.resolve.making import LockResult
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, tag_of

@@ -17,7 +17,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import licence_lock_path
+from imagefactory.locks.files import LicenceLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
@@ -177,7 +177,7 @@ def test_other_content_has_another_serial_number(small_factory: SmallFactory) ->
 
 
 def test_an_sbom_without_licences_is_not_made(small_factory: SmallFactory) -> None:
-    licence_lock_path(small_factory.root / "locks").unlink()
+    LicenceLock.path(small_factory.root / "locks").unlink()
     project = small_factory.project
     with pytest.raises(LicenceUnknownError):
         make_sbom(project, make_plan(project, CELL))

@@ -27,7 +27,7 @@ from imagefactory.mods.choose import source_mods
 from imagefactory.plan.make import make_plan
 from imagefactory.resolve import wheel_locks as resolving
 from imagefactory.resolve.audit import auditing
-from imagefactory.resolve.locking import LockResult, make_locks
+from imagefactory.resolve.making import LockResult, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from tests.fixtures.checkouts import Checkout

@@ -146,10 +146,10 @@ def test_another_result_of_the_same_inputs_is_refused_both_ways(
     push(shelf, kept)
     tag = "cp38-abi3-linux_aarch64"
     other = keep(there, WANTED, wheel_factory("vllm", "0.19.1+cu130", tag=tag, files={"vllm/x.py": "other"}))
-    with pytest.raises(WheelArtifactError, match="The registry has another"):
+    with pytest.raises(WheelArtifactError, match="The registry has a different"):
         push(shelf, other)
     [remote] = remote_wheels(shelf)
-    with pytest.raises(WheelArtifactError, match="The wheelhouse keeps another"):
+    with pytest.raises(WheelArtifactError, match="The wheelhouse has a different"):
         pull(shelf, remote, there)
     assert find(there, other.key) == other
 

@@ -1,0 +1,214 @@
+"""Making locks: resolve what a set of cells needs, and leave alone what still matches the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.locks.files import (
+    BaseLock,
+    KernelLock,
+    ModelLock,
+    SourceLock,
+    ToolLock,
+    WheelKernels,
+    WheelLock,
+)
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions, intended_kernels
+from imagefactory.resolve.audit.auditing import look_into
+from imagefactory.resolve.base_locks import lock_base
+from imagefactory.resolve.drift import (
+    base_made_from,
+    models_made_from,
+    sources_made_from,
+    tools_made_from,
+    wheels_made_from,
+    wheels_to_audit,
+)
+from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.resolve.model_revisions import lock_revision
+from imagefactory.resolve.release_archives import lock_sources, lock_tool
+from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
+from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
+from imagefactory.resolve.wheelhouse.keep import KeptWheel
+from imagefactory.store.indexes import Indexes
+from imagefactory.store.progress import Say
+
+UPGRADE_ALL = "all"
+
+
+@dataclass(frozen=True)
+class LockResult:
+    """A lock, and whether making it changed the file."""
+
+    path: Path
+    changed: bool
+
+
+def make_locks(
+    project: Project,
+    cells: Sequence[Cell],
+    *,
+    upgrade: Sequence[str] = (),
+    wheels: Sequence[str] = (),
+    models: bool = False,
+    say: Say,
+) -> Iterator[LockResult]:
+    """Make the locks that cells need; locks that still match the matrix are left alone.
+
+    Args:
+        project: the checkout.
+        cells: the cells to lock.
+        upgrade: packages to upgrade to their newest version.
+        wheels: keys (or key prefixes) of the compiled wheels to adopt when several fit.
+        models: also look up model revisions.
+        say: called with progress messages.
+    """
+    _check_upgrade_names(project, cells, upgrade)
+    refuse_unknown(project, wheels)
+    bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
+    for cell in bases.values():
+        yield make_base_lock(project, cell, upgrade, say)
+    locks = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
+    for cell in locks.values():
+        yield _make_wheel_lock(project, cell, upgrade, wheels, say)
+    yield _make_kernel_lock(project, say)
+    yield _make_source_lock(project, say)
+    yield _make_tool_lock(project, say)
+    yield _make_model_lock(project, look_up=models, say=say)
+
+
+def _make_wheel_lock(
+    project: Project, cell: Cell, upgrade: Sequence[str], wheels: Sequence[str], say: Say
+) -> LockResult:
+    matrix, path = project.matrix, project.wheel_lock_path(cell)
+    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    old = WheelLock.read(path) if path.exists() else None
+    made_from = wheels_made_from(matrix, cell)
+    names = {wheel.name for wheel in old.wheels} if old else set()
+    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
+    if old and old.made_from == made_from and not upgrading:
+        return LockResult(path, changed=False)
+    say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
+    request = WheelRequest(
+        vllm=cell.vllm,
+        release=str(version.version),
+        arch_name=cell.arch,
+        arch=arch_of(matrix, cell),
+        base=matrix.bases[arch.base],
+        platform=cell.platform,
+        kernels=intended_kernels(matrix, cell),
+        conflicts=matrix.conflicts,
+        made_from=made_from,
+        compiled=compiled_distributions(matrix, cell),
+    )
+    keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
+    locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
+
+    def adopt(name: str, version: str) -> KeptWheel:
+        return choose_compiled(project, cell, name, version, asked=wheels, locked=locked.get(name), say=say)
+
+    lock = lock_wheels(
+        request, config=IndexConfig.from_environment(), store=project.store, adopt=adopt, keep=keep, say=say
+    )
+    refuse_unfit_kernels(project, cell, lock)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _make_kernel_lock(project: Project, say: Say) -> LockResult:
+    """Inspect the kernels of newly locked wheels, and drop the record of wheels that are no longer locked."""
+    path = KernelLock.path(project.locks)
+    old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+    found: dict[str, WheelKernels] = {}
+    for wheel in wheels_to_audit(project):
+        known = found.get(wheel.sha256) or old.find(wheel.sha256)
+        if known is None:
+            say(f"Inspecting the kernels of {wheel.file}")
+            known = look_into(project, wheel)
+        found[wheel.sha256] = known
+    wheels = tuple(sorted(found.values(), key=lambda wheel: (wheel.file, wheel.sha256)))
+    return LockResult(path, changed=KernelLock(made_from={}, wheels=wheels).write(path))
+
+
+def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    """Pin the Debian packages of a cell's base."""
+    path = project.base_lock_path(cell)
+    name = project.matrix.archs[cell.arch].base
+    base = project.matrix.bases[name]
+    made_from = base_made_from(project.matrix, cell)
+    if path.exists():
+        old = BaseLock.read(path)
+        packages = {deb.name for deb in old.debs}
+        if old.made_from == made_from and not packages.union([name, UPGRADE_ALL]).intersection(upgrade):
+            return LockResult(path, changed=False)
+    say(f"Resolving {name} for {cell.platform}")
+    lock = lock_base(
+        base=name,
+        debian=base.debian,
+        packages=base.packages,
+        platform=cell.platform,
+        made_from=made_from,
+        mirrors=DebianMirrors.discover(base.debian),
+        say=say,
+    )
+    return LockResult(path, changed=lock.write(path))
+
+
+def _make_source_lock(project: Project, say: Say) -> LockResult:
+    path = SourceLock.path(project.locks)
+    made_from = sources_made_from(project.matrix)
+    if path.exists() and SourceLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    releases = [version.release for version in project.matrix.vllm.values() if version.release is not None]
+    say(f"Looking up the archives of {len(releases)} releases")
+    indexes = Indexes(IndexConfig.from_environment())
+    sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
+    return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
+
+
+def _make_tool_lock(project: Project, say: Say) -> LockResult:
+    path = ToolLock.path(project.locks)
+    made_from = tools_made_from(project.matrix)
+    if path.exists() and ToolLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    say(f"Looking up {len(project.matrix.tools)} programs")
+    indexes = Indexes(IndexConfig.from_environment())
+    amd64, arm64 = (
+        tuple(lock_tool(tool, machine, indexes) for tool in project.matrix.tools.values())
+        for machine in ("amd64", "arm64")
+    )
+    return LockResult(path, changed=ToolLock(made_from=made_from, amd64=amd64, arm64=arm64).write(path))
+
+
+def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
+    path = ModelLock.path(project.locks)
+    old = project.model_lock
+    wanted = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
+    revisions = tuple(entry for entry in old.revisions if entry.repo in wanted)
+    if look_up:
+        say(f"Asking the model hub for {len(wanted)} revisions")
+        revisions = tuple(lock_revision(repo) for repo in wanted)
+    lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
+    known = {UPGRADE_ALL, *project.matrix.bases}
+    for cell in cells:
+        if project.wheel_lock_path(cell).exists():
+            known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
+        if project.base_lock_path(cell).exists():
+            known |= {deb.name for deb in project.base_lock(cell).debs}
+    for name in upgrade:
+        if name not in known:
+            raise UnknownNameError(
+                f"Nothing called {name!r} is locked.",
+                where="the --upgrade option",
+                why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
+                fix=did_you_mean(name, known).capitalize(),
+            )

@@ -1,0 +1,42 @@
+"""The locks of this checkout: they match its matrix, name no host, and record kernels that load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.toolchain_locks import check_all_locks
+from imagefactory.locks.files import WheelLock
+from imagefactory.locks.kernels import recorded_audit
+from imagefactory.locks.project import Project, locked_cells
+from tests.fixtures.checkouts import REPOSITORY
+
+LOCKS = sorted((REPOSITORY / "locks").glob("**/*.toml"))
+WHEEL_LOCKS = sorted((REPOSITORY / "locks").glob("*/*-linux-*.toml"))
+
+
+def test_they_match_the_matrix() -> None:
+    assert set(check_all_locks(Project(REPOSITORY))) > set(WHEEL_LOCKS)
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_they_name_no_place_on_the_network(path: Path) -> None:
+    assert "://" not in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", WHEEL_LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_they_are_sorted_and_say_who_needs_what(path: Path) -> None:
+    wheels = WheelLock.read(path).wheels
+    assert all(wheel.needed_by for wheel in wheels)
+    assert [wheel.name for wheel in wheels] == sorted(wheel.name for wheel in wheels)
+
+
+def test_every_locked_image_has_kernels_that_load() -> None:
+    project = Project(REPOSITORY)
+    audits = {
+        cell: recorded_audit(project.wheel_lock(cell), project.matrix.archs[cell.arch], project.kernel_lock)
+        for cell in locked_cells(project)
+    }
+    assert audits
+    assert {audit.result for audit in audits.values()} <= {"passed", "not-applicable"}

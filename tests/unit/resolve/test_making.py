@@ -1,0 +1,175 @@
+"""Making locks: reproducibly, and whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.toolchain_locks import check_all_locks
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
+    CompileNeededError,
+    IndexUnreachableError,
+    PathConflictError,
+    WheelMissingError,
+)
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.store import DownloadError
+from imagefactory.locks.files import WheelLock
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select
+from imagefactory.resolve.making import LockResult, make_locks
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.locked_checkout import GPU_TARGET
+from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.wheels import WheelFactory
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def index(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> SimpleIndex:
+    """Serve a vLLM that needs two more packages."""
+    simple_index.add(
+        wheel_factory("vllm", "2.0", requires=["torch==2.0", "small>=1"]),
+        wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
+        wheel_factory("small", "1.0"),
+    )
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    return simple_index
+
+
+def lock(
+    checkout: Checkout, *targets: str, upgrade: tuple[str, ...] = (), models: bool = False
+) -> list[LockResult]:
+    project = Project(checkout.root)
+    cells = select(project.matrix, targets or [GPU_TARGET])
+    return list(make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None))
+
+
+def wheel_lock(checkout: Checkout) -> Path:
+    return checkout.locks / "2.0" / "gpu-linux-arm64.toml"
+
+
+def forget_wheels(checkout: Checkout) -> None:
+    wheel_lock(checkout).unlink()
+
+
+def changed(results: list[LockResult]) -> list[str]:
+    return [result.path.name for result in results if result.changed]
+
+
+def test_locks_that_answer_the_matrix_stay_as_they_are_without_asking_anybody(
+    locked_checkout: Checkout, index: SimpleIndex
+) -> None:
+    assert changed(lock(locked_checkout)) == []
+    assert index.log == []
+
+
+def test_a_missing_lock_is_made_and_making_it_again_changes_nothing(
+    locked_checkout: Checkout, index: SimpleIndex
+) -> None:
+    forget_wheels(locked_checkout)
+    assert changed(lock(locked_checkout)) == ["gpu-linux-arm64.toml", "kernels.toml"]
+    made = wheel_lock(locked_checkout).read_bytes()
+    assert changed(lock(locked_checkout)) == []
+    assert changed(lock(locked_checkout, upgrade=("small",))) == []
+    assert wheel_lock(locked_checkout).read_bytes() == made
+    assert index.url.encode() not in made
+
+
+def test_a_lock_says_who_needs_what(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    del index
+    forget_wheels(locked_checkout)
+    lock(locked_checkout)
+    wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
+    assert [(wheel.name, wheel.needed_by) for wheel in wheels] == [
+        ("small", ("vllm",)),
+        ("torch", ("vllm",)),
+        ("vllm", ("matrix.yaml",)),
+    ]
+
+
+def test_only_what_is_named_is_upgraded(
+    locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    def versions() -> dict[str, str]:
+        wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
+        return {wheel.name: wheel.version for wheel in wheels}
+
+    index.add(wheel_factory("other", "1.0"), wheel_factory("small", "1.0", requires=["other"]))
+    forget_wheels(locked_checkout)
+    lock(locked_checkout)
+    index.add(wheel_factory("small", "1.1", requires=["other"]), wheel_factory("other", "1.1"))
+    lock(locked_checkout, upgrade=("small",))
+    assert versions() == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    lock(locked_checkout, upgrade=("other",))
+    assert versions() == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+
+
+def test_upgrading_what_is_not_locked_names_the_nearest(locked_checkout: Checkout) -> None:
+    with pytest.raises(UnknownNameError, match="torch"):
+        lock(locked_checkout, upgrade=("torhc",))
+
+
+def test_what_has_to_be_compiled_cannot_be_locked(locked_checkout: Checkout) -> None:
+    with pytest.raises(CompileNeededError, match=r"1\.0"):
+        lock(locked_checkout, "big@1.0/gpu")
+
+
+@pytest.fixture(params=["unreachable", "missing", "conflicting", "breaking off", "nonsense"])
+def broken(
+    request: pytest.FixtureRequest,
+    index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[type[FactoryError]]:
+    """Spoil the index in one way, and say which failure that is."""
+    match request.param:
+        case "unreachable":
+            monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
+            yield IndexUnreachableError
+        case "missing":
+            index.files = {name: path for name, path in index.files.items() if not name.startswith("torch")}
+            yield WheelMissingError
+        case "conflicting":
+            index.add(wheel_factory("small", files={"torch.py": "mine"}))
+            yield PathConflictError
+        case "breaking off":
+            big = wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True)
+            index.add(big)
+            index.ranges = False
+            yield DownloadError
+        case _:
+            with serving(lambda *_: Answer(b"{", headers={"Content-Type": "application/json"})) as server:
+                monkeypatch.setenv("PIP_INDEX_URL", server.url)
+                yield IndexUnreachableError
+
+
+def test_a_failed_lock_leaves_the_old_one_as_it_was(
+    locked_checkout: Checkout, broken: type[FactoryError]
+) -> None:
+    before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
+    with pytest.raises(FactoryError) as failure:
+        lock(locked_checkout, upgrade=("vllm", "torch"))
+    assert type(failure.value) is broken, str(failure.value)
+    assert "secret" not in str(failure.value)
+    assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
+
+
+def test_model_revisions_are_pinned_when_the_hub_is_asked_and_kept_afterwards(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(lambda *_: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        lock(locked_checkout, models=True)
+        asked = len(hub.log)
+    project = Project(locked_checkout.root)
+    assert project.model_lock.commit_of("somebody/big") == COMMIT
+    assert asked == len(project.model_lock.revisions)
+    assert changed(lock(locked_checkout)) == []
+    check_all_locks(Project(locked_checkout.root))
