@@ -1,4 +1,4 @@
-"""Whether there is room for a compile: how many compilers at once, and enough memory and disk, before it starts."""
+"""Check before a compile starts that memory and disk suffice, and decide how many compilers run at once."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ from imagefactory.errors.kernels import NotEnoughRoomError
 GB = 1e9
 _MEMINFO = Path("/proc/meminfo")
 PART = 0.1
-"""The share of the disk for everything that a compile of a few targets takes, at least."""
+"""The share of a whole compile's disk space that a compile of a few targets needs, at least."""
 
 
 @dataclass(frozen=True)
 class BuildMachine:
-    """What this machine has to give."""
+    """The resources of the machine that compiles."""
 
     cores: int
     memory_gb: float
-    """What can be used without swapping."""
+    """Memory that can be used without swapping."""
 
     @classmethod
     def this(cls) -> BuildMachine:
-        """Look at this machine."""
+        """Return the resources of this machine."""
         return cls(available_cores(), _available_memory() / GB)
+
+    def free_gb(self, folder: Path) -> float:
+        """Return the free space on the disk of a folder, which need not exist yet."""
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        return shutil.disk_usage(existing).free / GB
 
 
 def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
-    """Say how many compilers run at once: as many as there are cores and as the memory carries."""
+    """Return how many compilers run at once: one per core, as long as there is memory for them."""
     carried = int(machine.memory_gb // cost.job_gb)
     jobs = asked or min(machine.cores, carried)
     if jobs < 1 or jobs * cost.job_gb > machine.memory_gb:
@@ -46,13 +51,12 @@ def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
     return jobs
 
 
-def refuse_full_disk(folder: Path, needed_gb: float, what: str) -> None:
-    """Fail when a disk has too little space for what is to come."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free / GB
+def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what: str) -> None:
+    """Raise an error if the disk of a folder has too little space."""
+    free = machine.free_gb(folder)
     if free < needed_gb:
         raise NotEnoughRoomError(
-            f"There is not enough disk for {what}.",
+            f"There is not enough disk space for {what}.",
             where=folder,
             why=f"{free:.1f} GB are free; about {needed_gb:.1f} GB are needed.",
             fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",
@@ -60,7 +64,7 @@ def refuse_full_disk(folder: Path, needed_gb: float, what: str) -> None:
 
 
 def _available_memory() -> int:
-    """Ask the kernel; where it does not say (no Linux), count on nothing being in the way."""
+    """Return what the kernel reports as available, or all memory where it does not tell (not on Linux)."""
     try:
         for line in _MEMINFO.read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -1,4 +1,4 @@
-"""`invoke compile`: from locked sources and a pinned toolchain to a wheel, or to some libraries to look at."""
+"""`invoke compile`: from locked sources and a pinned toolchain to a wheel, or to a few libraries to inspect."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import requests
 
-from imagefactory.build.engines.docker import daemon
 from imagefactory.build.watch import Watcher
-from imagefactory.compile import capacity, container
+from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
+from imagefactory.compile.compiler import Compiler, DockerCompiler
+from imagefactory.compile.container import Ended, Mount
 from imagefactory.compile.git_sources import place
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
-from imagefactory.compile.toolchain import CompileProject, image_name, provide, unpacked_size
+from imagefactory.compile.toolchain import CompileProject, unpacked_size
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
@@ -35,30 +36,38 @@ from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 
 _KILLED = 137
+_DOCKER: Final = DockerCompiler()
 
 
 class CompileWatcher(Watcher, Protocol):
-    """Somebody who is told how a compile goes."""
+    """Receives the progress of a compile."""
 
     def step(self, progress: CompileProgress) -> None:
-        """Hear how many objects are made."""
+        """Report how many objects are done."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came out."""
+    """The result of a compile."""
 
     inputs: CompileInputs
     wheel: KeptWheel | None
     libraries: tuple[Path, ...]
     log: Path | None
-    """None when nothing had to be compiled."""
+    """None if nothing had to be compiled."""
     steps: int = 0
-    """Objects, libraries and other things that this run made; those of earlier runs do not count."""
+    """Objects, libraries and other files that this run made, without those of earlier runs."""
 
 
-def compile_kernels(project: CompileProject, request: Request, watch: CompileWatcher, say: Say) -> Compiled:
-    """Compile what is asked for, unless the wheelhouse has it."""
+def compile_kernels(
+    project: CompileProject,
+    request: Request,
+    watch: CompileWatcher,
+    say: Say,
+    *,
+    compiler: Compiler = _DOCKER,
+) -> Compiled:
+    """Compile what the request names, unless the wheelhouse has it already."""
     job = work_out(project, request)
     if not request.targets:
         kept = find(project.store, job.inputs.key)
@@ -69,27 +78,25 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
         say(
             f"{request.arch} is {', '.join(job.arch.platforms)}; what is compiled here runs on {platform} only"
         )
-    daemon.refuse_foreign(daemon.ask(), platform)
-    jobs = _check_room(project, job)
+    compiler.refuse_foreign(platform)
+    jobs = _check_room(project, job, compiler)
     for mod, _ in job.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
     if job.left_out:
         say(f"left out, since no target needs them: {', '.join(job.left_out)}")
     with project.store.in_use(), _alone(job.folder(project.store)):
-        image = provide(project, job.plan, watch)
-        return _compile(project, job, image, jobs, watch=watch, say=say)
+        return _compile(project, job, compiler, jobs, watch=watch, say=say)
 
 
-def _check_room(project: CompileProject, job: Job) -> int:
-    cost = project.settings.costs[job.request.what]
-    jobs = capacity.jobs_for(capacity.BuildMachine.this(), cost, job.request.jobs)
-    needed = cost.disk_gb * (capacity.PART if job.request.targets else 1)
-    capacity.refuse_full_disk(job.folder(project.store), needed, "the objects")
-    images = container.root_folder()
-    if images is not None and daemon.image_id(image_name(job.plan)) is None:
-        capacity.refuse_full_disk(
-            images, unpacked_size(job.plan) / capacity.GB, "the toolchain's image in Docker"
-        )
+def _check_room(project: CompileProject, job: Job, compiler: Compiler) -> int:
+    """Return how many compilers run at once, or raise an error if memory or disk do not suffice."""
+    cost, machine = project.settings.costs[job.request.what], compiler.machine()
+    jobs = jobs_for(machine, cost, job.request.jobs)
+    needed = cost.disk_gb * (PART if job.request.targets else 1)
+    refuse_full_disk(machine, job.folder(project.store), needed, "the objects")
+    images = compiler.image_folder(job.plan)
+    if images is not None:
+        refuse_full_disk(machine, images, unpacked_size(job.plan) / GB, "the toolchain's image in Docker")
     return jobs
 
 
@@ -112,8 +119,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _compile(
-    project: CompileProject, job: Job, image: str, jobs: int, *, watch: CompileWatcher, say: Say
+    project: CompileProject, job: Job, compiler: Compiler, jobs: int, *, watch: CompileWatcher, say: Say
 ) -> Compiled:
+    image = compiler.provide(project, job.plan, watch)
     folder = job.folder(project.store)
     tree, build, out, ccache = (
         folder / "src",
@@ -122,7 +130,7 @@ def _compile(
         project.store.root / "ccache",
     )
     fresh = prepare(tree, lambda target: _fill(project, job, target))
-    say(f"{'compiling' if fresh else 'going on with'} {job.inputs.name} {job.inputs.version} in {folder}")
+    say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
     say(f"for {job.inputs.arch_list}, {jobs} compiler{'s' if jobs > 1 else ''} at once")
     shutil.rmtree(out, ignore_errors=True)
     for path in (build, out, ccache):
@@ -134,16 +142,16 @@ def _compile(
         if progress is not None:
             watch.step(progress)
 
-    ended = container.run(
+    ended = compiler.run(
         image,
         ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(project, job, jobs))],
         key=job.inputs.key,
         mounts=[
-            container.Mount(tree, "/factory/src"),
-            container.Mount(build, "/factory/build"),
-            container.Mount(out, "/factory/out"),
-            container.Mount(ccache, "/ccache"),
-            container.Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
+            Mount(tree, "/factory/src"),
+            Mount(build, "/factory/build"),
+            Mount(out, "/factory/out"),
+            Mount(ccache, "/ccache"),
+            Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
         ],
         environment=_environment(job),
         log=folder / "log",
@@ -155,16 +163,16 @@ def _compile(
         return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
     wheel = next(iter(sorted(out.glob("*.whl"))), None)
     if wheel is None:
-        raise _failed(container.Ended(1, ("The build ended without a wheel.",)), folder / "log", jobs)
+        raise _failed(Ended(1, ("The build ended without a wheel.",)), folder / "log", jobs)
     refuse_failing(wheel.name, audit(project, str(wheel), job.request.arch))
     kept = keep(project.store, job.inputs, wheel)
-    for finished in (tree, build, out):  # tens of gigabytes that nobody needs once there is a wheel
+    for finished in (tree, build, out):  # tens of gigabytes that are of no use once there is a wheel
         shutil.rmtree(finished, ignore_errors=True)
     return Compiled(job.inputs, kept, (), folder / "log", reader.objects)
 
 
 def _fill(project: CompileProject, job: Job, target: Path) -> None:
-    """Put the sources together; afterwards the tree is as it will be compiled."""
+    """Fill a tree with the sources, mods applied, ready to be compiled."""
     main = target / job.request.what
     if job.sdist is not None:
         unpack_sdist(_fetch_sdist(project, job.sdist), main)
@@ -188,7 +196,7 @@ def _fetch_sdist(project: CompileProject, sdist: LockedSource) -> Path:
 
 
 def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
-    """Write what the program in the container is to do."""
+    """Return the job description for the program in the container."""
     glibc = project.settings.toolchains[job.cell.arch.removeprefix("toolchain-")].glibc.replace(".", "_")
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[job.inputs.platform]
     return {
@@ -221,7 +229,7 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
-    """Copy libraries to where people look; they are not all of a wheel, so the wheelhouse never sees them."""
+    """Copy libraries into the checkout's build folder; being only part of a wheel, they never enter the wheelhouse."""
     request = job.request
     without = "".join(f"-without-{name}" for name in request.without_mods)
     machine = job.inputs.platform.rpartition("/")[2]
@@ -235,7 +243,7 @@ def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
     return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.so")))
 
 
-def _failed(ended: container.Ended, log: Path, jobs: int) -> Exception:
+def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
     unknown = next((line for line in ended.telling if line.startswith("FACTORY-UNKNOWN ")), None)
     if unknown is not None:
         found = json.loads(unknown.partition(" ")[2])
@@ -250,7 +258,7 @@ def _failed(ended: container.Ended, log: Path, jobs: int) -> Exception:
         "The compile failed.",
         where=log,
         why="\n         ".join(line[:400] for line in ended.telling),
-        fix=f"A compiler was killed, mostly for want of memory: run again with fewer than {jobs} (`--jobs`)."
+        fix=f"A compiler was killed, most likely for lack of memory: run again with fewer than {jobs} (`--jobs`)."
         if killed
-        else "The log has everything; once the cause is gone, run it again: what is compiled is kept.",
+        else "The log has the full output. Fix the cause and run it again: what is compiled already is kept.",
     )

@@ -1,4 +1,4 @@
-"""The sources of a compile: which there are, folders that replace them, and fetching the rest with git."""
+"""The sources of a compile: what they are, the folders that replace them, and fetching the rest with git."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ from imagefactory.store.cache import Store, translating_disk_full
 from imagefactory.store.digests import checksum
 
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
-"""How the two projects that are compiled are known."""
-GIT_HOST = "https://github.com"
+"""A file that tells that a folder is one of the two projects that are compiled."""
+_GIT_HOST = "https://github.com"
+_PATIENCE = 60
+"""Seconds to wait for a host to list its branches."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")
+"""Where git looks for a name, in this order (gitrevisions(7))."""
 _IGNORED = {".git", "__pycache__"}
 
 
 @dataclass(frozen=True)
 class CompileSource:
-    """A source, and where it comes from: a folder of the user, or a repository."""
+    """A source and its origin: a folder of the user's, or a repository."""
 
     name: str
     digest: str
-    """What it is: a repository and commit, or the hash of a folder's files."""
+    """Its identity: a repository and commit, or the hash of a folder's files."""
     folder: Path | None
-    """Where it lies, when the user says so."""
+    """The folder that the user named, if any."""
     settings: SourceSettings | None = None
-    """How vLLM's CMake is told of it; None for what is itself compiled."""
+    """How vLLM's CMake finds it; None for the project that is compiled."""
 
     @property
     def variable(self) -> dict[str, str]:
-        """The variable that names its place in the container."""
+        """The environment variable that tells vLLM's CMake where it is in the container."""
         return {self.settings.variable: f"/factory/src/{self.name}"} if self.settings else {}
 
 
@@ -69,7 +73,7 @@ def read_replacements(texts: Sequence[str], known: Sequence[str]) -> dict[str, P
 
 
 def check_folder(name: str, folder: Path, marker: str) -> None:
-    """Make sure that a folder is the project that it is said to be."""
+    """Raise an error unless a folder holds the project that it is said to hold."""
     if not folder.is_dir():
         raise WrongSourceError(
             f"The folder for {name} does not exist.",
@@ -87,7 +91,7 @@ def check_folder(name: str, folder: Path, marker: str) -> None:
 
 
 def tree_digest(folder: Path) -> str:
-    """Hash the files of a tree by path, kind and content; git's own files and bytecode do not count."""
+    """Hash the files of a tree by path, kind and content, without git's own files and bytecode."""
     entries: list[list[str]] = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _IGNORED)
@@ -110,7 +114,7 @@ def choose_sources(
     replaced: Mapping[str, Path],
     targets: Sequence[str],
 ) -> tuple[list[CompileSource], list[str]]:
-    """List what vLLM is compiled with, and the parts that a compile of some targets leaves out."""
+    """Return the sources that vLLM is compiled with, and the parts that the chosen targets do not need."""
     chosen: list[CompileSource] = []
     left_out: list[str] = []
     known = (
@@ -133,12 +137,12 @@ def choose_sources(
 
 
 def known_names(settings: CompileSettings, what: What, vllm: str, version: VllmVersion) -> list[str]:
-    """List the names that --source takes."""
+    """Return the names that --source accepts."""
     return ["vllm", *settings.sources_of(vllm, version)] if what == "vllm" else ["flashinfer"]
 
 
 def place(source: CompileSource, target: Path, store: Store) -> None:
-    """Put a source into a build tree: a copy, because builds write into their sources."""
+    """Copy a source into a build tree; builds write into their sources."""
     folder = source.folder or fetch(source, store)
     with translating_disk_full(target):
         shutil.copytree(
@@ -151,11 +155,10 @@ def place(source: CompileSource, target: Path, store: Store) -> None:
 
 
 def resolve(source: CompileSource) -> CompileSource:
-    """Find the commit that a branch or pull request stands at."""
+    """Pin a branch or pull request to the commit that it is at."""
     repository, _, ref = source.digest.rpartition("@")
-    host = os.environ.get("FACTORY_GIT_HOST", GIT_HOST).rstrip("/")
-    commit = _git(source, "ls-remote", f"{host}/{repository}", ref).split("\t")[0].strip()
-    if not _COMMIT.fullmatch(commit):
+    commit = head_of(repository, ref)
+    if commit is None:
         raise SourceUnreachableError(
             f"{repository} has no {ref}.",
             where=f"matrix.yaml, vllm: git {repository}, ref {ref}",
@@ -165,8 +168,18 @@ def resolve(source: CompileSource) -> CompileSource:
     return replace(source, digest=f"{repository}@{commit}")
 
 
+def head_of(git: str, ref: str) -> str | None:
+    """Return the commit that a branch, tag or pull request is at, or None if the repository has no such ref."""
+    # A pattern also matches the tail of longer names: `main` finds refs/heads/fork/main. ^{} is a tag's commit.
+    command = ("ls-remote", _url(git), ref, f"{ref}^{{}}")
+    listed = _git(git.rpartition("/")[2], f"{git}@{ref}", *command, timeout=_PATIENCE)
+    commits = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
+    names = (f"{folder}{ref}{peeled}" for folder in _REF_FOLDERS for peeled in ("^{}", ""))
+    return next((commits[name] for name in names if name in commits), None)
+
+
 def fetch(source: CompileSource, store: Store) -> Path:
-    """Fetch a repository at its commit, once; give the folder that is meant."""
+    """Fetch a repository at its commit, unless the store has it, and return the source's folder."""
     settings = source.settings
     repository, _, commit = source.digest.rpartition("@")
     folder = store.root / "sources" / repository.replace("/", "+") / commit
@@ -183,32 +196,39 @@ def fetch(source: CompileSource, store: Store) -> Path:
     return part
 
 
+def _url(repository: str) -> str:
+    return f"{os.environ.get('FACTORY_GIT_HOST', _GIT_HOST).rstrip('/')}/{repository}"
+
+
 def _clone(source: CompileSource, repository: str, commit: str, folder: Path) -> None:
-    host = os.environ.get("FACTORY_GIT_HOST", GIT_HOST).rstrip("/")
-    _git(source, "init", "--quiet", str(folder))
-    _git(source, "-C", str(folder), "fetch", "--quiet", "--depth", "1", f"{host}/{repository}", commit)
-    _git(source, "-C", str(folder), "checkout", "--quiet", "FETCH_HEAD")
-    found = _git(source, "-C", str(folder), "rev-parse", "HEAD").strip()
+    def git(*words: str) -> str:
+        return _git(source.name, source.digest, "-C", str(folder), *words)
+
+    folder.mkdir()
+    git("init", "--quiet")
+    git("fetch", "--quiet", "--depth", "1", _url(repository), commit)
+    git("checkout", "--quiet", "FETCH_HEAD")
+    found = git("rev-parse", "HEAD").strip()
     if _COMMIT.fullmatch(commit) and found != commit:
         raise SourceUnreachableError(
-            f"{repository} gave another commit for {source.name}.",
+            f"{repository} returned another commit for {source.name}.",
             where=f"{FILE}, sources.{source.name}",
-            why=f"Asked for {commit}, it gave {found}.",
+            why=f"Asked for {commit}, it returned {found}.",
             fix=f"Check the commit out yourself and pass --source {source.name}=DIR.",
         )
     for submodule in source.settings.submodules if source.settings else ():
         if (folder / ".gitmodules").exists() and submodule in (folder / ".gitmodules").read_text("utf-8"):
-            update = ("submodule", "update", "--quiet", "--init", "--depth", "1", submodule)
-            _git(source, "-C", str(folder), *update)
+            git("submodule", "update", "--quiet", "--init", "--depth", "1", submodule)
 
 
-def _git(source: CompileSource, *words: str) -> str:
+def _git(source: str, where: str, *words: str, timeout: float | None = None) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - our own words
             ["git", *words],  # noqa: S607 - the user's own git
             capture_output=True,
             text=True,
             check=False,
+            timeout=timeout,
             env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
         )
         why = done.stderr.strip()
@@ -216,9 +236,11 @@ def _git(source: CompileSource, *words: str) -> str:
             return done.stdout
     except FileNotFoundError:
         why = "There is no git on this machine."
+    except subprocess.TimeoutExpired:
+        why = f"The host did not answer within {timeout:g} seconds."
     raise SourceUnreachableError(
-        f"The source {source.name} cannot be fetched.",
-        where=source.digest,
+        f"The source {source} cannot be fetched.",
+        where=where,
         why=why or "git gave no reason.",
-        fix=f"Check the network, set FACTORY_GIT_HOST to a mirror, or pass --source {source.name}=DIR.",
+        fix=f"Check the network, set FACTORY_GIT_HOST to a mirror, or pass --source {source}=DIR.",
     )

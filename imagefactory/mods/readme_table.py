@@ -32,11 +32,6 @@ def markdown(results: Sequence[ModResult]) -> str:
     return "\n".join([*lines, "", *reasons])
 
 
-def read_table(readme: Path) -> str:
-    """Read the table that the README shows."""
-    return readme.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip()
-
-
 def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
     """Put the table into the README; say whether it changed."""
     missing = [result for result in results if result.status == "out of reach"]

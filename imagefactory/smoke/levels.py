@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.smoke.record import LEVELS, Level
-
-MEANING: Final[dict[Level, str]] = {
-    "static": "what is in the image, without starting it",
-    "container": "the programs of the image, in a container",
-    "serve": "a server of the same vLLM and mods, on a CPU",
-    "gpu": "the real model, on a GPU of the arch",
-}
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:

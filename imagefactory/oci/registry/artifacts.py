@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from imagefactory.errors.registry import RegistryError
@@ -120,24 +120,6 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
             fix="Check the tag or digest.",
         ) from None
     return [descriptor for descriptor in found if descriptor.media_type != EMPTY_TYPE]
-
-
-def pull_artifact(repository: Repository, name: str, folder: Path) -> list[Path]:
-    """Bring the files of an artifact into a folder, under the names that they were pushed with."""
-    manifest = repository.require_manifest(name)
-    written = []
-    for descriptor in contents(repository, manifest):
-        title = descriptor.annotations.get(TITLE) or descriptor.digest.partition(":")[2]
-        if PurePosixPath(title).name != title or title in (".", ".."):
-            raise RegistryError(
-                "An artifact wants to be written somewhere else.",
-                where=f"{repository.reference.name}@{manifest.digest}",
-                why=f"It names a file {title!r}, which is not a plain name.",
-                fix="Do not use this artifact.",
-            )
-        repository.download(descriptor.digest, descriptor.size, folder / title)
-        written.append(folder / title)
-    return written
 
 
 def _digest_of(path: Path) -> Digest:

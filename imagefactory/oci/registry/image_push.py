@@ -155,18 +155,6 @@ def index_document(images: Sequence[Descriptor], annotations: Mapping[str, str] 
     return canonical_json(index)
 
 
-def push_index(
-    repository: Repository,
-    images: Sequence[Descriptor],
-    *,
-    annotations: Mapping[str, str] | None = None,
-    tag: str | None = None,
-) -> Descriptor:
-    """Push an index of images that are in the repository already."""
-    body = index_document(images, annotations)
-    return Descriptor(INDEX_TYPE, repository.put_manifest(body, INDEX_TYPE, tag), len(body))
-
-
 def _upload_all(
     repository: Repository,
     parts: Sequence[IndexEntry],

@@ -52,12 +52,3 @@ def cache_environment() -> dict[str, str]:
 def program_folder(root: Path) -> Path:
     """Say where the program is in a checkout."""
     return root / "images" / "serve"
-
-
-def program_files(root: Path) -> dict[str, bytes]:
-    """List the program's files by their path in an image."""
-    folder = program_folder(root)
-    return {
-        f"{PROGRAM}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in sorted(folder.rglob("*.py"))
-    }

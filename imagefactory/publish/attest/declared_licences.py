@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final, Literal
 from zipfile import ZipFile
 
+from debian.deb822 import Deb822
+
 from imagefactory.build.layers.debian.deb import DebPackage, data_files, reading
 from imagefactory.publish.attest import spdx
 
@@ -96,12 +98,15 @@ def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
 
 
 def copyright_licence(text: str) -> DeclaredLicence:
-    """Read a Debian copyright file, machine-readable or not."""
-    if re.match(r"\s*(Format|Format-Specification|Upstream-Name|Files|Source|Comment):", text):
-        named = re.findall(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE)
-        found = spdx.every(spdx.from_debian(name) for name in named)
-        if found:
-            return DeclaredLicence(found, "copyright")
+    """Read a Debian copyright file, machine-readable or not.
+
+    `debian.copyright` is too strict for this: it refuses files that lack a Format field (libwayland's, for one).
+    """
+    paragraphs = Deb822.iter_paragraphs(text.splitlines(), use_apt_pkg=False)
+    named = (paragraph.get("License", "").partition("\n")[0].strip() for paragraph in paragraphs)
+    found = spdx.every(spdx.from_debian(name) for name in named if name)
+    if found:
+        return DeclaredLicence(found, "copyright")
     words = _words(text)
     names = {*_named_in_prose(text), *_recognised(words, words)}
     return DeclaredLicence(spdx.every(names) or spdx.UNDECLARED, "text")

@@ -1,15 +1,16 @@
-"""What has to be compiled before cells can be locked, and which compiled wheels wait for a lock.
+"""What must be compiled before cells can be locked, and which compiled wheels wait for a lock.
 
-A version that follows a branch moves with it: the commit that the branch has tonight decides which wheel is wanted.
+A version that follows a branch moves with it: the commit that the branch is at tonight decides which wheel is needed.
 """
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
+from imagefactory.compile.git_sources import head_of
+from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
 from imagefactory.oci.registry.repository import Repository
@@ -20,35 +21,23 @@ from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
 from imagefactory.store.progress import Say
 
-GIT_HOST: Final = "https://github.com"
-_PATIENCE: Final = 60
 Heads = Callable[[str, str], str | None]
-"""Repository and reference -> the commit that it names now; None when that cannot be found out."""
+"""Returns the commit that a reference of a repository is at, or None if there is no such reference."""
 
 
 @dataclass
 class Compiles:
-    """What is missing, and what is there but not locked."""
+    """Wheels that must be compiled, and wheels that were compiled but are not locked yet."""
 
     jobs: list[Compile] = field(default_factory=list)
     adopt: dict[Cell, tuple[str, ...]] = field(default_factory=dict)
-    """Cell -> the keys of the wheels that its lock has to name."""
-
-
-def head_of(git: str, ref: str) -> str | None:
-    """Ask which commit a branch or a pull request is at."""
-    command = ["git", "ls-remote", "--exit-code", f"{GIT_HOST}/{git}", ref]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.split()[0] if done.stdout.strip() else None
+    """The keys of the wheels that each cell's lock has to name."""
 
 
 def find_compiles(
     project: Project, repository: Repository | None, cells: Iterable[Cell], heads: Heads = head_of
 ) -> Compiles:
-    """Compare what cells need compiled with what the registry has, if there is anything in it."""
+    """Compare the wheels that cells need compiled with those in the registry, if there is one."""
     wanted = [cell for cell in cells if compiled_distributions(project.matrix, cell)]
     found = Compiles()
     if not wanted:
@@ -59,7 +48,9 @@ def find_compiles(
     for cell in wanted:
         version = project.matrix.vllm[cell.vllm]
         if version.git and cell.vllm not in commits:
-            commits[cell.vllm] = heads(version.git, version.ref or "HEAD")
+            commits[cell.vllm] = None
+            with suppress(SourceUnreachableError):
+                commits[cell.vllm] = heads(version.git, version.ref or "HEAD")
         keys: list[str] = []
         for name in compiled_distributions(project.matrix, cell):
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.vllm))
@@ -76,7 +67,7 @@ def find_compiles(
 
 
 def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> list[str]:
-    """Lock cells with the wheels that were compiled for them; give the files that changed."""
+    """Lock cells with the wheels that were compiled for them, and return the files that changed."""
     if not adopted:
         return []
     changed: list[str] = []
@@ -93,7 +84,7 @@ def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> l
 def _choose(
     project: Project, cell: Cell, name: str, shared: Sequence[RemoteWheel], commit: str | None
 ) -> tuple[RemoteWheel | None, str]:
-    """Find the wheel that a cell wants, or say why there is none."""
+    """Return the wheel that a cell needs, or the reason why it must be compiled."""
     arch = project.matrix.archs[cell.arch]
     chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
     mine = [
@@ -106,10 +97,10 @@ def _choose(
         return (mine[-1], "") if mine else (None, f"{name} was never compiled for {cell.arch}")
     version = project.matrix.vllm[cell.vllm]
     if commit is not None:
-        at = [wheel for wheel in mine if wheel.inputs.sources.get("vllm") == commit]
+        at = [wheel for wheel in mine if wheel.inputs.sources.get("vllm") == f"{version.git}@{commit}"]
         why = f"{version.git} {version.ref} is at {commit[:12]}"
     else:
-        # Where nobody can say at which commit the branch is, the newest compile will do.
+        # The branch's commit is unknown: the newest compile will do.
         at = [wheel for wheel in mine if wheel.inputs.version.startswith(str(version.version.base_version))]
         why = f"vLLM {cell.vllm} was never compiled for {cell.arch}"
     if not at:
@@ -120,7 +111,7 @@ def _choose(
 
 
 def _names(project: Project, cell: Cell, keys: Sequence[str]) -> bool:
-    """Say whether the lock of a cell names these wheels already."""
+    """Return whether the lock of a cell names these wheels already."""
     if not project.is_locked(cell):
         return False
     locked = {wheel.compiled for wheel in project.wheel_lock(cell).wheels}

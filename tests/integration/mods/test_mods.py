@@ -18,12 +18,12 @@ from imagefactory.errors.mods import AnchorError, ModClaimError, ModConflictErro
 from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods
-from imagefactory.mods.readme_table import markdown, read_table
+from imagefactory.mods.readme_table import markdown
 from imagefactory.mods.trees import Trees
 from imagefactory.plan.plan import Layer
 from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.mods import Data, edit, has, line_of, manifest, write_mod
+from tests.fixtures.mods import Data, edit, has, line_of, manifest, table_in, write_mod
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.small_factory import CELL, SmallFactory, noise, small_wheels, solid
 from tests.fixtures.wheels import make_wheel
@@ -196,7 +196,7 @@ def test_every_mod_holds_on_every_version(project: Project, name: str) -> None:
 def test_the_table_in_the_readme_is_true(project: Project) -> None:
     """Where a plugin's git source is not on this machine, its cells are taken on trust."""
     results = check_mods(project)
-    written = read_table(REPOSITORY / "mods" / "README.md").splitlines()
+    written = table_in(REPOSITORY / "mods" / "README.md").splitlines()
     fresh = [line for line in markdown(results).strip().splitlines() if "is not on this machine" not in line]
     assert len(fresh) == len(written)
     for now, then in zip(fresh, written, strict=True):

@@ -23,12 +23,12 @@ from imagefactory.errors.registry import (
     RepositoryMissingError,
 )
 from imagefactory.errors.store import DigestMismatchError, DiskFullError
-from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import Payload, pull_artifact, push_artifact
+from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, push_artifact
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.image_push import IndexEntry, Pushable, push_image, push_index
+from imagefactory.oci.registry.image_push import IndexEntry, Pushable, index_document, push_image
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
@@ -113,11 +113,9 @@ def test_progress_is_told_and_ends_at_the_size(repository: Repository) -> None:
 
 def test_an_index_names_images_of_several_platforms(repository: Repository) -> None:
     images = [push_image(repository, small_image(LAYERS, name)).descriptor for name in ("one", "two")]
-    pushed = push_index(
-        repository, images, annotations={"org.opencontainers.image.title": "both"}, tag="both"
-    )
+    digest = repository.put_manifest(index_document(images, {TITLE: "both"}), INDEX_TYPE, "both")
     index = repository.require_manifest("both")
-    assert index.digest == pushed.digest
+    assert index.digest == digest
     assert [item["digest"] for item in index.document()["manifests"]] == [item.digest for item in images]
     assert index.document()["manifests"][0]["platform"] == {"architecture": MACHINE, "os": "linux"}
 
@@ -203,9 +201,11 @@ def test_files_come_back_as_they_went(repository: Repository, tmp_path: Path) ->
     push_artifact(
         repository, "application/vnd.test.wheel", payloads, annotations={"key": "value"}, tag="wheel"
     )
-    pulled = pull_artifact(repository, "wheel", tmp_path / "pulled")
-    assert [path.name for path in pulled] == ["one.whl", "two.json"]
-    assert all(path.read_bytes() == (tmp_path / path.name).read_bytes() for path in pulled)
+    held = contents(repository, repository.require_manifest("wheel"))
+    assert [item.annotations[TITLE] for item in held] == ["one.whl", "two.json"]
+    assert all(
+        repository.blob(item.digest) == (tmp_path / item.annotations[TITLE]).read_bytes() for item in held
+    )
 
 
 def test_what_is_attached_is_found_by_its_subject_although_the_registry_keeps_no_list(

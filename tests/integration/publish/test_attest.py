@@ -12,11 +12,11 @@ import pytest
 
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.supply import ImageSignatureError, TamperedError
-from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.image_push import push_index
+from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.findings import refuse_failing
@@ -163,7 +163,7 @@ def test_a_signed_statement_that_was_changed_does_not_count(published: Published
         subject = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
         referrers.attach(repository, subject, bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, forged)])
         kept = [item for item in referrers.find(repository, published.digest) if item.digest != right]
-        push_index(repository, kept, tag=fallback_tag(published.digest))
+        repository.put_manifest(index_document(kept), INDEX_TYPE, fallback_tag(published.digest))
     checked = published.check()
     [finding] = failures(checked)
     assert finding.check == "signature"
@@ -193,7 +193,7 @@ def test_statements_about_another_image_do_not_count(published: Published) -> No
 def test_every_image_of_an_index_is_checked(published: Published) -> None:
     descriptor = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
     with published.open() as repository:
-        push_index(repository, [descriptor], tag="all")
+        repository.put_manifest(index_document([descriptor]), INDEX_TYPE, "all")
         tagged = type(repository).open(f"{published.address}:all")
         checked = check_image(published.factory.project, tagged, published.trust(), lambda _: None)
     assert [one.digest for one in checked] == [published.digest]

@@ -488,6 +488,7 @@ def test_every_compression_that_debian_uses_is_read(workshop: Workshop, suffix: 
     [
         (b"not an archive", "it is not an ar archive"),
         (b"!<arch>\nshort", "its ar archive is damaged"),
+        (b"!<arch>\n" + b"x" * 58 + b"`\n", "its ar archive is damaged"),
         (ar_of({"debian-binary": b"2.0\n"}), "it has no control.tar that we can read, only debian-binary"),
         (ar_of({"control.tar.lz4": b""}), "it has no control.tar that we can read, only control.tar.lz4"),
         (ar_of({"control.tar.xz": b"not xz"}), "Input format not supported"),

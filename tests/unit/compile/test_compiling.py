@@ -1,23 +1,20 @@
-"""What becomes of a compile: kept when it is whole, handed out when it is not, gone on with after an interruption."""
+"""The results of a compile: wheels are kept, parts are handed out, and interrupted runs are resumed."""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.daemon import Daemon
-from imagefactory.compile import capacity, container
-from imagefactory.compile import compiling as run
+from imagefactory.build.watch import Watcher
+from imagefactory.compile.capacity import BuildMachine
+from imagefactory.compile.compiling import Compiled, compile_kernels
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress
@@ -33,6 +30,8 @@ from imagefactory.errors.kernels import (
     WrongSourceError,
 )
 from imagefactory.errors.locks import LockMissingError
+from imagefactory.matrix.targets import host_machine
+from imagefactory.plan.plan import Plan
 from imagefactory.resolve.wheelhouse.keep import all_kept
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
@@ -40,8 +39,9 @@ from tests.fixtures.platforms import MACHINE, wheel_tag
 from tests.fixtures.small_factory import Silence
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
-PART = replace(WHOLE, targets=("norm",))
 VERSION = "0.7.0.post1"
+FITTING, FOREIGN = "sm_121a", "sm_120a"
+IMAGES = Path("/images")
 
 
 class Watch(Silence):
@@ -52,27 +52,54 @@ class Watch(Silence):
         self.steps.append(progress)
 
 
-class Compiler:
-    """Stands in for the container: notes what it is asked, and does what a test says."""
+@dataclass(frozen=True)
+class Machine(BuildMachine):
+    free: float = 1000.0
+    free_for_images: float = 1000.0
 
-    def __init__(self, work: Callable[[Path, Path], int]) -> None:
+    def free_gb(self, folder: Path) -> float:
+        return self.free_for_images if folder == IMAGES else self.free
+
+
+ROOMY = Machine(4, 64.0)
+
+
+class FakeCompiler:
+    """A compiler without Docker: records what it is asked to do, and does what a test says."""
+
+    def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
         self.work = work
+        self.at = machine
+        self.failure = ("nvcc error   : it broke",)
+        self.provided: list[str] = []
         self.asked: list[dict[str, Any]] = []
 
-    def __call__(self, image: str, command: list[str], **options: Any) -> Ended:
+    def machine(self) -> BuildMachine:
+        return self.at
+
+    def refuse_foreign(self, platform: str) -> None:
+        assert platform == f"linux/{MACHINE}"
+
+    def image_folder(self, plan: Plan) -> Path:  # noqa: ARG002
+        return IMAGES
+
+    def provide(self, project: CompileProject, plan: Plan, watch: Watcher) -> str:  # noqa: ARG002
+        self.provided.append(plan.key)
+        return "toolchain"
+
+    def run(self, image: str, command: Sequence[str], **options: Any) -> Ended:
         self.asked.append({"image": image, "command": command, **options})
         places = {mount.place: mount.folder for mount in options["mounts"]}
         options["hear"]("[1/2] Building a.o")
         options["log"].write_text("[1/2] Building a.o\n")
         status = self.work(places["/factory/build"], places["/factory/out"])
-        return Ended(status, () if status == 0 else ("nvcc error   : it broke",))
+        return Ended(status, () if status == 0 else self.failure)
 
 
-def wheel(out: Path) -> int:
-    import zipfile  # noqa: PLC0415
-
+def wheel(out: Path, chip: str = FITTING) -> int:
     name = f"flashinfer_jit_cache-{VERSION}"
-    with zipfile.ZipFile(out / f"{name}-{wheel_tag(tag='py3-none-manylinux_2_36')}.whl", "w") as archive:
+    with ZipFile(out / f"{name}-{wheel_tag(tag='py3-none-manylinux_2_36')}.whl", "w") as archive:
+        archive.writestr("flashinfer_jit_cache/norm.so", f"Fatbin elf code:\n=====\narch = {chip}\n")
         archive.writestr(f"{name}.dist-info/METADATA", f"Name: flashinfer-jit-cache\nVersion: {VERSION}\n")
         archive.writestr(f"{name}.dist-info/RECORD", "")
     return 0
@@ -84,45 +111,45 @@ def library(out: Path) -> int:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileProject:
-    """A checkout of its own, on a machine with room and a daemon; nothing is downloaded or assembled."""
+def project(tmp_path: Path) -> CompileProject:
+    """A checkout with its own store, whose cuobjdump prints what a library consists of."""
     root = tmp_path / "checkout"
     root.mkdir()
     shutil.copy(REPOSITORY / "matrix.yaml", root)
     for name in ("locks", "mods", "images"):
         (root / name).symlink_to(REPOSITORY / name)
-    archive = tmp_path / "sdist.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        member = tarfile.TarInfo("flashinfer-1/flashinfer/jit/core.py")
-        tar.addfile(member, io.BytesIO(b""))
-    monkeypatch.setattr(run, "_fetch_sdist", lambda *_: archive)
-    monkeypatch.setattr(run, "provide", lambda *_: "toolchain")
-    monkeypatch.setattr(daemon, "ask", lambda: Daemon("28.0", MACHINE))
-    monkeypatch.setattr(daemon, "image_id", lambda _: "sha256:there")
-    monkeypatch.setattr(container, "root_folder", lambda: None)
-    monkeypatch.setattr(run, "audit", lambda *_: [])
-    monkeypatch.setattr(capacity, "refuse_full_disk", lambda *_: None)
-    monkeypatch.setattr(capacity.BuildMachine, "this", classmethod(lambda cls: cls(4, 64.0)))
-    return CompileProject(root, Store(tmp_path / "store"))
+    project = CompileProject(root, Store(tmp_path / "store"))
+    tool = project.tool_lock.find("nvidia-cuda-cuobjdump", host_machine())
+    cuobjdump = project.store.root / "tools" / tool.sha256 / "cuobjdump"
+    cuobjdump.parent.mkdir(parents=True)
+    cuobjdump.write_text('#!/bin/sh\ncat "$1"\n')
+    cuobjdump.chmod(0o755)
+    return project
 
 
-@contextmanager
-def compiling(monkeypatch: pytest.MonkeyPatch, work: Callable[[Path, Path], int]) -> Iterator[Compiler]:
-    compiler = Compiler(work)
-    monkeypatch.setattr(container, "run", compiler)
-    yield compiler
+@pytest.fixture
+def whole(tmp_path: Path) -> Request:
+    """A request for all of FlashInfer, from a folder of sources."""
+    core = tmp_path / "sources" / "flashinfer" / "jit" / "core.py"
+    core.parent.mkdir(parents=True)
+    core.touch()
+    return replace(WHOLE, sources=(f"flashinfer={tmp_path / 'sources'}",))
 
 
-def compile_it(project: CompileProject, request: Request) -> run.Compiled:
-    return run.compile_kernels(project, request, Watch(), lambda _: None)
+@pytest.fixture
+def part(whole: Request) -> Request:
+    """A request for one module of FlashInfer."""
+    return replace(whole, targets=("norm",))
 
 
-def test_a_whole_wheel_is_kept_and_never_compiled_twice(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with compiling(monkeypatch, lambda _, out: wheel(out)) as compiler:
-        made = compile_it(project, WHOLE)
-        again = compile_it(project, WHOLE)
+def compile_it(project: CompileProject, request: Request, compiler: FakeCompiler) -> Compiled:
+    return compile_kernels(project, request, Watch(), lambda _: None, compiler=compiler)
+
+
+def test_a_whole_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
+    compiler = FakeCompiler(lambda _, out: wheel(out))
+    made = compile_it(project, whole, compiler)
+    again = compile_it(project, whole, compiler)
     assert made.wheel == again.wheel
     assert again.log is None
     assert len(compiler.asked) == 1
@@ -131,98 +158,79 @@ def test_a_whole_wheel_is_kept_and_never_compiled_twice(
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
-def test_some_targets_are_handed_out_and_never_kept(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
+def test_libraries_of_some_targets_are_handed_out_but_not_kept(
+    project: CompileProject, part: Request
 ) -> None:
-    with compiling(monkeypatch, lambda _, out: library(out)):
-        made = compile_it(project, PART)
+    made = compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
     assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
     assert made.wheel is None
     assert list(all_kept(project.store)) == []
 
 
 def test_a_failed_compile_keeps_its_tree_and_log_but_no_wheel(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
+    project: CompileProject, whole: Request
 ) -> None:
     def fail(build: Path, out: Path) -> int:
         (build / "a.o").touch()
         wheel(out)
         return 1
 
-    with compiling(monkeypatch, fail), pytest.raises(CompileFailedError) as caught:
-        compile_it(project, WHOLE)
+    with pytest.raises(CompileFailedError) as caught:
+        compile_it(project, whole, FakeCompiler(fail))
     assert "it broke" in caught.value.why
     assert Path(str(caught.value.where)).read_text().startswith("[1/2]")
     assert list(all_kept(project.store)) == []
 
 
-def test_an_interrupted_compile_is_gone_on_with(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_compile_is_resumed(project: CompileProject, whole: Request) -> None:
     def interrupted(build: Path, out: Path) -> int:
         (build / "a.o").write_text("object")
         wheel(out)
         raise KeyboardInterrupt
 
-    def goes_on(build: Path, out: Path) -> int:
+    def resumed(build: Path, out: Path) -> int:
         assert (build / "a.o").read_text() == "object"
-        assert list(out.iterdir()) == [], "what an interrupted run left is not taken for a result"
+        assert list(out.iterdir()) == [], "leftovers of an interrupted run are not taken for a result"
         return wheel(out)
 
-    with compiling(monkeypatch, interrupted), pytest.raises(KeyboardInterrupt):
-        compile_it(project, WHOLE)
+    with pytest.raises(KeyboardInterrupt):
+        compile_it(project, whole, FakeCompiler(interrupted))
     assert list(all_kept(project.store)) == []
-    with compiling(monkeypatch, goes_on):
-        assert compile_it(project, WHOLE).wheel is not None
+    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
 
 
-def test_a_compiler_that_was_killed_points_at_the_memory(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with compiling(monkeypatch, lambda *_: 137), pytest.raises(CompileFailedError) as caught:
-        compile_it(project, WHOLE)
+def test_a_killed_compiler_points_at_the_memory(project: CompileProject, whole: Request) -> None:
+    with pytest.raises(CompileFailedError) as caught:
+        compile_it(project, whole, FakeCompiler(lambda *_: 137))
     assert "fewer than 4" in caught.value.fix
 
 
-def test_a_wheel_that_does_not_run_on_the_chip_is_not_kept(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise AuditFailedError("x", where="x", why="sm_120a", fix="x")
-
-    monkeypatch.setattr(run, "refuse_failing", refuse)
-    with compiling(monkeypatch, lambda _, out: wheel(out)), pytest.raises(AuditFailedError):
-        compile_it(project, WHOLE)
+def test_a_wheel_that_does_not_run_on_the_chip_is_not_kept(project: CompileProject, whole: Request) -> None:
+    with pytest.raises(AuditFailedError, match="would not run"):
+        compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
-def test_a_second_run_of_the_same_compile_is_refused(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
     def second(_: Path, out: Path) -> int:
         with pytest.raises(CompileBusyError):
-            compile_it(project, WHOLE)
+            compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out)))
         return wheel(out)
 
-    with compiling(monkeypatch, second):
-        assert compile_it(project, WHOLE).wheel is not None
+    assert compile_it(project, whole, FakeCompiler(second)).wheel is not None
 
 
-def test_an_unknown_target_is_refused_with_the_nearest(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = "FACTORY-UNKNOWN " + json.dumps({"unknown": ["nrom"], "known": ["norm", "page"]})
-    monkeypatch.setattr(container, "run", lambda *_, **__: Ended(3, (said,)))
+def test_an_unknown_target_is_refused_with_the_nearest(project: CompileProject, part: Request) -> None:
+    compiler = FakeCompiler(lambda *_: 3)
+    compiler.failure = ("FACTORY-UNKNOWN " + json.dumps({"unknown": ["nrom"], "known": ["norm", "page"]}),)
     with pytest.raises(UnknownTargetError, match="no target nrom") as caught:
-        compile_it(project, PART)
+        compile_it(project, part, compiler)
     assert "norm" in caught.value.fix
 
 
-def test_the_container_is_told_the_chip_and_gets_fixed_places(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with compiling(monkeypatch, lambda _, out: library(out)) as compiler:
-        compile_it(project, PART)
+def test_the_container_knows_the_chip_and_has_fixed_paths(project: CompileProject, part: Request) -> None:
+    compiler = FakeCompiler(lambda _, out: library(out))
+    compile_it(project, part, compiler)
     [asked] = compiler.asked
     environment = asked["environment"]
     assert environment["FLASHINFER_CUDA_ARCH_LIST"] == "12.1a"
@@ -234,13 +242,21 @@ def test_the_container_is_told_the_chip_and_gets_fixed_places(
     }  # fmt: skip
 
 
-def test_too_little_memory_is_said_before_anything_is_done(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("machine", "missing"),
+    [
+        (Machine(4, 2.0), "memory for 1 compiler"),
+        (Machine(4, 64.0, free=7.9), "disk space for the objects"),
+        (Machine(4, 64.0, free_for_images=1.0), "disk space for the toolchain's image"),
+    ],
+)
+def test_too_little_memory_or_disk_is_reported_before_any_work(
+    project: CompileProject, whole: Request, machine: Machine, missing: str
 ) -> None:
-    monkeypatch.setattr(capacity.BuildMachine, "this", classmethod(lambda cls: cls(4, 2.0)))
-    monkeypatch.setattr(run, "provide", lambda *_: pytest.fail("the toolchain must not be assembled"))
-    with pytest.raises(NotEnoughRoomError):
-        compile_it(project, WHOLE)
+    compiler = FakeCompiler(lambda _, out: wheel(out), machine)
+    with pytest.raises(NotEnoughRoomError, match=missing):
+        compile_it(project, whole, compiler)
+    assert compiler.provided == []
     assert not (project.store.root / "compile").exists()
 
 
@@ -252,9 +268,7 @@ def test_a_wheel_that_no_image_could_run_is_refused_before_hours_of_work(project
     assert "2.36" in caught.value.why
 
 
-def test_compilers_that_are_not_pinned_are_asked_for_by_the_command_that_pins_them(
-    project: CompileProject,
-) -> None:
+def test_without_a_toolchain_lock_the_error_names_the_command_that_makes_it(project: CompileProject) -> None:
     with pytest.raises(LockMissingError) as caught:
         work_out(project, replace(WHOLE, vllm="0.19.1"))
     assert "invoke lock --toolchain 0.19.1" in caught.value.fix

@@ -14,6 +14,7 @@ from imagefactory.compile.git_sources import (
     check_folder,
     choose_sources,
     fetch,
+    head_of,
     place,
     read_replacements,
     resolve,
@@ -175,6 +176,19 @@ def test_a_repository_without_the_marker_is_refused(tmp_path: Path, host: Host) 
     host.repository("o/cutlass", {"b.h": "x"})
     with pytest.raises(WrongSourceError, match="is not cutlass"):
         fetch(fetched("o/cutlass@v1"), Store(tmp_path / "store"))
+
+
+def test_a_name_finds_its_own_branch_and_not_one_that_ends_like_it(host: Host) -> None:
+    commit = host.repository("o/vllm", {"vllm/envs.py": ""})
+    git = ["git", "-C", str(host.root / "o/vllm"), "-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run([*git, "checkout", "--quiet", "-b", "fork/main"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "two"], check=True)
+    subprocess.run([*git, "tag", "-a", "-m", "annotated", "v2", commit], check=True)
+    subprocess.run([*git, "update-ref", "refs/pull/7/head", commit], check=True)
+    for ref in ("main", "v1", "v2", "refs/pull/7/head"):
+        assert head_of("o/vllm", ref) == commit
+    assert head_of("o/vllm", "HEAD") == head_of("o/vllm", "fork/main") != commit
+    assert head_of("o/vllm", "nowhere") is None
 
 
 def test_a_branch_is_pinned_to_its_commit(host: Host) -> None:

@@ -21,12 +21,12 @@ from imagefactory.locks.files import LockedSource, LockedWheel, SourceLock, Whee
 from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
-from imagefactory.mods.readme_table import BEGIN, END, markdown, read_table, write_table
+from imagefactory.mods.readme_table import BEGIN, END, markdown, write_table
 from imagefactory.mods.source_files import FolderSource, package_hash
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.load import load_mod
-from tests.fixtures.mods import Data, edit, has, manifest, write_mod
+from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 from tests.unit.mods.test_source_files import make_sdist
@@ -325,7 +325,7 @@ def test_the_table_is_kept_between_two_marks(project: Project, tmp_path: Path) -
         "| [marker](marker/mod.yaml) | applies | upstream since 2.0 |\n\n"
         f"{END}\n\nMore.\n"
     )
-    assert read_table(readme) == markdown(results).strip()
+    assert table_in(readme) == markdown(results).strip()
     assert not write_table(readme, results)
 
 

@@ -13,10 +13,11 @@ import yaml
 
 from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import refuse_idle_variants
-from imagefactory.mods.readme_table import BEGIN, END, read_table
+from imagefactory.mods.readme_table import BEGIN, END
 from images.shipped.mods.load import load_mod, load_mods
 from images.shipped.mods.manifest import STAGES, Mod
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.mods import table_in
 
 ROOT = REPOSITORY / "mods"
 FOLDERS = sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
@@ -103,7 +104,7 @@ def test_they_fit_together() -> None:
 
 
 def test_every_mod_and_every_release_is_in_the_table() -> None:
-    table = read_table(ROOT / "README.md")
+    table = table_in(ROOT / "README.md")
     rows = re.findall(r"^\| \[([^]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
     assert [name for name, _ in rows] == [folder.name for folder in FOLDERS]
     assert all((ROOT / link).is_file() for _, link in rows)

@@ -25,8 +25,9 @@ from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedErro
 from imagefactory.matrix.matrix import Matrix, Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
-from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, program_files
+from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment
 from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
+from imagefactory.plan.serve.shipped_files import serve_files
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY
@@ -170,7 +171,7 @@ def test_flags_of_mods_that_no_setting_covers_reach_the_command(served_image: Im
 
 
 def test_the_program_is_listed_for_the_image_without_leftovers() -> None:
-    files = program_files(REPOSITORY)
+    files = serve_files(REPOSITORY).values()
     assert "usr/share/imagefactory/serve/__main__.py" in files
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
     assert all(path.endswith(".py") for path in files)

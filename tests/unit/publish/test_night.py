@@ -235,7 +235,7 @@ def compiled(
     project: Project, cell: Cell, commit: str, *, mods: tuple[str, ...] | None = None
 ) -> RemoteWheel:
     inputs = CompileInputs(
-        name="vllm", version="0.33.0.dev1", sources={"vllm": commit}, toolchain="sha256:1",
+        name="vllm", version="0.33.0.dev1", sources={"vllm": f"vllm-project/vllm@{commit}"}, toolchain="sha256:1",
         mods=mods_of_sources(project, cell) if mods is None else mods,
         arch_list=str(project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
     )  # fmt: skip

@@ -6,12 +6,8 @@ import pytest
 
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.smoke.levels import MEANING, levels_named, levels_of, required_levels
+from imagefactory.smoke.levels import levels_named, levels_of, required_levels
 from imagefactory.smoke.record import LEVELS
-
-
-def test_every_level_says_what_it_means() -> None:
-    assert tuple(MEANING) == LEVELS
 
 
 def test_an_image_for_cpus_has_no_gpu_level(real_matrix: Matrix) -> None:

@@ -1,54 +1,39 @@
 """Read a .deb: an ar archive of a control tar and a data tar, each compressed.
 
-The data tar is decompressed once, to a spool file; later readers take slices of it. Memory stays small.
+The data tar is decompressed once, to a spool file that later readers take slices of, so that memory use stays small.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import lzma
 import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, BinaryIO, Protocol, cast
+from typing import IO, Any, BinaryIO, Protocol
 
 import zstandard
+from debian.arfile import ArError, ArFile
+from debian.deb822 import Deb822
 
 from imagefactory.errors.layers import DebFormatError
 from imagefactory.store.cache import translating_disk_full
 
-_MAGIC = b"!<arch>\n"
-_HEADER = 60
-_END_OF_HEADER = b"`\n"
-
-
-def _xz(file: BinaryIO) -> IO[bytes]:
-    return lzma.open(file)
-
-
-def _gz(file: BinaryIO) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(file))
-
-
-def _zstd(file: BinaryIO) -> IO[bytes]:
-    return zstandard.ZstdDecompressor().stream_reader(file)
-
-
-_OPENERS: Mapping[str, Callable[[BinaryIO], IO[bytes]]] = {
-    ".tar.xz": _xz,
-    ".tar.zst": _zstd,
-    ".tar.gz": _gz,
-    ".tar": lambda file: file,
+# ArMember reads like a file but does not declare that it is one.
+_OPENERS: Mapping[str, Callable[[Any], AbstractContextManager[Any]]] = {
+    ".tar.xz": lzma.open,
+    ".tar.zst": zstandard.ZstdDecompressor().stream_reader,
+    ".tar.gz": gzip.open,
+    ".tar": closing,
 }
 
 
 class DebPackage(Protocol):
-    """What the base has to know of a package before it opens it; a lock entry says all of it."""
+    """What the base must know about a package before opening it; a lock entry has all of it."""
 
     @property
     def name(self) -> str:
@@ -81,41 +66,38 @@ class Deb:
 
     @property
     def name(self) -> str:
-        """Give the package's name."""
+        """Return the package's name."""
         return self.locked.name
 
     def script(self, name: str) -> str:
-        """Give the text of a maintainer script, empty when the package has none."""
+        """Return the text of a control file or maintainer script, or an empty string if there is none."""
         return self.control.get(name, b"").decode("utf-8", errors="replace")
 
     def field(self, name: str) -> str:
-        """Give a one-line field of the control file, empty when it is not there."""
-        for line in self.script("control").splitlines():
-            key, colon, value = line.partition(":")
-            if colon and key.lower() == name.lower():
-                return value.strip()
-        return ""
+        """Return a field of the control file, or an empty string if it has none of that name."""
+        return str(Deb822(self.script("control")).get(name, ""))
 
 
 def open_deb(locked: DebPackage, file: Path, scratch: Path) -> Deb:
     """Read a package's control files, and decompress its data tar into the scratch folder."""
     spool = scratch / f"{locked.sha256}.tar"
     with reading(locked), file.open("rb") as archive:
-        members = dict(_members(archive))
-        with _opened(archive, members, "control") as control:
+        with _opened(archive, "control") as control:
             files = _control_files(control)
-        with translating_disk_full(spool), _opened(archive, members, "data") as data, spool.open("wb") as out:
+        with translating_disk_full(spool), _opened(archive, "data") as data, spool.open("wb") as out:
             shutil.copyfileobj(data, out, 1 << 20)
     return Deb(locked=locked, control=files, data=spool)
 
 
 @contextmanager
 def data_files(file: Path) -> Iterator[Iterator[tuple[str, str, Callable[[], bytes] | None]]]:
-    """Go through what a package would unpack: path, where a link points, and how to read a plain file."""
-    with file.open("rb") as archive:
-        members = dict(_members(archive))
-        with _opened(archive, members, "data") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-            yield ((_path(member), member.linkname, _reader(tar, member)) for member in tar)
+    """Iterate over what a package would unpack: the path, a link's target, and a reader for regular files."""
+    with (
+        file.open("rb") as archive,
+        _opened(archive, "data") as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        yield ((_path(member), member.linkname, _reader(tar, member)) for member in tar)
 
 
 def _path(member: tarfile.TarInfo) -> str:
@@ -135,7 +117,7 @@ def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], bytes
 
 @contextmanager
 def reading(locked: DebPackage) -> Iterator[None]:
-    """Turn what decompressors and tarfile raise on damaged input into an error that names the package."""
+    """Translate what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:
         yield
     except (
@@ -160,24 +142,21 @@ class _NotADebError(Exception):
     """The outer archive is not what a .deb must be."""
 
 
-def _members(archive: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
-    """List the members of an ar archive: name, offset and size."""
-    if archive.read(len(_MAGIC)) != _MAGIC:
-        raise _NotADebError("it is not an ar archive")
-    while header := archive.read(_HEADER):
-        if len(header) != _HEADER or not header.endswith(_END_OF_HEADER):
-            raise _NotADebError("its ar archive is damaged")
-        name, size = header[:16].decode().strip().rstrip("/"), int(header[48:58])
-        yield name, (archive.tell(), size)
-        archive.seek(size + size % 2, io.SEEK_CUR)
-
-
 @contextmanager
-def _opened(archive: BinaryIO, members: Mapping[str, tuple[int, int]], stem: str) -> Iterator[IO[bytes]]:
+def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
+    """Decompress a member of the outer archive: `control` or `data`."""
+    archive.seek(0)
+    try:
+        members = {member.name: member for member in ArFile(fileobj=archive).getmembers()}
+    except ArError:
+        raise _NotADebError("it is not an ar archive") from None
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None):  # the disk's failure, not the archive's
+            raise
+        raise _NotADebError(f"its ar archive is damaged: {error}") from None
     for suffix, opener in _OPENERS.items():
         if f"{stem}{suffix}" in members:
-            offset, size = members[f"{stem}{suffix}"]
-            with opener(io.BufferedReader(_Section(archive, offset, size), 1 << 18)) as stream:
+            with opener(members[f"{stem}{suffix}"]) as stream:
                 yield stream
             return
     raise _NotADebError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
@@ -190,21 +169,3 @@ def _control_files(stream: IO[bytes]) -> dict[str, bytes]:
             for member in tar
             if member.isreg() and (content := tar.extractfile(member)) is not None
         }
-
-
-class _Section(io.RawIOBase):
-    """A part of a file, as a file."""
-
-    def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
-        super().__init__()
-        self._file, self._at, self._end = file, offset, offset + size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        self._file.seek(self._at)
-        data = self._file.read(min(len(buffer), self._end - self._at))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
