@@ -40,13 +40,14 @@ def build(
     builder: str = "",
 ) -> None:
     """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
-    from imagefactory.build.assemble import build
+    from imagefactory.build.assemble import assemble
     from imagefactory.build.engines import engine_named
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.environment.paths import expand_home
     from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
+    from imagefactory.plan.make import make_plan
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     project = Project(checkout_root())
@@ -64,9 +65,9 @@ def build(
             print(made.id)
         return
     with watching(terminal.err) as watch:
-        images = build(
+        images = assemble(
             project,
-            cells,
+            [make_plan(project, cell) for cell in cells],
             watch,
             say,
             locked_only=locked,
@@ -300,7 +301,7 @@ def clean(
 
 def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
     """Find built images: the cell, its layout and the name it goes by."""
-    from imagefactory.build.assemble import built_layouts
+    from imagefactory.build.found import built_layouts
     from imagefactory.locks.project import Project
 
     return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from imagefactory.locks.files import (
@@ -29,12 +30,10 @@ from images.shipped.mods.manifest import Mod
 
 @dataclass(frozen=True)
 class Project:
-    """Where everything of one checkout is; files are read once and when needed."""
+    """Where everything of one checkout is. It never changes: files are read once, when they are first needed."""
 
     root: Path
     store: Store = field(default_factory=Store)
-    _wheel_locks: dict[Path, WheelLock] = field(default_factory=dict, repr=False)
-    _base_locks: dict[Path, BaseLock] = field(default_factory=dict, repr=False)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -52,42 +51,40 @@ class Project:
         return self.locks / "layers.toml"
 
     def build_folder(self, cell: Cell) -> Path:
-        """Say where the image of a cell is laid out."""
+        """Return the folder where the image of a cell is laid out."""
         return self.root / "build" / cell.slug
 
     def wheel_lock_path(self, cell: Cell) -> Path:
-        """Say where the wheels of a cell are locked."""
+        """Return the lock file that names the wheels of a cell."""
         return wheel_lock_path(self.locks, cell.vllm, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
-        """Say where the Debian packages of a cell are locked."""
+        """Return the lock file that names the Debian packages of a cell."""
         return base_lock_path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Say whether everything a cell is made of has been pinned."""
+        """Check whether everything that a cell is made of has been pinned."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
         """Read the wheels of a cell."""
-        path = self.wheel_lock_path(cell)
-        if path not in self._wheel_locks:
-            self._wheel_locks[path] = WheelLock.read(path)
-        return self._wheel_locks[path]
+        return self._read_wheel_lock(self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:
         """Read the Debian packages of a cell."""
-        path = self.base_lock_path(cell)
-        if path not in self._base_locks:
-            self._base_locks[path] = BaseLock.read(path)
-        return self._base_locks[path]
+        return self._read_base_lock(self.base_lock_path(cell))
 
-    def substitute_base_lock(self, cell: Cell, lock: BaseLock) -> None:
-        """Use other Debian packages than the locked ones from here on."""
-        self._base_locks[self.base_lock_path(cell)] = lock
+    @cached_property
+    def _read_wheel_lock(self) -> Callable[[Path], WheelLock]:
+        return cache(WheelLock.read)
+
+    @cached_property
+    def _read_base_lock(self) -> Callable[[Path], BaseLock]:
+        return cache(BaseLock.read)
 
     @cached_property
     def source_lock(self) -> SourceLock:
-        """The archives that mods are checked against."""
+        """The source archives that mods are checked against."""
         return SourceLock.read(source_lock_path(self.locks))
 
     @cached_property
@@ -97,7 +94,7 @@ class Project:
 
     @cached_property
     def kernel_lock(self) -> KernelLock:
-        """What wheels hold for GPUs; empty where nothing was looked into."""
+        """The GPU kernels found in wheels; empty if none have been inspected."""
         path = kernel_lock_path(self.locks)
         return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
 
@@ -108,7 +105,7 @@ class Project:
 
     @cached_property
     def model_lock(self) -> ModelLock:
-        """The pinned model revisions; empty where none were looked up."""
+        """The pinned model revisions; empty if none have been looked up."""
         path = model_lock_path(self.locks)
         return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagefactory.build.assemble import build
+from imagefactory.build.assemble import assemble
 from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
 from imagefactory.build.engines.docker.engine import DockerBuilt, build_with_docker
@@ -21,6 +21,7 @@ from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import scaffold
+from imagefactory.plan.make import make_plan
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import Silence
@@ -59,7 +60,7 @@ def by_docker(project: Project) -> Iterator[DockerBuilt]:
 def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
     project: Project, by_docker: DockerBuilt
 ) -> None:
-    [embedded] = build(project, [TINY], Silence(), lambda _: None, record=False)
+    [embedded] = assemble(project, [make_plan(project, TINY)], Silence(), lambda _: None, record=False)
     unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.name)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared
