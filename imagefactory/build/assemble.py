@@ -159,7 +159,7 @@ def make_layers(
     for key, blob in blobs.items():
         watch.state(key, "cached", blob.size, blob.size)
     if missing:
-        from imagefactory.build.engines.embedded import build_layers  # noqa: PLC0415
+        from imagefactory.build.parallel import build_layers  # noqa: PLC0415
 
         wanted = inputs.wanted if inputs else lambda _: ()
         expected = known.among(missing) if known is not None else {}
