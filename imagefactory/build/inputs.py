@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 
 import requests
@@ -40,14 +40,18 @@ VANISHED = (
 class LayerInputs:
     """Finds the files that layers are made from; asked only for what is missing."""
 
-    def __init__(self, project: Project, cells: Sequence[Cell]) -> None:
+    def __init__(
+        self, project: Project, cells: Sequence[Cell], bases: Mapping[Cell, BaseLock] | None = None
+    ) -> None:
+        """Prepare for cells; `bases` names base locks that take the place of the checkout's own."""
         self.project = project
         self.cells = cells
+        self._bases = bases or {}
         self._wheels = {wheel.sha256: wheel for cell in cells for wheel in project.wheel_lock(cell).wheels}
 
     def wanted(self, layer: Layer) -> list[Wanted]:
         """List the files that a layer is made from, with where to look for them."""
-        debs = {deb.sha256: (lock, deb) for lock in self._base_locks() for deb in lock.debs}
+        debs = {deb.sha256: (lock, deb) for lock in map(self._base, self.cells) for deb in lock.debs}
         found: list[Wanted] = []
         for item in layer.inputs:
             if item.sha256 in self._wheels:
@@ -93,25 +97,32 @@ class LayerInputs:
                 if wheel.compiled is not None:
                     fetch(self._wheel(wheel), self.project.store, session, lambda _: None)
 
-    def replace_vanished_debs(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> bool:
-        """Take the successors of locked debs that no mirror has any more; say whether there were any.
+    def _base(self, cell: Cell) -> BaseLock:
+        return self._bases.get(cell) or self.project.base_lock(cell)
+
+    def with_bases(self, bases: Mapping[Cell, BaseLock]) -> LayerInputs:
+        """Return the same inputs with other Debian packages for some cells."""
+        return LayerInputs(self.project, self.cells, bases)
+
+    def successors(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> dict[Cell, BaseLock]:
+        """Download the bases of plans, and return a new lock for each cell whose packages have vanished.
 
         A security update removes what it replaces. That must not stop somebody who builds for the first time; the
         image is marked as not locked, and is never published.
         """
-        changed = False
+        replaced: dict[Sha256, BaseLock | None] = {}
         for plan in plans:
             base = plan.layers[0]
-            if read_blob_record(base.key, self.project.store) is not None:
+            if base.key in replaced or read_blob_record(base.key, self.project.store) is not None:
                 continue
-            lock = self.project.base_lock(plan.cell)
+            lock = self._base(plan.cell)
             there = self._fetch_debs(lock, base, watch)
             debs = lock.debs if all(there) else self._with_successors(lock, there, say)
-            if debs != lock.debs:
-                changed = True
-                other = lock.model_copy(update={"debs": debs, "integrity": ""})
-                self.project.substitute_base_lock(plan.cell, other)
-        return changed
+            replaced[base.key] = (
+                lock.model_copy(update={"debs": debs, "integrity": ""}) if debs != lock.debs else None
+            )
+        found = ((plan.cell, replaced.get(plan.layers[0].key)) for plan in plans)
+        return {cell: lock for cell, lock in found if lock is not None}
 
     def _fetch_debs(self, lock: BaseLock, base: Layer, watch: Watcher) -> list[bool]:
         """Download the packages of a base; say of each whether it is there."""
@@ -142,9 +153,6 @@ class LayerInputs:
         if changes:
             say("The image is not what the lock says: it is labelled locked=no and cannot be published.")
         return replaced
-
-    def _base_locks(self) -> list[BaseLock]:
-        return [self.project.base_lock(cell) for cell in self.cells]
 
     @cached_property
     def _indexes(self) -> Indexes:

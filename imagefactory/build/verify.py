@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.build.assemble import Built, build, confirm
+from imagefactory.build.assemble import Built, assemble
+from imagefactory.build.recording import confirm
 from imagefactory.build.watch import Watcher
 from imagefactory.errors.layers import DamagedFileError, VerificationError
 from imagefactory.locks.project import Project
@@ -14,6 +15,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.compare import diff_layers
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
@@ -27,8 +29,8 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
     expected = digest or layout.manifest_digest()
     with project.store.in_use(), project.store.scratch() as scratch:
         fresh = replace(project, store=_empty_layers(project.store, scratch))
-        output = scratch / "image"
-        [rebuilt] = build(fresh, [cell], watch, say, locked_only=True, output=output, record=False)
+        plans, output = [make_plan(project, cell)], scratch / "image"
+        [rebuilt] = assemble(fresh, plans, watch, say, locked_only=True, output=output, record=False)
         if _holds(layout, expected):
             _compare_documents(layout)
             _compare_layers(layout, rebuilt, project.store)

@@ -39,43 +39,32 @@ def build(
     engine: str = "embedded",
     builder: str = "",
 ) -> None:
-    """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
-    from imagefactory.build.assemble import build
-    from imagefactory.build.engines import engine_named
+    """Build images from the locks, by default without Docker; the digest alone goes to standard output."""
+    from imagefactory.build.engines.by_name import engine_named
+    from imagefactory.build.engines.protocol import BuildOptions
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.environment.paths import expand_home
     from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
+    from imagefactory.plan.make import make_plan
 
-    count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
+    given = BuildOptions(
+        output=expand_home(output, "--output").absolute() if output else None,
+        locked=locked,
+        workers=options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE),
+        builder=builder,
+        cache_from=tuple(cache_from),
+        cache_to=tuple(cache_to),
+    )
+    chosen = engine_named(engine, given)
     project = Project(checkout_root())
-    given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
-    named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
     cells = select(project.matrix, target or [next(iter(project.matrix.models))])
-    if named == "docker":
-        from imagefactory.build.engines.docker.engine import build_with_docker
-
-        caches = {"cache_from": cache_from, "cache_to": cache_to}
-        for cell in cells:
-            with watching(terminal.err) as watch:
-                made = build_with_docker(project, cell, watch, say, builder=builder or None, **caches)
-            say(f"built {cell} as {made.name}")
-            print(made.id)
-        return
     with watching(terminal.err) as watch:
-        images = build(
-            project,
-            cells,
-            watch,
-            say,
-            locked_only=locked,
-            output=expand_home(output, "--output").absolute() if output else None,
-            workers=count,
-        )
+        images = chosen.build(project, [make_plan(project, cell) for cell in cells], given, watch, say)
     for image in images:
         say(terminal.built_message(image))
-        print(image.image.digest)
+        print(image.digest)
 
 
 @command(iterable=["target"], help={"target": TARGET})
@@ -300,7 +289,7 @@ def clean(
 
 def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
     """Find built images: the cell, its layout and the name it goes by."""
-    from imagefactory.build.assemble import built_layouts
+    from imagefactory.build.found import built_layouts
     from imagefactory.locks.project import Project
 
     return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

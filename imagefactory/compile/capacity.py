@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.build.engines.embedded import available_cores
+from imagefactory.build.parallel import available_cores
 from imagefactory.compile.settings import Cost
 from imagefactory.errors.kernels import NotEnoughRoomError
 

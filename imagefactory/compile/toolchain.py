@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.embedded import build_layers
 from imagefactory.build.inputs import LayerInputs
+from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from imagefactory.locks.files import BaseLock, KernelLock, ModelLock, SourceLock, ToolLock, WheelLock
@@ -16,12 +17,10 @@ from images.shipped.mods.manifest import Mod
 
 @dataclass(frozen=True)
 class Project:
-    """The parts of one checkout; each file is read once, when it is first needed."""
+    """Where everything of one checkout is. It never changes: files are read once, when they are first needed."""
 
     root: Path
     store: Store = field(default_factory=Store)
-    _wheel_locks: dict[Path, WheelLock] = field(default_factory=dict, repr=False)
-    _base_locks: dict[Path, BaseLock] = field(default_factory=dict, repr=False)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -39,38 +38,36 @@ class Project:
         return self.locks / "layers.toml"
 
     def build_folder(self, cell: Cell) -> Path:
-        """Return the folder of a cell's built image."""
+        """Return the folder where the image of a cell is laid out."""
         return self.root / "build" / cell.slug
 
     def wheel_lock_path(self, cell: Cell) -> Path:
-        """Return the path of a cell's wheel lock."""
+        """Return the lock file that names the wheels of a cell."""
         return WheelLock.path(self.locks, cell.vllm, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
-        """Return the path of the lock of a cell's Debian packages."""
+        """Return the lock file that names the Debian packages of a cell."""
         return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Return whether the wheels and Debian packages of a cell are locked."""
+        """Check whether everything that a cell is made of has been pinned."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
-        """Return the wheel lock of a cell."""
-        path = self.wheel_lock_path(cell)
-        if path not in self._wheel_locks:
-            self._wheel_locks[path] = WheelLock.read(path)
-        return self._wheel_locks[path]
+        """Read the wheels of a cell."""
+        return self._read_wheel_lock(self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:
-        """Return the lock of a cell's Debian packages."""
-        path = self.base_lock_path(cell)
-        if path not in self._base_locks:
-            self._base_locks[path] = BaseLock.read(path)
-        return self._base_locks[path]
+        """Read the Debian packages of a cell."""
+        return self._read_base_lock(self.base_lock_path(cell))
 
-    def substitute_base_lock(self, cell: Cell, lock: BaseLock) -> None:
-        """Use other Debian packages than the locked ones from here on."""
-        self._base_locks[self.base_lock_path(cell)] = lock
+    @cached_property
+    def _read_wheel_lock(self) -> Callable[[Path], WheelLock]:
+        return cache(WheelLock.read)
+
+    @cached_property
+    def _read_base_lock(self) -> Callable[[Path], BaseLock]:
+        return cache(BaseLock.read)
 
     @cached_property
     def source_lock(self) -> SourceLock:

@@ -34,9 +34,9 @@ from imagefactory.plan.serve.shipped_files import serve_files
 from imagefactory.store.digests import checksum, sha256_of
 
 
-def make_plan(project: Project, cell: Cell) -> Plan:
-    """Work out the layers and the configuration of a cell's image."""
-    matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
+def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> Plan:
+    """Work out the layers and the configuration of a cell's image; `base` takes the place of its locked base."""
+    matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
     layers = (
@@ -77,13 +77,17 @@ def make_plan(project: Project, cell: Cell) -> Plan:
     )
 
 
-def locked_plans(project: Project) -> list[Plan]:
-    """Plan every locked cell; one that names a mod which does not apply is left out, since it cannot be built."""
+def locked_plans(project: Project, made: Iterable[Plan] = ()) -> list[Plan]:
+    """Plan every locked cell, except those in `made`, which are taken as they are.
+
+    A cell that names a mod which does not apply is left out, since it cannot be built.
+    """
+    by_cell = {plan.cell: plan for plan in made if plan.locked}
     plans: list[Plan] = []
     for cell in buildable(project.matrix):
         if project.is_locked(cell):
             with suppress(ModNotApplicableError):
-                plans.append(make_plan(project, cell))
+                plans.append(by_cell.get(cell) or make_plan(project, cell))
     return plans
 
 

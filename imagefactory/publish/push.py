@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from imagefactory.build.assemble import make_layers, remember
+from imagefactory.build.assemble import make_layers
+from imagefactory.build.recording import remember
 from imagefactory.build.watch import Watcher
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
@@ -49,17 +50,17 @@ def push(
     workers: int | None = None,
 ) -> list[Staged]:
     """Make what the registry does not have, and upload it."""
-    for cell in cells:
-        refuse_unlocked(make_plan(project, cell), repository)
+    plans = [make_plan(project, cell) for cell in cells]
+    for plan in plans:
+        refuse_unlocked(plan, repository)
     known = KnownLayers(project.known_layers)
     with project.store.in_use():
         project.store.sweep()
-        plans, blobs = make_layers(
+        blobs = make_layers(
             project,
-            cells,
+            plans,
             watch,
             say,
-            locked_only=True,
             workers=workers,
             known=known,
             elsewhere=partial(in_registry, repository, known),

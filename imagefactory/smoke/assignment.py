@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.build.assemble import build
+from imagefactory.build.assemble import assemble
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.watch import LayerState
 from imagefactory.errors import FactoryError
@@ -18,6 +18,7 @@ from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
+from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
 from imagefactory.smoke.containers import Containers
 from imagefactory.smoke.cpu_counterparts import cpu_counterparts
@@ -200,7 +201,7 @@ def _built(project: Project, cell: Cell) -> Subject:
     try:
         return subject_of_target(project, f"{cell}/{cell.machine}")
     except ImageMissingError:
-        [built] = build(project, [cell], _Unwatched(), lambda _: None)
+        [built] = assemble(project, [make_plan(project, cell)], _Unwatched(), lambda _: None)
         return subject_of_layout(project, Layout(built.layout.folder))
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.build.assemble import built_layouts
 from imagefactory.build.engines.docker import daemon
+from imagefactory.build.found import built_layouts
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.locks.project import Project

@@ -34,7 +34,7 @@ from debian.arfile import ArFile
 from isal import igzip_lib
 
 from imagefactory.build.engines.docker.buildx import find_builder
-from imagefactory.build.engines.embedded import available_cores
+from imagefactory.build.parallel import available_cores
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM

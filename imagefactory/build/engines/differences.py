@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from imagefactory.build.assemble import built_layouts
+from imagefactory.build.found import built_layouts
 from imagefactory.locks.project import Project
 from imagefactory.oci.compare import Difference, Opened, diff_images
 from imagefactory.oci.format import VENV

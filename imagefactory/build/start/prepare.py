@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from imagefactory.build.assemble import built_layouts
 from imagefactory.build.engines.docker.daemon import image_id, load
+from imagefactory.build.found import built_layouts
 from imagefactory.build.start.docker_run import (
     HUB_CACHE,
     Launch,

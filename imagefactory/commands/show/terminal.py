@@ -21,7 +21,7 @@ from imagefactory.store.sizes import size
 
 if TYPE_CHECKING:
     # Only for annotations: showing a plan must not import what resolves and downloads.
-    from imagefactory.build.assemble import Built
+    from imagefactory.build.engines.protocol import BuiltImage
     from imagefactory.build.explain import Ownership
     from imagefactory.locks.kernel_policy import KernelVerdict
     from imagefactory.mods.compatibility import ModResult
@@ -188,15 +188,16 @@ def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
     return table
 
 
-def built_message(built: Built) -> Text:
-    """Say what was built and where it is."""
-    blobs = built.image.layers
-    return Text.assemble(
-        ("built ", "bold green"),
-        f"{built.plan.target} for {built.plan.platform}: {len(blobs)} layers, "
-        f"{size(sum(blob.size for blob in blobs))} ({size(sum(blob.unpacked for blob in blobs))} unpacked) "
-        f"in {built.layout.folder}",
+def built_message(built: BuiltImage) -> Text:
+    """Describe an image that was built, and where it is."""
+    blobs = built.layers
+    content = (
+        f": {len(blobs)} layers, {size(sum(blob.size for blob in blobs))} "
+        f"({size(sum(blob.unpacked for blob in blobs))} unpacked) in {built.where}"
+        if blobs
+        else f" as {built.where}"
     )
+    return Text.assemble(("built ", "bold green"), f"{built.plan.target} for {built.plan.platform}{content}")
 
 
 def differences_table(differences: Sequence[Difference]) -> RenderableType:

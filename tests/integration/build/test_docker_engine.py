@@ -8,19 +8,23 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from imagefactory.build.assemble import build
+from imagefactory.build.assemble import assemble
 from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
-from imagefactory.build.engines.docker.engine import DockerBuilt, build_with_docker
+from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
+from imagefactory.build.engines.with_docker import DockerEngine
 from imagefactory.errors import FactoryError
 from imagefactory.errors.docker import BuilderMissingError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import scaffold
+from imagefactory.plan.make import make_plan
+from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import Silence
@@ -49,63 +53,70 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return Project(root)
 
 
+def build_with_docker(project: Project, say: Say = lambda _: None, **options: Any) -> BuiltImage:
+    [built] = DockerEngine().build(
+        project, [make_plan(project, TINY)], BuildOptions(**options), Silence(), say
+    )
+    return built
+
+
 @pytest.fixture(scope="module")
-def by_docker(project: Project) -> Iterator[DockerBuilt]:
-    made = build_with_docker(project, TINY, Silence(), lambda _: None)
+def by_docker(project: Project) -> Iterator[BuiltImage]:
+    made = build_with_docker(project)
     yield made
-    docker("image", "rm", "--force", made.name)
+    docker("image", "rm", "--force", made.where)
 
 
 def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
-    project: Project, by_docker: DockerBuilt
+    project: Project, by_docker: BuiltImage
 ) -> None:
-    [embedded] = build(project, [TINY], Silence(), lambda _: None, record=False)
-    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.name)
+    [embedded] = assemble(project, [make_plan(project, TINY)], Silence(), lambda _: None, record=False)
+    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared
     assert "mod" in [layer.kind for layer in by_docker.plan.layers]
 
 
-def test_the_image_says_of_itself_what_the_plan_says(by_docker: DockerBuilt) -> None:
-    config = json.loads(docker("image", "inspect", by_docker.id))[0]["Config"]
+def test_the_image_says_of_itself_what_the_plan_says(by_docker: BuiltImage) -> None:
+    config = json.loads(docker("image", "inspect", by_docker.digest))[0]["Config"]
     plan = by_docker.plan
     assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
     assert config["Healthcheck"] == plan.config.healthcheck
     assert config["Entrypoint"] == list(plan.config.entrypoint)
 
 
-def test_its_programs_run(by_docker: DockerBuilt) -> None:
+def test_its_programs_run(by_docker: BuiltImage) -> None:
     def run(program: str, *arguments: str) -> str:
         # The host's network: a daemon on a restricted machine has no bridge.
         options = ("--rm", "--network", "host", "--entrypoint", program)
-        return docker("run", *options, by_docker.name, *arguments)
+        return docker("run", *options, by_docker.where, *arguments)
 
     assert "Running uvicorn" in run("uvicorn", "--version")
     ask = "from importlib.metadata import version; print(version('vllm'))"
     assert run("/opt/venv/bin/python3", "-c", ask) == "0.32.0+cpu\n"
 
 
-def test_a_second_build_finds_every_step_done(project: Project, by_docker: DockerBuilt) -> None:
-    again = build_with_docker(project, TINY, Silence(), lambda _: None)
+def test_a_second_build_finds_every_step_done(project: Project, by_docker: BuiltImage) -> None:
+    again = build_with_docker(project)
     log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
     steps = [line for line in log.splitlines() if " RUN --mount" in line and line.startswith("#")]
     assert len(steps) == log.count("uv pip install")
     assert log.count(" CACHED") >= len(steps)
-    assert image_id(again.name) == again.id == by_docker.id
+    assert image_id(again.where) == again.digest == by_docker.digest
 
 
-def test_buildx_makes_the_same_image(project: Project, by_docker: DockerBuilt, buildx: str) -> None:
+def test_buildx_makes_the_same_image(project: Project, by_docker: BuiltImage, buildx: str) -> None:
     said: list[str] = []
-    again = build_with_docker(project, TINY, Silence(), said.append)
+    again = build_with_docker(project, said.append)
     assert any(" buildx build " in line for line in said), f"{buildx} was passed over: {said}"
-    assert again.id == by_docker.id
+    assert again.digest == by_docker.digest
 
 
 def test_a_builder_that_buildx_does_not_know_is_named_with_those_that_it_knows(
     project: Project, buildx: str
 ) -> None:
     with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
-        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+        build_with_docker(project, builder="no-such-builder")
     assert "Known builders: default" in caught.value.fix, buildx
 
 
@@ -113,20 +124,20 @@ def test_a_builder_that_buildx_does_not_know_is_named_with_those_that_it_knows(
     BUILDER is None, reason="FACTORY_TEST_BUILDER names no builder of buildx outside of the daemon"
 )
 def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_the_registry(
-    project: Project, by_docker: DockerBuilt, registry: str
+    project: Project, by_docker: BuiltImage, registry: str
 ) -> None:
-    cache = f"{registry}/{by_docker.name.partition(':')[0]}/steps"
-    first = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_to=[cache])
-    unexpected, _ = compare_named(project, first.id, by_docker.id)
+    cache = f"{registry}/{by_docker.where.partition(':')[0]}/steps"
+    first = build_with_docker(project, builder=BUILDER, cache_to=(cache,))
+    unexpected, _ = compare_named(project, first.digest, by_docker.digest)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     docker("buildx", "prune", "--all", "--force", "--builder", str(BUILDER))
-    second = build_with_docker(project, TINY, Silence(), lambda _: None, builder=BUILDER, cache_from=[cache])
+    second = build_with_docker(project, builder=BUILDER, cache_from=(cache,))
     log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
     assert log.count(" CACHED") >= log.count("uv pip install")
-    assert second.id == first.id
+    assert second.digest == first.digest
 
 
-def test_nothing_of_the_context_is_left(project: Project, by_docker: DockerBuilt) -> None:
+def test_nothing_of_the_context_is_left(project: Project, by_docker: BuiltImage) -> None:
     assert by_docker
     assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
         "Dockerfile"
@@ -152,5 +163,5 @@ def test_a_daemon_that_is_not_there_is_a_clear_error() -> None:
 
 def test_a_builder_that_is_not_there_is_a_clear_error(project: Project) -> None:
     with pytest.raises(FactoryError) as caught:
-        build_with_docker(project, TINY, Silence(), lambda _: None, builder="no-such-builder")
+        build_with_docker(project, builder="no-such-builder")
     assert caught.value.exit_code in (100, 101)  # without buildx there are no builders at all

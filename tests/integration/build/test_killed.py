@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagefactory.build.engines import embedded
+from imagefactory.build import parallel
 from imagefactory.build.verify import verify
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.built_layers import read_blob_record
@@ -164,6 +164,6 @@ def test_a_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    embedded.SMALL_WORK = sys.maxsize
+    parallel.SMALL_WORK = sys.maxsize
     kill_threads(SmallFactory(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))
     sys.stdout.write(f"killed {sys.argv[2]} times\n")

@@ -11,6 +11,8 @@ import pytest
 
 from imagefactory.compile.container import LABEL, Ended, Mount, run
 from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
+from imagefactory.locks.files import WheelLock
+from imagefactory.matrix.cells import Cell
 from imagefactory.resolve.audit.auditing import audit
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
@@ -55,15 +57,21 @@ build second: make first
 """
 
 
+class SmallToolchain(CompileProject):
+    """A checkout whose toolchains have only the wheels that these tests need."""
+
+    def wheel_lock(self, cell: Cell) -> WheelLock:
+        lock = super().wheel_lock(cell)
+        wheels = tuple(wheel for wheel in lock.wheels if wheel.name in SMALL)
+        return lock.model_copy(update={"wheels": wheels})
+
+
 @pytest.fixture(scope="module")
 def toolchain() -> Iterator[tuple[CompileProject, str]]:
     """Assemble the small toolchain and load it; afterwards the daemon is as it was."""
-    project = CompileProject(REPOSITORY)
+    project = SmallToolchain(REPOSITORY)
     cell = project.cell("bookworm", "0.32.0", PLATFORM)
-    lock = project.wheel_lock(cell)
-    wheels = tuple(wheel for wheel in lock.wheels if wheel.name in SMALL)
-    assert len(wheels) == len(SMALL)
-    project._wheel_locks[project.wheel_lock_path(cell)] = lock.model_copy(update={"wheels": wheels})
+    assert len(project.wheel_lock(cell).wheels) == len(SMALL)
     plan = toolchain_plan(project, cell)
     name = provide(project, plan, Silence())
     yield project, name

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.assemble import build
+from imagefactory.build.assemble import assemble
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
     NotPromotableError,
@@ -22,10 +22,11 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.image_push import push_image
 from imagefactory.oci.registry.reference import is_digest
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.make import make_plan
 from imagefactory.publish import gate
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.promote import promote
-from imagefactory.publish.push import push
+from imagefactory.publish.push import refuse_unlocked
 from imagefactory.publish.rollback import rollback
 from imagefactory.publish.smoke_records import attach_record
 from imagefactory.publish.tags import fixed_tag, staging_tag
@@ -143,15 +144,16 @@ def test_a_failed_audit_keeps_every_tag_away(house: PublishingHouse, monkeypatch
 
 def test_an_image_with_other_files_than_the_locked_ones_never_leaves(house: PublishingHouse) -> None:
     project = house.project
-    project.substitute_base_lock(CELL, project.base_lock(CELL).model_copy(update={"integrity": ""}))
+    unlocked = project.base_lock(CELL).model_copy(update={"integrity": ""})
+    plan = make_plan(project, CELL, base=unlocked)
     with pytest.raises(NotPromotableError, match="cannot be published"):
-        push(project, house.repository, [CELL], Silence(), house.factory.said.append)
+        refuse_unlocked(plan, house.repository)
     # Not even when somebody else brings it there.
-    [built] = build(project, [CELL], Silence(), house.factory.said.append, record=False)
-    push_image(house.repository, built.layout, tag=staging_tag(built.plan.key))
-    attach_record(house.repository, smoke_record(built.image.digest, built.plan.key))
-    [refusal] = promote(project, house.repository, [CELL]).refused
-    assert "locked: the image has files that the lock does not name" in refusal.why
+    [built] = assemble(project, [plan], Silence(), house.factory.said.append, record=False)
+    push_image(house.repository, built.layout, tag=staging_tag(plan.key))
+    attach_record(house.repository, smoke_record(built.image.digest, plan.key))
+    with pytest.raises(NotPromotableError, match="locked: the image has files that the lock does not name"):
+        gate.candidate(project, house.repository, plan)
     assert house.tags() == {}
 
 

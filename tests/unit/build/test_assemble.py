@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.assemble import built_layouts
+from imagefactory.build.found import built_layouts
 from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.matrix import UnknownNameError

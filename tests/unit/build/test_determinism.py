@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.build.engines import embedded
+from imagefactory.build import parallel
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import read_listing
@@ -56,7 +56,7 @@ LISTING = """\
 
 @pytest.fixture(autouse=True)
 def _restore_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "SMALL_WORK", embedded.SMALL_WORK)
+    monkeypatch.setattr(parallel, "SMALL_WORK", parallel.SMALL_WORK)
 
 
 def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:

@@ -10,6 +10,7 @@ import shlex
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from docker.errors import DockerException
 
-from imagefactory.build.engines import engine_named
+from imagefactory.build.engines.by_name import ENGINES, engine_named
 from imagefactory.build.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.engines.docker.build_context import LayerTree, Modded
@@ -28,8 +29,9 @@ from imagefactory.build.engines.docker.buildx import (
     refuse_unsupported,
 )
 from imagefactory.build.engines.docker.dockerfile import plan_context
-from imagefactory.build.engines.docker.engine import _run, build_with_docker
+from imagefactory.build.engines.docker.engine import _run, build_image
 from imagefactory.build.engines.docker.saved_image import open_saved
+from imagefactory.build.engines.protocol import BuildOptions
 from imagefactory.errors.docker import (
     BuilderMissingError,
     EngineTooOldError,
@@ -229,10 +231,9 @@ def test_a_foreign_platform_is_refused_before_anything_is_fetched(
     monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", "amd64"))
     project = Project(REPOSITORY, Store(tmp_path / "store"))
+    plan = make_plan(project, Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"))
     with pytest.raises(ForeignPlatformError):
-        build_with_docker(
-            project, Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"), Silence(), lambda _: None
-        )
+        build_image(project, plan, BuildOptions(), Silence(), lambda _: None)
     assert not list((tmp_path / "store").rglob("*"))
 
 
@@ -250,14 +251,21 @@ def test_a_failed_build_shows_its_last_lines_and_keeps_all_of_them(step: str, tm
 
 
 def test_engines_are_named_and_take_their_own_options_only() -> None:
-    assert engine_named("docker", {"builder": "farm", "output": ""}) == "docker"
+    assert engine_named("docker", BuildOptions(builder="farm")) is ENGINES["docker"]
+    assert engine_named("embedded", BuildOptions(locked=True, workers=2)) is ENGINES["embedded"]
     with pytest.raises(UnknownNameError, match="dokcer") as caught:
-        engine_named("dokcer", {})
+        engine_named("dokcer", BuildOptions())
     assert "docker" in caught.value.why
-    with pytest.raises(SettingRefusedError, match="--builder"):
-        engine_named("embedded", {"builder": "farm"})
+    with pytest.raises(SettingRefusedError, match="--cache-from") as refused:
+        engine_named("embedded", BuildOptions(cache_from=("cache",)))
+    assert "--engine docker" in refused.value.fix
     with pytest.raises(SettingRefusedError, match="--output"):
-        engine_named("docker", {"output": "there"})
+        engine_named("docker", BuildOptions(output=Path("there")))
+
+
+def test_every_option_is_for_some_engine() -> None:
+    taken = [option for engine in ENGINES.values() for option in engine.takes]
+    assert sorted(taken) == sorted(field.name for field in fields(BuildOptions))
 
 
 # --- docker save ---------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from imagefactory.build import parallel
 from imagefactory.build.assemble import Built
-from imagefactory.build.engines import embedded
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.verify import verify
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
@@ -60,7 +60,7 @@ def test_a_build_is_content_with_the_recorded_digest_and_verifying_is_not(
         expected.append(options["expected"])
         return build_layer(*arguments, **options)
 
-    monkeypatch.setattr(embedded, "build_layer", spy)
+    monkeypatch.setattr(parallel, "build_layer", spy)
     run(small_factory)
     assert set(expected) == {None}
     expected.clear()

@@ -1,4 +1,4 @@
-"""Building with Docker: the same plan and base; uv installs the wheels, the rest is what the embedded engine makes."""
+"""Building with Docker: same plan, same base; uv installs the wheels, the rest is what the embedded engine makes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.build.engines.docker import daemon
@@ -19,8 +18,9 @@ from imagefactory.build.engines.docker.buildx import (
     refuse_unsupported,
 )
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
-from imagefactory.build.engines.embedded import build_layers
+from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
 from imagefactory.build.inputs import LayerInputs
+from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
@@ -31,7 +31,6 @@ from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ImageConfig, Plan
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
@@ -40,41 +39,23 @@ from imagefactory.store.progress import Say
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
 _TOLD = 12
-"""Lines of a failed build that are shown; the rest is in the log."""
+"""How many lines of a failed build are shown; the log has all of them."""
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
-"""Newer BuildKits name the stage, too: `#6 [stage-0  1/13] RUN ...`."""
+"""Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
 
 
-@dataclass(frozen=True)
-class DockerBuilt:
-    """An image in the Docker daemon."""
-
-    plan: Plan
-    name: str
-    id: str
-
-
 def docker_name(project: Project, cell: Cell) -> str:
-    """Name the image that the Docker engine makes of a cell."""
+    """Return the name of the image that the Docker engine builds for a cell."""
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     return f"{repository}:{cell.slug}-docker"
 
 
-def build_with_docker(
-    project: Project,
-    cell: Cell,
-    watch: Watcher,
-    say: Say,
-    *,
-    builder: str | None = None,
-    cache_from: Sequence[str] = (),
-    cache_to: Sequence[str] = (),
-) -> DockerBuilt:
-    """Build the image of a cell from its rendered Dockerfile."""
-    plan = make_plan(project, cell)
-    way = find_builder(builder, cell.platform)
-    refuse_unsupported(way, cache_to)
+def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watcher, say: Say) -> BuiltImage:
+    """Build the image of a plan from its rendered Dockerfile."""
+    cell = plan.cell
+    way = find_builder(options.builder or None, cell.platform)
+    refuse_unsupported(way, options.cache_to)
     engine = daemon.ask()
     if not way.buildx:
         daemon.refuse_foreign(engine, cell.platform)
@@ -95,8 +76,8 @@ def build_with_docker(
             tag=name,
             epoch=MTIME,
             base=_provide_base(way, base, plan, say),
-            cache_from=cache_from,
-            cache_to=cache_to,
+            cache_from=options.cache_from,
+            cache_to=options.cache_to,
         )
         _say_context(context, say)
         try:
@@ -107,16 +88,16 @@ def build_with_docker(
     found = daemon.image_id(name)
     if found is None:
         raise ImageBuildError(
-            f"The build ended well, but Docker has no image {name}.",
+            f"The build succeeded, but Docker has no image {name}.",
             where=folder / LOG,
-            why="The builder did not hand the image to this daemon.",
+            why="The builder did not load the image into this daemon.",
             fix="Check that DOCKER_HOST and the builder belong together.",
         )
-    return DockerBuilt(plan, name, found)
+    return BuiltImage(plan, found, name)
 
 
 def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
-    """Lay out the base alone as an image, from the very layer that the embedded engine makes."""
+    """Lay out the base alone as an image, from the same layer that the embedded engine builds."""
     layer = plan.layers[0]
     blob = read_blob_record(layer.key, project.store)
     known = KnownLayers(project.known_layers)
@@ -147,7 +128,7 @@ def _lay_out_base(project: Project, plan: Plan, blob: Blob) -> Layout:
 
 
 def _provide_base(way: Builder, base: Layout, plan: Plan, say: Say) -> tuple[str, str] | None:
-    """Give the base to whoever builds: into the daemon, or as a layout to a builder that is elsewhere."""
+    """Make the base available to the builder: load it into the daemon, or pass its layout to a remote builder."""
     name = base_image(plan.layers[0])
     if way.is_remote:
         return name, f"{base.folder}@{base.manifest_digest()}"
@@ -158,7 +139,7 @@ def _provide_base(way: Builder, base: Layout, plan: Plan, say: Say) -> tuple[str
 
 
 def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
-    """Download the wheels that the store does not have, and uv."""
+    """Download uv and the wheels that the store lacks."""
     wanted: dict[Sha256, Wanted] = {}
     for layer in plan.layers[1:]:
         if layer.kind != "serve":
@@ -182,13 +163,13 @@ def _say_context(context: BuildContext, say: Say) -> None:
 
 
 def _name_of(instruction: str) -> str:
-    """Name a step by what it is about: the folder of its wheels, or its first words."""
+    """Name a step after the folder of its wheels, or by its first words."""
     wheels = _WHEELS.search(instruction)
     return wheels[1] if wheels else instruction[:70]
 
 
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
-    """Run the build; tell of its steps, keep everything it says in a log."""
+    """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
     say(f"$ {' '.join(arguments)}")
     with (
@@ -217,5 +198,5 @@ def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
             "The Docker build failed.",
             where=log,
             why="\n         ".join(last),
-            fix="The log has every step; when a step of ours is at fault, the embedded engine may still build it.",
+            fix="The log has every step. If one of the factory's own steps failed, try the embedded engine.",
         )

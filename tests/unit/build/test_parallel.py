@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.engines import embedded
-from imagefactory.build.engines.embedded import available_cores, build_layers
+from imagefactory.build import parallel
 from imagefactory.build.inputs import LayerInputs
+from imagefactory.build.parallel import available_cores, build_layers
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
@@ -59,7 +59,7 @@ def test_processes_and_threads_give_the_same(
     watch = Silence()
     watch.layers(layers)
     in_threads = build_layers(layers, sources.wanted, Store(small_factory.cache), watch)
-    monkeypatch.setattr(embedded, "SMALL_WORK", 0)
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     other = Store(small_factory.folder / "other")
     assert build_layers(layers, sources.wanted, other, watch, workers=2) == in_threads
     assert all(read_blob_record(key, other) == blob for key, blob in in_threads.items())
@@ -69,7 +69,7 @@ def test_an_error_in_a_worker_arrives_whole(
     small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_factory.lock_wheels([solid(make_wheel(small_factory.links, "bad", "1", files={"a/.wh.b": ""}))])
-    monkeypatch.setattr(embedded, "SMALL_WORK", 0)
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     with pytest.raises(BadWheelError, match=r"bad-1-py3-none-any\.whl") as caught:
         small_factory.build()
     assert "delete files of other layers" in caught.value.why
@@ -79,8 +79,8 @@ def test_an_error_in_a_worker_arrives_whole(
 def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
     small_factory: SmallFactory, layers: list[Layer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "SMALL_WORK", 0)
-    monkeypatch.setattr(embedded, "_build", _die)
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
+    monkeypatch.setattr(parallel, "_build", _die)
     watch = Silence()
     watch.layers(layers)
     store = Store(small_factory.cache)
@@ -100,7 +100,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.fixtures.small_factory import SmallFactory
-from tests.unit.test_embedded import sleep_in_workers
+from tests.unit.build.test_parallel import sleep_in_workers
 
 if __name__ == "__main__":
     sleep_in_workers(SmallFactory(Path(sys.argv[1])))
@@ -109,8 +109,8 @@ if __name__ == "__main__":
 
 def sleep_in_workers(factory: SmallFactory) -> None:
     """Start a build whose workers take a minute for each layer."""
-    embedded.SMALL_WORK = 0
-    embedded._build = _sleep  # type: ignore[assignment]
+    parallel.SMALL_WORK = 0
+    parallel._build = _sleep  # type: ignore[assignment]
     factory.build()
 
 

@@ -1,0 +1,45 @@
+"""Finding images that were built here, by target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.targets import select, select_one
+from imagefactory.oci.layout import Layout
+from imagefactory.plan.changes import last_plan
+from imagefactory.plan.make import make_plan
+
+
+def built_layouts(
+    project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
+) -> list[tuple[Cell, Layout, str]]:
+    """Find the images that were built for targets, each with the name that engines know it by.
+
+    An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
+    """
+    wanted = targets or [next(iter(project.matrix.models))]
+    cells = [select_one(project.matrix, wanted[0])] if one else select(project.matrix, wanted)
+    repository = project.matrix.effective_registry.rpartition("/")[2].lower()
+    found = []
+    for cell in cells:
+        layout = Layout(project.build_folder(cell))
+        layout.manifest_digest()  # fails with a remedy when there is no image
+        if not stale:
+            _refuse_stale(project, cell)
+        found.append((cell, layout, f"{repository}:{cell.slug}"))
+    return found
+
+
+def _refuse_stale(project: Project, cell: Cell) -> None:
+    built, current = last_plan(project.build_folder(cell)), make_plan(project, cell)
+    # A build that had to use successors of vanished packages has a plan of its own, and its label says so.
+    if built is None or (built.key != current.key and built.locked):
+        raise ImageMissingError(
+            f"The image of {cell} is not up to date.",
+            where=project.build_folder(cell),
+            why="Something that it is made of changed after it was built (`invoke plan --diff` shows what).",
+            fix=f"Run `invoke build --target {cell}` again.",
+        )

@@ -1,0 +1,65 @@
+"""Recording what layers come out as in locks/layers.toml, and holding builds to that record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.locks.project import Project
+from imagefactory.oci.blob import Blob
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import locked_plans
+from imagefactory.plan.plan import Plan
+from imagefactory.store.cache import Store, locked
+from imagefactory.store.digests import Sha256
+
+
+def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
+    """Stop if a layer differs from what is on record for its key, and drop it from the cache."""
+    for layer in (layer for plan in plans for layer in plan.layers):
+        try:
+            known.confirm(layer, blobs[layer.key])
+        except NotReproducibleError:
+            store.layer(layer.key).unlink(missing_ok=True)
+            raise
+
+
+def remember(
+    project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
+) -> None:
+    """Record the new layers of locked plans, and forget layers that no locked target needs any more."""
+    found = {
+        layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
+        for plan in plans
+        for layer in plan.layers
+        if known.blob(layer.key) is None
+    }
+    wheels = _new_wheel_records(project.store, known, plans)
+    if not found and not wheels:
+        return
+    locked_layers = [layer for plan in locked_plans(project, plans) for layer in plan.layers]
+    needed = {layer.key for layer in locked_layers}
+    needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
+    # Another build may have added to the record since this one read it.
+    with locked(project.store.root / ".recording"):
+        KnownLayers(project.known_layers).record(found, needed, wheels)
+
+
+def _new_wheel_records(
+    store: Store, known: KnownLayers, plans: Iterable[Plan]
+) -> dict[Sha256, tuple[str, Sha256]]:
+    """Hash the RECORD of wheels that mods change, as far as the store has the whole, checked wheel."""
+    inputs = {
+        item.sha256: item.name
+        for plan in plans
+        for layer in plan.layers
+        if layer.kind == "mod"
+        for item in layer.inputs
+        if known.wheel_record(item.sha256) is None and store.download(item.sha256).exists()
+    }
+    if not inputs:
+        return {}
+    from imagefactory.build.layers.wheel_excerpt import record_sha256  # noqa: PLC0415 - only with new mods
+
+    hashed = {sha256: record_sha256(store.download(sha256)) for sha256 in inputs}
+    return {sha256: (inputs[sha256], record) for sha256, record in hashed.items() if record is not None}
