@@ -68,7 +68,7 @@ def build(
         project.store.sweep()
         plans, blobs = make_layers(
             project,
-            cells,
+            [make_plan(project, cell) for cell in cells],
             watch,
             say,
             locked_only=locked_only,
@@ -136,7 +136,7 @@ def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
 
 def make_layers(
     project: Project,
-    cells: Sequence[Cell],
+    plans: Sequence[Plan],
     watch: Watcher,
     say: Say,
     *,
@@ -144,12 +144,11 @@ def make_layers(
     workers: int | None = None,
     known: KnownLayers | None = None,
     elsewhere: Elsewhere | None = None,
-) -> tuple[list[Plan], dict[Sha256, Blob]]:
-    """Plan, and build the layers that are missing; with a record (`known`), all must be what it says.
+) -> tuple[Sequence[Plan], dict[Sha256, Blob]]:
+    """Build the layers that are missing; with a record (`known`), all must be what it says.
 
     What downloads or builds is imported only when needed.
     """
-    plans = [make_plan(project, cell) for cell in cells]
     if known is not None:
         known.refuse_unwritable(plans)
     watch.layers(_layers(plans))
@@ -158,11 +157,11 @@ def make_layers(
     if any(layer.inputs for layer in missing):
         from imagefactory.build.inputs import LayerInputs  # noqa: PLC0415
 
-        sources = LayerInputs(project, cells)
+        sources = LayerInputs(project, [plan.cell for plan in plans])
         wanted = sources.wanted
         sources.refuse_unfit_mods({plan.cell for plan in plans if _lacks_mods(plan, missing)})
         if not locked_only and sources.replace_vanished_debs(plans, watch, say):
-            plans = [make_plan(project, cell) for cell in cells]
+            plans = [make_plan(project, plan.cell) for plan in plans]
             watch.layers(_layers(plans))
             blobs, missing = _recall(plans, project.store, elsewhere)
         sources.take_excerpts(missing, say)
