@@ -27,11 +27,11 @@ pytest_plugins = (
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
-    "tests.fixtures.nights",
+    "tests.fixtures.night_factory",
     "tests.fixtures.fake_github",
     "tests.fixtures.cuda",
     "tests.fixtures.cmake",
-    "tests.fixtures.published",
+    "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",
     "tests.fixtures.buildx",
 )

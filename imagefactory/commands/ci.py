@@ -20,6 +20,7 @@ from imagefactory.commands.workflow import (
     cells_named,
     open_project,
     open_repository,
+    plan_each,
     write_outputs,
     write_summary,
 )
@@ -72,14 +73,15 @@ def push(context: Context, target: list[str]) -> None:
     """Assemble and upload images, each by itself: one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
-    from imagefactory.publish.automation.stages import push_each
+    from imagefactory.publish.staging import stage
 
     project = open_project()
+    plans = plan_each(project, target)
     with open_repository(project) as repository, watching(terminal.err) as watch:
-        done = push_each(project, repository, cells_named(project, target), watch, say)
-    for cell, digest in done.finished.items():
-        print(f"{cell}/{cell.machine} {digest}")
-    done.refuse_failures("pushed")
+        staged = stage(project, repository, plans, watch, say)
+    for cell, one in staged.finished.items():
+        print(f"{cell}/{cell.machine} {one.digest}")
+    staged.refuse_failures("pushed")
 
 
 @command(
@@ -88,18 +90,21 @@ def push(context: Context, target: list[str]) -> None:
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
 def smoke(context: Context, target: list[str], level: list[str]) -> None:
-    """Pull what was pushed, test it, and leave the records in build/smoke; one that fails does not stop the others."""
-    from imagefactory.publish.automation.stages import smoke_each
+    """Pull what was pushed, test it where it has not passed yet, and leave the records in build/smoke."""
+    from imagefactory.publish.pipeline import smoke_test
+    from imagefactory.publish.staging import find_staged
     from imagefactory.smoke.levels import levels_named
 
     project = open_project()
-    cells = cells_named(project, target)
-    levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
+    plans = plan_each(project, target)
+    levels = levels_named(level, project.matrix, cells_named(project, target)[0].arch) if any(level) else ()
     with open_repository(project) as repository:
-        done = smoke_each(project, repository, cells, say, levels=levels)
-    for cell, outcome in done.finished.items():
-        print(f"{cell}/{cell.machine} {outcome}")
-    done.refuse_failures("tested, or failed")
+        tested = find_staged(project, repository, plans).then(
+            lambda staged: smoke_test(project, repository, staged, say, levels=levels, must_pass=True), say
+        )
+    for cell, record in tested.finished.items():
+        print(f"{cell}/{cell.machine} {record.summary if record else 'passed earlier'}")
+    tested.refuse_failures("tested, or failed")
 
 
 @command(
@@ -117,8 +122,12 @@ def promote(
     """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
     from imagefactory.commands.show import terminal
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
-    from imagefactory.publish.automation import stages
     from imagefactory.publish.automation.run_summary import promotion_summary
+    from imagefactory.publish.automation.run_summary import subjects as subjects_of
+    from imagefactory.publish.pipeline import attest
+    from imagefactory.publish.promote import promote
+    from imagefactory.publish.staging import find_staged
+    from imagefactory.smoke.runner import records_below
 
     if signs_as_job(key):
         need("sign")
@@ -126,11 +135,13 @@ def promote(
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     project = open_project()
     signer = find_signer(project, key)
+    plans = plan_each(project, target)
     with open_repository(project) as repository:
-        outcome = stages.promote_all(
-            project, repository, cells_named(project, target), say, records=folders, signer=signer
+        attested = find_staged(project, repository, plans).then(
+            lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
         )
-        checksums = stages.subjects(outcome, repository.reference.name)
+        outcome = promote(project, repository, attested)
+        checksums = subjects_of(outcome, repository.reference.name)
     summary = promotion_summary(outcome)
     write_summary(summary)
     write_outputs({"promoted": str(len(outcome.promoted))})
@@ -285,9 +296,11 @@ def report_mods(
 )
 def room(context: Context, target: list[str], pulled: bool = False) -> None:
     """Fail early when this machine has less free disk than the job is going to need."""
-    from imagefactory.publish.automation.stages import refuse_full, room_needed
+    from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 
     project = open_project()
-    needed = room_needed(project, cells_named(project, target), pulled=pulled)
+    plans = plan_each(project, target)
+    plans.refuse_failures("planned")
+    needed = space_needed(plans.finished.values(), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")

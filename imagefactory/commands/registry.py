@@ -28,30 +28,33 @@ def push(context: Context, target: list[str], workers: str = "") -> None:
     """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
-    from imagefactory.publish.push import push
+    from imagefactory.publish.staging import stage
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
-    project, cells = _selected(target)
+    project, plans = _planned(target)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
-            pushed = push(project, repository, cells, watch, say, pushing=watch, workers=count)
-        for staged in pushed:
-            sent, there = staged.pushed.count("uploaded"), staged.pushed.count("present")
-            amount = sizes.size(staged.pushed.uploaded)
+            staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
+        for one in staged.finished.values():
+            sent, there = one.pushed.count("uploaded"), one.pushed.count("present")
+            amount = sizes.size(one.pushed.uploaded)
             say(
-                f"pushed {staged.plan.target} for {staged.plan.platform}: {sent} blobs sent ({amount}), {there} there"
+                f"pushed {one.plan.target} for {one.plan.platform}: {sent} blobs sent ({amount}), {there} there"
             )
-            print(f"{repository.reference.name}@{staged.image.digest}")
+            print(f"{repository.reference.name}@{one.digest}")
+    staged.refuse_failures("pushed")
 
 
 @command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
 def promote(context: Context, target: list[str], nightly: bool = False, again: bool = False) -> None:
     """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
     from imagefactory.publish.promote import promote
+    from imagefactory.publish.staging import find_staged
 
-    project, cells = _selected(target)
+    project, plans = _planned(target)
     with _repository(project) as repository:
-        _show(promote(project, repository, cells, nightly=nightly, again=again))
+        staged = find_staged(project, repository, plans)
+        _show(promote(project, repository, staged, nightly=nightly, again=again))
 
 
 @command(
@@ -75,14 +78,14 @@ def publish(
 
     if signs_as_job(key):
         need("sign")
-    project, cells = _selected(target)
+    project, plans = _planned(target)
     signer = find_signer(project, key)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
             outcome = publish(
                 project,
                 repository,
-                cells,
+                plans,
                 watch,
                 say,
                 signer=signer,
@@ -207,6 +210,14 @@ def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
     if one:
         return project, [select_one(project.matrix, wanted[0])]
     return project, select(project.matrix, wanted)
+
+
+def _planned(target: list[str]) -> tuple[Any, Any]:
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.outcomes import Outcomes
+
+    project, cells = _selected(target)
+    return project, Outcomes({cell: make_plan(project, cell) for cell in cells})
 
 
 def _repository(project: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the commands of workflows share: their targets, and how they hand results to later steps."""
+"""What the commands of workflows share: their targets, and how they pass results to later steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 from typing import Any
 
 from imagefactory.commands.checkout import checkout_root
+from imagefactory.commands.command import say
 
 TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
 
 
-DRY_RUN = "only say what would be done"
+DRY_RUN = "only print what would be done"
 
 
 def open_project() -> Any:
@@ -28,10 +29,18 @@ def cells_named(project: Any, target: list[str]) -> list[Any]:
         raise UnknownNameError(
             "No target was named.",
             where="the --target option",
-            why="This command acts on what it is told, and on nothing else.",
+            why="This command has no default target.",
             fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
         )
     return select(project.matrix, words)
+
+
+def plan_each(project: Any, target: list[str]) -> Any:
+    """Plan what is named; a target that cannot be planned does not stop the others."""
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.outcomes import Outcomes
+
+    return Outcomes.of(cells_named(project, target), lambda cell: make_plan(project, cell), say)
 
 
 def open_repository(project: Any) -> Any:
@@ -41,7 +50,7 @@ def open_repository(project: Any) -> Any:
 
 
 def write_outputs(values: dict[str, str]) -> None:
-    """Hand values on to later steps and jobs of a workflow."""
+    """Pass values to later steps and jobs of a workflow."""
     from imagefactory.publish.automation.run_summary import append
 
     path = os.environ.get("GITHUB_OUTPUT")

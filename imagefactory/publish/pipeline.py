@@ -1,21 +1,25 @@
-"""From a target to its tags: push, attach what is said about the image, test it by its digest, promote."""
+"""From a plan to its tags: stage, smoke-test, attest, promote.
+
+`invoke publish` takes all of these steps in one process. The nightly takes the same ones, one per job, and finds what
+an earlier job staged in the registry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagefactory.build.assemble import lay_out_if_here
 from imagefactory.build.watch import Watcher
-from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.plan import Plan
+from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promote
-from imagefactory.publish.push import Staged, push
 from imagefactory.publish.smoke_records import attach_record, read_records
+from imagefactory.publish.staging import Staged, stage
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 from imagefactory.store.progress import Say
@@ -23,13 +27,13 @@ from imagefactory.store.progress import Say
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer
 
-Test = Callable[[Project, Repository, Staged, Sequence[Level], Say], SmokeRecord]
+SmokeTest = Callable[[Project, Repository, Staged, Sequence[Level], Say], SmokeRecord]
 
 
 def publish(
     project: Project,
     repository: Repository,
-    cells: Sequence[Cell],
+    plans: Outcomes[Plan],
     watch: Watcher,
     say: Say,
     *,
@@ -37,54 +41,87 @@ def publish(
     pushing: PushWatcher | None = None,
     nightly: bool = False,
     again: bool = False,
-    test: Test | None = None,
+    run: SmokeTest | None = None,
 ) -> Promotion:
-    """Publish cells. What fails its tests is on record in the registry, and gets no tag."""
+    """Take every step. An image that fails its smoke tests gets no tag; the record of it goes to the registry."""
+
+    def test_and_attest(staged: Staged) -> Staged:
+        say(f"{staged.plan.target}: {staged.digest}")
+        lay_out_if_here(project, staged.plan, staged.image)
+        record = smoke_test(project, repository, staged, say, run=run)
+        return attest(project, repository, staged, [record] if record else [], signer)
+
+    staged = stage(project, repository, plans, watch, say, pushing=pushing)
+    return promote(project, repository, staged.then(test_and_attest, say), nightly=nightly, again=again)
+
+
+def smoke_test(
+    project: Project,
+    repository: Repository,
+    staged: Staged,
+    say: Say,
+    *,
+    levels: Sequence[Level] = (),
+    must_pass: bool = False,
+    run: SmokeTest | None = None,
+) -> SmokeRecord | None:
+    """Test an image at the levels that it has not passed yet; None if it has passed all of them.
+
+    Args:
+        project: the checkout.
+        repository: where the image is.
+        staged: the image.
+        say: told what is skipped, and how the tests go.
+        levels: what to test (default: what the arch requires).
+        must_pass: raise SmokeFailedError unless every level that ran passed.
+        run: runs the tests (default: pulls the image, and runs them with Docker).
+    """
+    earlier = read_records(repository, staged.digest, staged.plan.key)
+    passed = earlier.passed if earlier else ()
+    if passed and earlier:
+        say(f"{staged.plan.target}: passed on {earlier.started:%Y-%m-%d}: {', '.join(passed)}")
+    wanted = levels or required_levels(project.matrix, staged.plan.arch)
+    left = [level for level in wanted if level not in passed]
+    if not left:
+        return None
+    record = (run or smoke_pulled)(project, repository, staged, left, say)
+    if must_pass:
+        from imagefactory.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
+
+        refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
+    return record
+
+
+def attest(
+    project: Project,
+    repository: Repository,
+    staged: Staged,
+    records: Iterable[SmokeRecord],
+    signer: Signer | None,
+) -> Staged:
+    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image."""
     from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with the signing of statements
 
-    tested: list[Cell] = []
-    refused: list[FactoryError] = []
-    for staged in push(project, repository, cells, watch, say, pushing=pushing):
-        say(f"{staged.plan.target}: {staged.image.digest}")
-        lay_out_if_here(project, staged.plan, staged.image)
-        try:
-            attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
-            _test(project, repository, staged, say, test or smoke_pulled)
-        except FactoryError as error:  # one that cannot be tested does not keep the others from their tags
-            refused.append(error)
-        else:
-            tested.append(staged.plan.cell)
-    outcome = promote(project, repository, tested, nightly=nightly, again=again)
-    return Promotion(outcome.promoted, [*refused, *outcome.refused])
-
-
-def _test(project: Project, repository: Repository, staged: Staged, say: Say, test: Test) -> None:
-    """Test an image at the levels that it has not passed yet, and put what was found beside it."""
-    record = read_records(repository, staged.image.digest, staged.plan.key)
-    passed = (
-        [level for level, result in record.levels.items() if result.outcome == "passed"] if record else []
-    )
-    levels = [level for level in required_levels(project.matrix, staged.plan.arch) if level not in passed]
-    if passed and record:
-        say(f"{staged.plan.target}: passed on {record.started:%Y-%m-%d}: {', '.join(passed)}")
-    if levels:
-        attach_record(repository, test(project, repository, staged, levels, say))
+    for record in records:
+        attach_record(repository, record)
+    attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
+    return staged
 
 
 def smoke_pulled(
     project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
 ) -> SmokeRecord:
-    """Test an image as users get it: pulled from the registry, by its digest."""
+    """Test an image as users get it: pulled from the registry, by digest."""
     from imagefactory.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
     from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
 
-    reference = f"{repository.reference.name}@{staged.image.digest}"
+    reference = f"{repository.reference.name}@{staged.digest}"
     subject = subject_of_image(project, reference, auth=docker_login(repository))
     return smoke(project, subject, levels, say)
 
 
 def docker_login(repository: Repository) -> Mapping[str, str] | None:
-    """Let the daemon pull with the credentials that were good for pushing."""
+    """Return the credentials that were good for pushing, in the form that the Docker daemon pulls with."""
     found = find_credentials(repository.reference.registry, repository.reference.repository)
     if found is None:
         return None

@@ -15,16 +15,16 @@ from datetime import datetime
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import NotPromotableError, PromotionLostError, TagTakenError
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.plan.make import make_plan
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import Candidate, candidate
+from imagefactory.publish.outcomes import Outcomes
+from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Digest, sha256_of
 
@@ -49,33 +49,29 @@ class Promotion:
 def promote(
     project: Project,
     repository: Repository,
-    cells: Sequence[Cell],
+    staged: Outcomes[Staged],
     *,
     nightly: bool = False,
     again: bool = False,
     moment: datetime | None = None,
 ) -> Promotion:
-    """Give the images of cells their tags. One that may not have them does not keep the others from theirs."""
+    """Give staged images their tags. One that may not have them does not keep the others from theirs."""
     refuse_ambiguous(project.matrix)
-    moment = moment or now()
-    ready: list[tuple[Candidate, Tags]] = []
-    refused: list[FactoryError] = []
+    time = moment or now()
     catalog = read_catalog(repository).catalog
-    for cell in cells:
-        try:
-            found = candidate(project, repository, make_plan(project, cell))
-            tags = tags_of(project.matrix, cell, found.plan.key, moment.date(), nightly=nightly)
-            tags = replace(tags, dated=_still_free(repository, found, tags.dated))
-            _refuse_taken(repository, catalog, found, tags)
-            if not again:
-                _refuse_taken_off(catalog, found, tags)
-        except FactoryError as error:
-            refused.append(error)
-        else:
-            ready.append((found, tags))
-    if not ready:
-        return Promotion([], refused)
-    return Promotion(_promote(project.matrix, repository, ready, moment), refused)
+
+    def check(one: Staged) -> tuple[Candidate, Tags]:
+        found = candidate(project, repository, one)
+        tags = tags_of(project.matrix, one.plan.cell, one.plan.key, time.date(), nightly=nightly)
+        tags = replace(tags, dated=_still_free(repository, found, tags.dated))
+        _refuse_taken(repository, catalog, found, tags)
+        if not again:
+            _refuse_taken_off(catalog, found, tags)
+        return found, tags
+
+    checked = staged.then(check)
+    ready, refused = list(checked.finished.values()), list(checked.failed.values())
+    return Promotion(_promote(project.matrix, repository, ready, time) if ready else [], refused)
 
 
 def _promote(
@@ -86,7 +82,7 @@ def _promote(
 
     def change(catalog: Catalog) -> Catalog:
         for identity, (found, tags) in zip(identities, ready, strict=True):
-            manifests.keep(found.manifest)
+            manifests.keep(found.staged.manifest)
             moved = {
                 tag: pointer(matrix, manifests, catalog, found.image, catalog.pointer(tag))
                 for tag in tags.moving
@@ -218,7 +214,7 @@ def _refuse_taken_off(catalog: Catalog, found: Candidate, tags: Tags) -> None:
     event = catalog.taken_off(found.image.digest, tags.moving)
     if event is not None:
         raise NotPromotableError(
-            f"{found.plan.target} was rolled back from this very image.",
+            f"{found.staged.plan.target} was rolled back from this very image.",
             where=found.image.digest,
             why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
             fix="Change what was wrong with it; or give it its tags once more with --again.",

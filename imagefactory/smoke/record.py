@@ -119,6 +119,16 @@ class SmokeRecord(_Value):
     started: datetime
     levels: dict[Level, LevelResult]
 
+    @property
+    def passed(self) -> tuple[Level, ...]:
+        """Return the levels that passed."""
+        return tuple(level for level, result in self.levels.items() if result.outcome == "passed")
+
+    @property
+    def summary(self) -> str:
+        """Return every level with its outcome, on one line."""
+        return ", ".join(f"{level}: {result.outcome}" for level, result in self.levels.items())
+
     def missing(self, required_levels: Iterable[str]) -> list[str]:
         """Say what keeps the image from a tag: required levels that did not pass, and any level that failed."""
         required = list(required_levels)

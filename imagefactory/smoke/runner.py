@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,12 @@ def results_folder(project: Project, digest: Digest | str) -> Path:
 def recorded(project: Project, digest: Digest | str) -> SmokeRecord:
     """Read the record of an image."""
     return SmokeRecord.read(results_folder(project, digest) / RECORD)
+
+
+def records_below(folders: Iterable[Path], digest: Digest | str) -> list[SmokeRecord]:
+    """Read the records of an image from folders like build/smoke: several machines may have tested it."""
+    paths = [folder / digest.removeprefix("sha256:") / RECORD for folder in folders]
+    return [SmokeRecord.read(path) for path in paths if path.exists()]
 
 
 def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:

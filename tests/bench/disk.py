@@ -27,7 +27,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
-from imagefactory.publish.automation.stages import refuse_full, room_needed
+from imagefactory.plan.make import make_plan
+from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 
 ROOT = Path(__file__).resolve().parents[2]
 GOAL = 10.0
@@ -132,7 +133,7 @@ def used(folder: Path) -> int:
 def measure(target: str, folder: Path) -> dict[str, float | str]:
     project = Project(ROOT)
     cell = select_one(project.matrix, target)
-    expected = room_needed(project, [cell])
+    expected = space_needed([make_plan(project, cell)])
     free = refuse_full(folder, expected)
     with TemporaryDirectory(prefix="disk-", dir=folder) as scratch, sink() as (address, registry):
         work = Path(scratch)

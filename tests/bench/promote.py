@@ -17,9 +17,12 @@ from pathlib import Path
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.make import make_plan
 from imagefactory.publish.catalog_writes import WINDOW_AWAY, WINDOW_HERE
+from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import promote
 from imagefactory.publish.rollback import rollback
+from imagefactory.publish.staging import find_staged
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5
@@ -39,7 +42,8 @@ def main() -> None:
     with Repository.open(project.matrix.effective_registry) as repository:
 
         def promote_again() -> None:
-            outcome = promote(project, repository, [cell], again=True)
+            plans = Outcomes({cell: make_plan(project, cell)})
+            outcome = promote(project, repository, find_staged(project, repository, plans), again=True)
             for error in outcome.refused:
                 raise error
 

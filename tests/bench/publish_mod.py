@@ -75,14 +75,18 @@ def measure(checkout: Path, target: str) -> None:
     from imagefactory.locks.project import Project  # noqa: PLC0415
     from imagefactory.matrix.targets import select  # noqa: PLC0415
     from imagefactory.oci.registry.repository import Repository  # noqa: PLC0415
-    from imagefactory.publish.push import push  # noqa: PLC0415
+    from imagefactory.plan.make import make_plan  # noqa: PLC0415
+    from imagefactory.publish.outcomes import Outcomes  # noqa: PLC0415
+    from imagefactory.publish.staging import stage  # noqa: PLC0415
 
     project = Project(checkout)
     with Repository.open(project.matrix.effective_registry) as repository:
         watch = PlainDisplay(err)
-        [staged] = push(
-            project, repository, select(project.matrix, [target]), watch, err.print, pushing=watch
-        )
+        [cell] = select(project.matrix, [target])
+        plans = Outcomes({cell: make_plan(project, cell)})
+        outcomes = stage(project, repository, plans, watch, err.print, pushing=watch)
+        outcomes.refuse_failures("pushed")
+        staged = outcomes.finished[cell]
     seconds = time.monotonic() - began
     print(f"{staged.plan.target}: {staged.image.digest}")
     print(f"{'seconds':<28}{seconds:12.2f}")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.errors import FactoryError
 from imagefactory.errors import mods as mod_errors
-from imagefactory.errors import registry as registry_errors
 from imagefactory.errors.publishing import CatalogError
+from imagefactory.errors.registry import RegistryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry.repository import Repository
@@ -41,7 +41,7 @@ UNFIT = (
     mod_errors.ModSyntaxError,
     mod_errors.SourceMissingError,
 )
-"""Failures of a mod that no machine and no later hour will cure."""
+"""Failures of a mod that retrying cannot fix."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def plan_night(
                 _refuse_unfit_mods(project, plan)
         except UNFIT as error:
             broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
+        except (CatalogError, RegistryError):  # concerns every cell
+            raise
         except FactoryError as error:
-            if _is_everybodys(error):
-                raise
             broken.append(Trouble(target, error.what, error.why))
         else:
             if verdict.held:
@@ -206,8 +206,3 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
         raise
     except FactoryError:
         return
-
-
-def _is_everybodys(error: FactoryError) -> bool:
-    """Tell a registry that is out of reach, which is no cell's fault, from what is wrong with one cell."""
-    return isinstance(error, CatalogError) or type(error).__module__ == registry_errors.__name__

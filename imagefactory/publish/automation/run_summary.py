@@ -106,6 +106,12 @@ def promotion_summary(outcome: Promotion) -> str:
     return bounded("\n".join([*lines, ""]))
 
 
+def subjects(outcome: Promotion, name: str) -> str:
+    """List promoted images as checksums, the form in which `actions/attest` takes several subjects."""
+    digests = dict.fromkeys(one.image.digest.removeprefix("sha256:") for one in outcome.promoted)
+    return "".join(f"{digest}  {name}\n" for digest in digests)
+
+
 def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
     """Write the page that lists what was published, the newest first."""
     lines = [

@@ -25,47 +25,47 @@ from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.published import attest
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.store.digests import Digest, canonical_json
-from tests.fixtures.published import Published, edited, failures, states
+from tests.fixtures.signed_image import SignedImage, edited, failures, states
 from tests.fixtures.small_factory import CELL, SECOND
 
 pytestmark = pytest.mark.engine
 
 
-def test_a_published_image_is_what_was_signed(published: Published) -> None:
-    checked = published.check(every_byte=True)
+def test_a_published_image_is_what_was_signed(signed_image: SignedImage) -> None:
+    checked = signed_image.check(every_byte=True)
     assert set(states(checked).values()) == {"ok"}
-    assert checked.plan == published.built.plan
+    assert checked.plan == signed_image.built.plan
     refuse_failing(checked.reference, checked.findings)
 
 
-def test_attached_are_an_sbom_and_three_signed_statements(published: Published) -> None:
-    with published.open() as repository:
-        found = referrers.find(repository, published.digest)
+def test_attached_are_an_sbom_and_three_signed_statements(signed_image: SignedImage) -> None:
+    with signed_image.open() as repository:
+        found = referrers.find(repository, signed_image.digest)
     assert sorted(str(item.artifact_type) for item in found) == [
         sbom.MEDIA_TYPE,
         *[bundles.MEDIA_TYPE] * 3,
     ]
-    assert {item.digest for item in found} == set(published.attached)
+    assert {item.digest for item in found} == set(signed_image.attached)
 
 
-def test_attaching_again_adds_nothing(published: Published) -> None:
-    assert published.attach(published.signer) == published.attached
-    with published.open() as repository:
-        assert len(referrers.find(repository, published.digest)) == len(published.attached)
+def test_attaching_again_adds_nothing(signed_image: SignedImage) -> None:
+    assert signed_image.attach(signed_image.signer) == signed_image.attached
+    with signed_image.open() as repository:
+        assert len(referrers.find(repository, signed_image.digest)) == len(signed_image.attached)
 
 
 def test_the_run_that_first_made_an_image_stands(
-    published: Published, monkeypatch: pytest.MonkeyPatch
+    signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", "owner/factory/.github/workflows/nightly.yml@refs/heads/main")
-    assert published.attach(published.signer) == published.attached
+    assert signed_image.attach(signed_image.signer) == signed_image.attached
 
 
-def test_an_image_without_signatures_is_refused(published: Published, tmp_path: Path) -> None:
+def test_an_image_without_signatures_is_refused(signed_image: SignedImage, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     new_key_pair(other, other.with_suffix(".pub"))
-    checked = published.check(other.with_suffix(".pub"))
+    checked = signed_image.check(other.with_suffix(".pub"))
     [finding] = failures(checked)
     assert finding.check == "signature"
     assert "signed with another key" in finding.detail
@@ -73,21 +73,21 @@ def test_an_image_without_signatures_is_refused(published: Published, tmp_path: 
         refuse_failing(checked.reference, checked.findings)
 
 
-def test_the_signature_of_a_stranger_does_not_harm(published: Published, tmp_path: Path) -> None:
+def test_the_signature_of_a_stranger_does_not_harm(signed_image: SignedImage, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     new_key_pair(other, other.with_suffix(".pub"))
-    published.attach(KeySigner(read_private_key(str(other)), "a stranger's"))
-    checked = published.check()
+    signed_image.attach(KeySigner(read_private_key(str(other)), "a stranger's"))
+    checked = signed_image.check()
     assert failures(checked) == []
     assert any("not counted" in finding.detail for finding in checked.findings)
 
 
-def test_a_changed_layer_is_named_with_the_path(published: Published) -> None:
-    layers = published.built.layout.layer_digests()
-    position = next(n for n, layer in enumerate(published.built.plan.layers) if layer.kind == "model")
-    other = published.built.layout.blob(layers[0]).read_bytes()
-    published.change(layers[position], lambda _: other)
-    checked = published.check(every_byte=True)
+def test_a_changed_layer_is_named_with_the_path(signed_image: SignedImage) -> None:
+    layers = signed_image.built.layout.layer_digests()
+    position = next(n for n, layer in enumerate(signed_image.built.plan.layers) if layer.kind == "model")
+    other = signed_image.built.layout.blob(layers[0]).read_bytes()
+    signed_image.change(layers[position], lambda _: other)
+    checked = signed_image.check(every_byte=True)
     [finding] = failures(checked)
     assert finding.check == "layers"
     assert f"layer model {CELL.model}: {layers[position]} has other bytes" in finding.detail
@@ -96,24 +96,26 @@ def test_a_changed_layer_is_named_with_the_path(published: Published) -> None:
         refuse_failing(checked.reference, checked.findings)
 
 
-def test_a_layer_that_is_gone_is_noticed_without_downloading(published: Published) -> None:
+def test_a_layer_that_is_gone_is_noticed_without_downloading(signed_image: SignedImage) -> None:
     # A layer of this image alone; the registry keeps the link of a repository to a blob apart from the blob.
-    model = published.built.layout.layer_digests()[-1]
-    links = published.folder / "data/docker/registry/v2/repositories"
-    name = published.address.partition("/")[2]
+    model = signed_image.built.layout.layer_digests()[-1]
+    links = signed_image.folder / "data/docker/registry/v2/repositories"
+    name = signed_image.address.partition("/")[2]
     link = links / name / "_layers/sha256" / model.partition(":")[2] / "link"
     link.unlink()
-    [finding] = failures(published.check())
+    [finding] = failures(signed_image.check())
     assert finding.detail == f"layer model {CELL.model}: the registry does not have it"
 
 
-def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(published: Published) -> None:
-    document = json.loads(published.built.image.manifest)
+def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
+    signed_image: SignedImage,
+) -> None:
+    document = json.loads(signed_image.built.image.manifest)
     document["layers"][-1] = document["layers"][0]
-    with published.open() as repository:
+    with signed_image.open() as repository:
         repository.put_manifest(canonical_json(document), MANIFEST_TYPE, "latest")
-        tagged = type(repository).open(f"{published.address}:latest")
-        [checked] = check_image(published.factory.project, tagged, published.trust(), lambda _: None)
+        tagged = type(repository).open(f"{signed_image.address}:latest")
+        [checked] = check_image(signed_image.factory.project, tagged, signed_image.trust(), lambda _: None)
     found = {finding.check: finding.detail for finding in failures(checked)}
     assert "nothing is attached" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
@@ -121,34 +123,34 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(publ
         refuse_failing(checked.reference, checked.findings)
 
 
-def test_a_changed_sbom_is_named_with_the_component(published: Published) -> None:
+def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -> None:
     def hide(document: dict[str, Any]) -> None:
         document["components"] = [part for part in document["components"] if part["name"] != "pure"]
 
     # A changed copy with a digest of its own, attached like the right one.
-    with published.open() as repository:
-        [right] = referrers.find(repository, published.digest, sbom.MEDIA_TYPE)
-        data = edited(hide)(repository.blob(published.held(right.digest)))
-        subject = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
+    with signed_image.open() as repository:
+        [right] = referrers.find(repository, signed_image.digest, sbom.MEDIA_TYPE)
+        data = edited(hide)(repository.blob(signed_image.held(right.digest)))
+        subject = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
         payload = Payload(sbom.MEDIA_TYPE, data)
         wrong = referrers.attach(repository, subject, sbom.MEDIA_TYPE, [payload])
-    [finding] = failures(published.check())
+    [finding] = failures(signed_image.check())
     assert finding.check == "sbom"
     assert wrong.digest in finding.detail
     assert "the component pkg:pypi/pure@1.0" in finding.detail
     assert "is missing" in finding.detail
 
 
-def test_an_sbom_with_changed_bytes_is_named(published: Published) -> None:
-    with published.open() as repository:
-        [right] = referrers.find(repository, published.digest, sbom.MEDIA_TYPE)
-    published.change(published.held(right.digest), lambda data: data.replace(b"1.0", b"9.9", 1))
-    [finding] = failures(published.check())
+def test_an_sbom_with_changed_bytes_is_named(signed_image: SignedImage) -> None:
+    with signed_image.open() as repository:
+        [right] = referrers.find(repository, signed_image.digest, sbom.MEDIA_TYPE)
+    signed_image.change(signed_image.held(right.digest), lambda data: data.replace(b"1.0", b"9.9", 1))
+    [finding] = failures(signed_image.check())
     assert finding.check == "sbom"
     assert f"{right.digest}: its bytes are not what its name says" in finding.detail
 
 
-def test_a_signed_statement_that_was_changed_does_not_count(published: Published) -> None:
+def test_a_signed_statement_that_was_changed_does_not_count(signed_image: SignedImage) -> None:
     """Change the statement and give it a consistent digest, as somebody who may write to the registry can."""
 
     def forge(document: dict[str, Any]) -> None:
@@ -157,53 +159,53 @@ def test_a_signed_statement_that_was_changed_does_not_count(published: Published
         statement["predicate"]["components"] = statement["predicate"]["components"][1:]
         envelope["payload"] = base64.b64encode(canonical_json(statement)).decode()
 
-    right = published.statement(sbom.PREDICATE_TYPE)
-    with published.open() as repository:
-        forged = edited(forge)(repository.blob(published.held(right)))
-        subject = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
+    right = signed_image.statement(sbom.PREDICATE_TYPE)
+    with signed_image.open() as repository:
+        forged = edited(forge)(repository.blob(signed_image.held(right)))
+        subject = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
         referrers.attach(repository, subject, bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, forged)])
-        kept = [item for item in referrers.find(repository, published.digest) if item.digest != right]
-        repository.put_manifest(index_document(kept), INDEX_TYPE, fallback_tag(published.digest))
-    checked = published.check()
+        kept = [item for item in referrers.find(repository, signed_image.digest) if item.digest != right]
+        repository.put_manifest(index_document(kept), INDEX_TYPE, fallback_tag(signed_image.digest))
+    checked = signed_image.check()
     [finding] = failures(checked)
     assert finding.check == "signature"
     assert "no trusted SBOM" in finding.detail
     assert "its signature does not fit its content" in finding.detail
 
 
-def test_statements_about_another_image_do_not_count(published: Published) -> None:
+def test_statements_about_another_image_do_not_count(signed_image: SignedImage) -> None:
     """Attach the signed statements of one image to another one."""
-    document = json.loads(published.built.image.manifest)
+    document = json.loads(signed_image.built.image.manifest)
     document["annotations"]["changed"] = "yes"
     body = canonical_json(document)
-    with published.open() as repository:
+    with signed_image.open() as repository:
         digest = repository.put_manifest(body, MANIFEST_TYPE)
         for kind in (provenance.PREDICATE_TYPE, sbom.PREDICATE_TYPE, bundles.SIGNATURE_PREDICATE):
-            data = repository.blob(published.held(published.statement(kind)))
+            data = repository.blob(signed_image.held(signed_image.statement(kind)))
             payload = Payload(bundles.MEDIA_TYPE, data)
             referrers.attach(
                 repository, Descriptor(MANIFEST_TYPE, digest, len(body)), bundles.MEDIA_TYPE, [payload]
             )
-        other = type(repository).open(f"{published.address}@{digest}")
-        [checked] = check_image(published.factory.project, other, published.trust(), lambda _: None)
+        other = type(repository).open(f"{signed_image.address}@{digest}")
+        [checked] = check_image(signed_image.factory.project, other, signed_image.trust(), lambda _: None)
     detail = next(finding.detail for finding in failures(checked) if finding.check == "signature")
     assert "it speaks of another image" in detail
 
 
-def test_every_image_of_an_index_is_checked(published: Published) -> None:
-    descriptor = Descriptor(MANIFEST_TYPE, published.digest, len(published.built.image.manifest))
-    with published.open() as repository:
+def test_every_image_of_an_index_is_checked(signed_image: SignedImage) -> None:
+    descriptor = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
+    with signed_image.open() as repository:
         repository.put_manifest(index_document([descriptor]), INDEX_TYPE, "all")
-        tagged = type(repository).open(f"{published.address}:all")
-        checked = check_image(published.factory.project, tagged, published.trust(), lambda _: None)
-    assert [one.digest for one in checked] == [published.digest]
+        tagged = type(repository).open(f"{signed_image.address}:all")
+        checked = check_image(signed_image.factory.project, tagged, signed_image.trust(), lambda _: None)
+    assert [one.digest for one in checked] == [signed_image.digest]
     assert failures(checked[0]) == []
 
 
-def test_another_checkout_can_check_but_not_rebuild(published: Published) -> None:
-    matrix = published.factory.root / "matrix.yaml"
+def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -> None:
+    matrix = signed_image.factory.root / "matrix.yaml"
     matrix.write_text(matrix.read_text().replace("git.example/factory", "git.example/fork"))
-    checked = published.check()
+    checked = signed_image.check()
     assert failures(checked) == []
     assert states(checked)["sbom"] == "not checked"
     assert states(checked)["signature"] == "ok"
@@ -211,51 +213,56 @@ def test_another_checkout_can_check_but_not_rebuild(published: Published) -> Non
         require_plan(checked)
 
 
-def test_nothing_is_attested_of_another_image(published: Published) -> None:
+def test_nothing_is_attested_of_another_image(signed_image: SignedImage) -> None:
     with pytest.raises(VerificationError, match="not other"):
-        attest(published.factory.project, SECOND, published.reference, published.signer)
+        attest(signed_image.factory.project, SECOND, signed_image.reference, signed_image.signer)
 
 
-def test_the_commands_sign_check_and_rebuild(published: Published) -> None:
+def test_the_commands_sign_check_and_rebuild(signed_image: SignedImage) -> None:
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = published.factory.command(*arguments)
-        environment = published.factory.environment() | env
+        command = signed_image.factory.command(*arguments)
+        environment = signed_image.factory.environment() | env
         return subprocess.run(
-            command, env=environment, cwd=published.factory.root, capture_output=True, text=True, check=False
+            command,
+            env=environment,
+            cwd=signed_image.factory.root,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
-    made = run("keys.new", "--private", str(published.key.with_name("second.key")))
+    made = run("keys.new", "--private", str(signed_image.key.with_name("second.key")))
     assert made.returncode == 0, made.stderr
     signed = run(
         "attest",
         "--image",
-        published.reference,
+        signed_image.reference,
         "--target",
         str(CELL),
-        FACTORY_SIGNING_KEY=str(published.key.with_name("second.key")),
+        FACTORY_SIGNING_KEY=str(signed_image.key.with_name("second.key")),
     )
     assert signed.returncode == 0, signed.stderr
     assert len(signed.stdout.split()) == 4
-    good = run("verify", "--image", published.reference, "--rebuild")
+    good = run("verify", "--image", signed_image.reference, "--rebuild")
     assert good.returncode == 0, good.stderr
-    assert good.stdout.split() == [published.digest]
+    assert good.stdout.split() == [signed_image.digest]
     assert "a rebuild gives the same bits" in good.stderr
-    layer = published.built.layout.layer_digests()[-1]
-    published.change(layer, lambda data: data[:-1] + b"?")
-    bad = run("verify", "--image", published.reference, "--rebuild")
+    layer = signed_image.built.layout.layer_digests()[-1]
+    signed_image.change(layer, lambda data: data[:-1] + b"?")
+    bad = run("verify", "--image", signed_image.reference, "--rebuild")
     assert bad.returncode == TamperedError.exit_code
     assert f"layer model {CELL.model}: {layer} has other bytes" in " ".join(bad.stderr.split())
 
 
-def test_openssl_agrees_with_a_signature(published: Published, tmp_path: Path) -> None:
+def test_openssl_agrees_with_a_signature(signed_image: SignedImage, tmp_path: Path) -> None:
     """Check a statement with another implementation: the signature is over DSSE's encoding of it."""
-    held: Digest = published.held(published.statement(provenance.PREDICATE_TYPE))
-    bundle = bundles.Bundle.read(published.blob(held).read_bytes())
+    held: Digest = signed_image.held(signed_image.statement(provenance.PREDICATE_TYPE))
+    bundle = bundles.Bundle.read(signed_image.blob(held).read_bytes())
     (tmp_path / "signature").write_bytes(bundle.signature)
     (tmp_path / "data").write_bytes(
         f"DSSEv1 28 application/vnd.in-toto+json {len(bundle.payload)} ".encode() + bundle.payload
     )
-    command = ["openssl", "dgst", "-sha256", "-verify", str(published.public)]
+    command = ["openssl", "dgst", "-sha256", "-verify", str(signed_image.public)]
     done = subprocess.run(
         [*command, "-signature", "signature", "data"],
         cwd=tmp_path,

@@ -10,25 +10,25 @@ from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.rollback import rollback
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
-from tests.fixtures.publishing import START, PublishingHouse
+from tests.fixtures.publishing import START, PublishingFactory
 from tests.fixtures.small_factory import CELL
 
 OTHER = Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN)
 
 
 @pytest.fixture
-def two_platforms(house: PublishingHouse) -> PublishingHouse:
+def two_platforms(publishing_factory: PublishingFactory) -> PublishingFactory:
     """Let the small factory build the same for another processor."""
-    locks = house.factory.root / "locks"
+    locks = publishing_factory.factory.root / "locks"
     for kind, path in (
         (WheelLock, WheelLock.path(locks, CELL.vllm, CELL.arch, CELL.platform)),
         (BaseLock, BaseLock.path(locks, "bookworm", CELL.platform)),
     ):
         lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
         lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))
-    matrix = house.factory.root / "matrix.yaml"
+    matrix = publishing_factory.factory.root / "matrix.yaml"
     matrix.write_text(matrix.read_text().replace(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]"))
-    return house
+    return publishing_factory
 
 
 def images(here: str, there: str) -> dict[str, str]:
@@ -36,13 +36,13 @@ def images(here: str, there: str) -> dict[str, str]:
     return {MACHINE: here, machine_of(FOREIGN): there}
 
 
-def entries(house: PublishingHouse, tag: str) -> dict[str, str]:
-    document = house.repository.require_manifest(tag).document()
+def entries(publishing_factory: PublishingFactory, tag: str) -> dict[str, str]:
+    document = publishing_factory.repository.require_manifest(tag).document()
     return {entry["platform"]["architecture"]: entry["digest"] for entry in document["manifests"]}
 
 
 def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
-    two_platforms: PublishingHouse,
+    two_platforms: PublishingFactory,
 ) -> None:
     here, there = two_platforms.publish(CELL, OTHER)
     assert entries(two_platforms, "tiny") == images(here, there)
@@ -54,14 +54,14 @@ def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
     assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
 
 
-def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
+def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: PublishingFactory) -> None:
     _, there = two_platforms.publish(CELL, OTHER)
     two_platforms.change(2048)
     [here] = two_platforms.publish(CELL)
     assert entries(two_platforms, "tiny") == images(here, there)
 
 
-def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: PublishingHouse) -> None:
+def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: PublishingFactory) -> None:
     first, _ = two_platforms.publish(CELL, OTHER)
     two_platforms.change(2048)
     _, there = two_platforms.publish(CELL, OTHER)
@@ -70,7 +70,7 @@ def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: Pu
     assert entries(two_platforms, "latest") == images(first, there)
 
 
-def test_pruning_keeps_what_an_index_in_use_is_made_of(two_platforms: PublishingHouse) -> None:
+def test_pruning_keeps_what_an_index_in_use_is_made_of(two_platforms: PublishingFactory) -> None:
     two_platforms.publish(CELL, OTHER)
     for number in (2000, 2100):
         two_platforms.change(number)

@@ -13,7 +13,7 @@ from pathlib import Path
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fake_github import FakeGitHub
-from tests.fixtures.nights import Nights
+from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
 
 ACT = Path(sysconfig.get_path("scripts")) / "act"
@@ -35,9 +35,9 @@ def remote_actions() -> set[str]:
     return {found for text in texts for found in re.findall(r"uses: (actions/[\w/-]+@[0-9a-f]{40})", text)}
 
 
-def prepared(nights: Nights) -> Path:
+def prepared(night_factory: NightFactory) -> Path:
     """Make the checkout a repository with the real workflows; only the set-up of .venv is left out."""
-    root = nights.factory.root
+    root = night_factory.factory.root
     shutil.copytree(REPOSITORY / ".github", root / ".github")
     nightly = root / ".github" / "workflows" / "nightly.yml"
     # act's schema is older than this key of `promote`, which no job here needs.
@@ -50,15 +50,15 @@ def prepared(nights: Nights) -> Path:
     return root
 
 
-def act(nights: Nights, github: FakeGitHub, job: str) -> str:
+def act(night_factory: NightFactory, github: FakeGitHub, job: str) -> str:
     """Run a job of the nightly, with all that it needs; give what act says."""
-    root, folder = prepared(nights), nights.factory.folder
+    root, folder = prepared(night_factory), night_factory.factory.folder
     stand_in = folder / "stand-in"
     stand_in.mkdir()
     (stand_in / "action.yml").write_text(NO_ACTION)
     repositories = {action.partition("@") for action in remote_actions()}
     given = {
-        **nights.factory.environment(),
+        **night_factory.factory.environment(),
         "DOCKER_CONFIG": os.environ["DOCKER_CONFIG"],
         "FACTORY_GITHUB_API": github.url,
     }
@@ -74,7 +74,7 @@ def act(nights: Nights, github: FakeGitHub, job: str) -> str:
         *("--var", f"FACTORY_REGISTRY={os.environ['FACTORY_REGISTRY']}", "-s", "GITHUB_TOKEN=a-token"),
         *("--action-offline-mode", "--no-cache-server"),
     ]
-    environment = {**nights.factory.environment(), "XDG_CACHE_HOME": str(folder / "act")}
+    environment = {**night_factory.factory.environment(), "XDG_CACHE_HOME": str(folder / "act")}
     done = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
@@ -83,23 +83,25 @@ def act(nights: Nights, github: FakeGitHub, job: str) -> str:
 
 
 def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
-    nights: Nights, fake_github: FakeGitHub
+    night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
-    said = act(nights, fake_github, "image")
+    said = act(night_factory, fake_github, "image")
     assert "Job succeeded" in said
-    [job] = nights.plan().matrix("smoke")
+    [job] = night_factory.plan().matrix("smoke")
     # One lock, one job: both models were assembled and pushed by it, and wait for their tests.
     assert job["targets"] == f"other@1.0/cpu/{MACHINE} tiny@1.0/cpu/{MACHINE}"
     assert f"image 2 models on 1.0 for cpu ({MACHINE})" in said
-    for work in nights.plan().works:
+    for work in night_factory.plan().works:
         assert work.needs == ("smoke", "promote")
-        assert nights.repository.resolve(staging_tag(work.key)) is not None  # type: ignore[arg-type]
-    assert nights.tags() == {}
+        assert night_factory.repository.resolve(staging_tag(work.key)) is not None  # type: ignore[arg-type]
+    assert night_factory.tags() == {}
 
 
-def test_act_ends_after_the_plan_when_nothing_changed(nights: Nights, fake_github: FakeGitHub) -> None:
-    nights.night("one", "everything is published")
-    said = act(nights, fake_github, "image")
+def test_act_ends_after_the_plan_when_nothing_changed(
+    night_factory: NightFactory, fake_github: FakeGitHub
+) -> None:
+    night_factory.night("one", "everything is published")
+    said = act(night_factory, fake_github, "image")
     assert "nightly/plan" in said
     assert "nothing changed; 2 images are up to date" in said
     assert "ci.push" not in said

@@ -20,8 +20,8 @@ for module in iter_modules(errors.__path__):
     import_module(f"{errors.__name__}.{module.name}")
 
 
-def kinds() -> list[type[FactoryError]]:
-    return FactoryError.__subclasses__()
+def kinds(base: type[FactoryError] = FactoryError) -> list[type[FactoryError]]:
+    return [kind for own in base.__subclasses__() for kind in (own, *kinds(own))]
 
 
 def test_every_failure_has_an_exit_code_of_its_own() -> None:

@@ -12,15 +12,21 @@ from typing import Any
 import pytest
 
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import CellsFailedError, NoRoomError, ReleaseError, RunFailedError
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors.locks import LockMissingError
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.errors.registry import ContentMissingError, RegistryError, RegistryUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.matrix.targets import select
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.make import make_plan
 from imagefactory.publish.automation import needed_compiles
+from imagefactory.publish.automation import night as night_planning
+from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 from imagefactory.publish.automation.jobs import (
     CELLS_PER_JOB,
     MOST_JOBS,
@@ -42,9 +48,10 @@ from imagefactory.publish.automation.run_summary import (
     plan_document,
     read_results,
     refuse_failed_jobs,
+    subjects,
 )
-from imagefactory.publish.automation.stages import Done, refuse_full, room_needed, subjects
 from imagefactory.publish.catalog import ImagePart
+from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion
 from imagefactory.resolve.making import LockResult
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
@@ -208,17 +215,58 @@ def test_a_status_is_good_when_nothing_failed() -> None:
 
 def test_a_job_with_failures_names_all_of_them() -> None:
     error = RegistryError("It broke.", where="there", why="Because.", fix="Mend it.")
-    done = Done(
-        finished={CELL: "x"}, failed={replace(CELL, model="b"): error, replace(CELL, model="c"): error}
-    )
+    done = Outcomes({CELL: "x"}, {replace(CELL, model="b"): error, replace(CELL, model="c"): error})
     with pytest.raises(CellsFailedError, match="2 of 3") as caught:
         done.refuse_failures("pushed")
     assert caught.value.where == f"b@1.0/cpu/{MACHINE}, c@1.0/cpu/{MACHINE}"
-    Done(finished={CELL: "x"}).refuse_failures("pushed")
+    Outcomes({CELL: "x"}).refuse_failures("pushed")
+
+
+def test_a_cell_that_fails_alone_fails_with_its_own_exit_code() -> None:
+    error = RegistryError("It broke.", where="there", why="Because.", fix="Mend it.")
+    with pytest.raises(RegistryError):
+        Outcomes({}, {CELL: error}).refuse_failures("pushed")
+
+
+def test_a_step_is_taken_with_what_has_not_failed_yet() -> None:
+    one, two, three = (replace(CELL, model=name) for name in "abc")
+    said: list[str] = []
+
+    def fail(cell: Cell) -> str:
+        if cell == two:
+            raise RegistryError("It broke.", where="there", why="Because.", fix="Mend it.")
+        return cell.model
+
+    first = Outcomes.of([one, two, three], fail, said.append)
+    taken: list[str] = []
+    second = first.then(taken.append)
+    assert taken == ["a", "c"]
+    assert (list(second.finished), list(second.failed)) == ([one, three], [two])
+    assert said == [f"{two}/{MACHINE}: It broke. Because."]
+
+
+@pytest.mark.parametrize(
+    "kind", [RegistryUnreachableError, ContentMissingError, CatalogError, LockMissingError]
+)
+def test_a_failure_of_the_registry_ends_a_night_and_one_of_a_cell_does_not(
+    kind: type[FactoryError], small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise kind("It broke.", where="there", why="Because.", fix="Mend it.")
+
+    monkeypatch.setattr(night_planning, "judge", fail)
+    nowhere = Repository.open("127.0.0.1:9/a/b")
+    project = small_factory.project
+    if kind is LockMissingError:
+        planned = plan_night(project, nowhere, nightly_cells(project), first=True)
+        assert [trouble.what for trouble in planned.broken] == ["It broke.", "It broke."]
+    else:
+        with pytest.raises(kind):
+            plan_night(project, nowhere, nightly_cells(project), first=True)
 
 
 def test_a_disk_that_is_too_small_is_noticed_first(tmp_path: Path, small_factory: SmallFactory) -> None:
-    assert 0.5 < room_needed(small_factory.project, [CELL]) < 0.6
+    assert 0.5 < space_needed([make_plan(small_factory.project, CELL)]) < 0.6
     assert refuse_full(tmp_path / "not" / "there", 0.001) > 0
     with pytest.raises(NoRoomError):
         refuse_full(tmp_path, 1e9)

@@ -1,0 +1,156 @@
+"""Staging: a plan's image is uploaded by digest, under a staging tag that nobody is meant to pull.
+
+The digest of a layer is known before it is built (locks/layers.toml). So the registry is asked first, and a layer that
+it already has is neither built nor downloaded for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from imagefactory.build.assemble import make_layers
+from imagefactory.build.recording import remember
+from imagefactory.build.watch import Watcher
+from imagefactory.errors.publishing import NotPromotableError, NotStagedError
+from imagefactory.locks.project import Project
+from imagefactory.oci.blob import Blob
+from imagefactory.oci.image import MANIFEST_TYPE, Image
+from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
+from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.plan import Layer, Plan
+from imagefactory.publish.outcomes import Outcomes
+from imagefactory.publish.tags import staging_tag
+from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.progress import Say
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An image that is in the registry, by digest and under its staging tag."""
+
+    plan: Plan
+    image: Image
+    pushed: Pushed
+    """What this process uploaded: nothing, if another one staged the image."""
+
+    @property
+    def digest(self) -> Digest:
+        """Return the digest of the image."""
+        return self.image.digest
+
+    @property
+    def manifest(self) -> StoredManifest:
+        """Return the manifest as the registry stores it."""
+        return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
+
+
+def stage(
+    project: Project,
+    repository: Repository,
+    plans: Outcomes[Plan],
+    watch: Watcher,
+    say: Say,
+    *,
+    pushing: PushWatcher | None = None,
+    workers: int | None = None,
+) -> Outcomes[Staged]:
+    """Build the layers that the registry lacks, and upload the images."""
+    known = KnownLayers(project.known_layers)
+    in_registry = _LayersInRegistry(repository, known)
+    blobs: dict[Sha256, Blob] = {}
+
+    def push(plan: Plan) -> Staged:
+        refuse_unlocked(plan, repository)
+        made = make_layers(
+            project, [plan], watch, say, workers=workers, known=known, elsewhere=in_registry.among
+        )
+        blobs.update(made)
+        image = make_image(plan, [made[layer.key] for layer in plan.layers])
+        pushable = Pushable.of_image(image, project.store.blob)
+        return Staged(
+            plan, image, push_image(repository, pushable, tag=staging_tag(plan.key), watcher=pushing)
+        )
+
+    with project.store.in_use():
+        project.store.sweep()
+        staged = plans.then(push, say)
+    remember(project, known, [one.plan for one in staged.finished.values()], blobs)
+    return staged
+
+
+def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan]) -> Outcomes[Staged]:
+    """Find images that were staged earlier, perhaps by another machine, and check that they are what is planned."""
+    known = KnownLayers(project.known_layers)
+
+    def find(plan: Plan) -> Staged:
+        tag = staging_tag(plan.key)
+        manifest = repository.manifest(tag)
+        if manifest is None:
+            raise NotStagedError(
+                f"{plan.target} has not been pushed as it is now.",
+                where=str(repository.reference.tagged(tag)),
+                why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
+                fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
+            )
+        image = known.image(plan) or _as_planned(repository, plan, manifest)
+        if image is None or image.digest != manifest.digest:
+            raise NotStagedError(
+                f"The registry has another image for {plan.target}.",
+                where=str(repository.reference.tagged(tag)),
+                why=f"It is {manifest.digest}; the plan gives {image.digest if image else 'another number of layers'}.",
+                fix="Push it again. If that does not help, find out who writes to this repository.",
+            )
+        return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
+
+    return plans.then(find)
+
+
+def _as_planned(repository: Repository, plan: Plan, manifest: StoredManifest) -> Image | None:
+    """Make the image that a plan gives with the layers of a manifest; None if they do not fit the plan."""
+    document = manifest.document()
+    try:
+        config = json.loads(repository.blob(Digest(document["config"]["digest"])))
+        blobs = [
+            Blob(diff_id=Digest(diff_id), digest=Digest(layer["digest"]), size=layer["size"], unpacked=0)
+            for diff_id, layer in zip(config["rootfs"]["diff_ids"], document["layers"], strict=True)
+        ]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return make_image(plan, blobs) if len(blobs) == len(plan.layers) else None
+
+
+def refuse_unlocked(plan: Plan, repository: Repository) -> None:
+    """Keep images with files that are not locked off the registry."""
+    if not plan.locked:
+        raise NotPromotableError(
+            f"{plan.target} cannot be published.",
+            where=repository.reference.name,
+            why="locked: the image has files that the lock does not name.",
+            fix="Run `invoke lock --upgrade base` and commit the result.",
+        )
+
+
+@dataclass
+class _LayersInRegistry:
+    """Recorded layers that the registry has; each is asked for once."""
+
+    repository: Repository
+    known: KnownLayers
+    found: dict[Sha256, Blob] = field(default_factory=dict)
+
+    def among(self, layers: Sequence[Layer]) -> dict[Sha256, Blob]:
+        """Return the layers that the registry has, by key."""
+        unasked = [
+            (layer.key, blob)
+            for layer in layers
+            if layer.key not in self.found and (blob := self.known.blob(layer.key)) is not None
+        ]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            there = pool.map(lambda item: self.repository.has_blob(item[1].digest), unasked)
+            self.found |= {key: blob for (key, blob), has in zip(unasked, there, strict=True) if has}
+        return {layer.key: self.found[layer.key] for layer in layers if layer.key in self.found}
