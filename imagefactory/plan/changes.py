@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from pydantic import ValidationError
 
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.plan import Layer, LayerSettings, Plan
+from imagefactory.plan.plan import Layer, ModLayer, ModSettings, Plan
 from imagefactory.store.cache import Store
 
 LAST_PLAN = "plan.json"
@@ -82,19 +81,17 @@ def _why(old: Layer, new: Layer) -> list[str]:
     reasons += [
         f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
     ]
-    if new.kind == "mod" and old.settings != new.settings:
+    if isinstance(old, ModLayer) and isinstance(new, ModLayer) and old.settings != new.settings:
         reasons += _differing_mods(old.settings, new.settings)
     elif old.settings != new.settings:
-        reasons.append(f"settings: {_differing(old.settings, new.settings)}")
+        both = (layer.settings.model_dump(mode="json") for layer in (old, new))
+        reasons.append(f"settings: {_differing(*both)}")
     return reasons or ["the order of its inputs"]
 
 
-def _differing_mods(old: LayerSettings, new: LayerSettings) -> list[str]:
+def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
     """Name the mods of a chain that are not what they were; their whole text would say less."""
-    before, after = (
-        {link["manifest"]["name"]: link for link in cast("list[dict[str, Any]]", settings["chain"])}
-        for settings in (old, new)
-    )
+    before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
     reasons = [f"mods/{name} is not applied before it any more" for name in before if name not in after]
     reasons += [f"mods/{name} is applied before it now" for name in after if name not in before]
     reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]

@@ -189,10 +189,7 @@ def _mods(project: Project, subject: Subject) -> list[Mod]:
         raise _CannotRunError(
             "the image was made from another plan than this checkout's, so its mods are unknown"
         )
-    chains = [layer.settings["chain"] for layer in plan.layers if layer.kind == "mod"]
-    last = chains[-1] if chains else []
-    assert isinstance(last, list)  # noqa: S101 - the plan's own format
-    return [Mod.from_data(link) for link in last]
+    return plan.mods
 
 
 def _built(project: Project, cell: Cell) -> Subject:

@@ -8,11 +8,11 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
+from imagefactory.plan.plan import ModSettings
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
 from images.shipped.mods.text import decoded, record_row
@@ -20,20 +20,19 @@ from images.shipped.mods.text import decoded, record_row
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
 
 
-def mod_entries(
-    settings: Mapping[str, Any], wheels: Mapping[str, Path], environment: Environment
-) -> list[Entry]:
+def mod_entries(settings: ModSettings, wheels: Mapping[str, Path]) -> list[Entry]:
     """List the files of the last mod of a chain, after all of them were applied.
 
     The chain stands in the layer's settings, so a plan alone says what is done. RECORD and mods.json are written by
     every mod layer for all mods so far; the uppermost one is what a container sees.
     """
-    chosen = [((mod := Mod.from_data(link)), mod.manifest.variants[0]) for link in settings["chain"]]
+    chosen = [(mod, mod.manifest.variants[0]) for mod in settings.mods]
+    environment = Environment(settings.venv, settings.python)
     trees = {
         distribution: _InstalledWheel(
-            distribution, wheels[file], file, environment, settings["without"].get(file, ())
+            distribution, wheels[file], file, environment, settings.without.get(file, ())
         )
-        for distribution, file in settings["wheels"].items()
+        for distribution, file in settings.wheels.items()
     }
     applied: list[Applied] = []
     for distribution, tree in trees.items():
@@ -57,7 +56,7 @@ def mod_entries(
 
 
 def image_path(path: str, site: str) -> ImagePath:
-    """Say where a path of a mod lies in the image."""
+    """Return where a path of a mod lies in the image."""
     if path.startswith(IMAGE_FILES):
         return ImagePath(path.lstrip("/"))
     return ImagePath(f"{site}/{path}")

@@ -31,10 +31,6 @@ class Served:
     compiles: bool = False
     """Whether the image has a CUDA compiler for kernels that are made at run time."""
 
-    def settings(self) -> dict[str, object]:
-        """Give the model layer's settings."""
-        return {"model": self.model, "description": self.description}
-
     def environment(self) -> dict[str, str]:
         """List the variables of the image, sorted."""
         fixed = {
@@ -85,7 +81,7 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     if model.generated:
         settings["generated"] = model.generated
     if drafters:
-        settings["speculative_config"] = _speculative_config(drafters[0], settings, matrix, cell)
+        settings["speculative_config"] = _speculative_config(drafters[0], revisions, matrix, cell)
     return settings
 
 
@@ -94,9 +90,7 @@ def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:
     return {"revision": commit} if commit else {}
 
 
-def _speculative_config(
-    drafter: Drafter, settings: dict[str, Any], matrix: Matrix, cell: Cell
-) -> dict[str, Any]:
+def _speculative_config(drafter: Drafter, revisions: ModelLock, matrix: Matrix, cell: Cell) -> dict[str, Any]:
     config: dict[str, Any] = {
         "method": drafter.method,
         "model": drafter.repo,
@@ -105,7 +99,4 @@ def _speculative_config(
     # Before 0.21.0 the speculative config has no such key.
     if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
         config["attention_backend"] = drafter.attention_backend
-    first = settings["drafters"]
-    if isinstance(first, list) and "revision" in first[0]:
-        config["revision"] = first[0]["revision"]
-    return config
+    return config | _revision(revisions, drafter.repo)

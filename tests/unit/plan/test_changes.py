@@ -62,7 +62,7 @@ def test_inputs_in_another_order_are_a_change_that_is_said() -> None:
 
 
 def test_a_changed_setting_is_named_with_both_values() -> None:
-    changed = replace(PLAN, 0, settings={**base(PLAN).settings, "python": "3.99"})
+    changed = replace(PLAN, 0, settings=base(PLAN).settings.model_copy(update={"python": "3.99"}))
     (what,) = changes(PLAN, changed)["base"]
     assert what == 'settings: python "3.11" -> "3.99"'
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
@@ -26,17 +26,15 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.plan import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, ModelLayer, ModLayer, Plan, ServeLayer, WheelLayer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
-from images.shipped.mods.manifest import Mod
 
 TOOLS = "tools"
 UV = "/scripts/uv"
 """How the path of uv ends in its wheel."""
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
-_WHEEL_KINDS = ("wheel", "pure-bundle", "platform-bundle")
 _EXECUTABLE = 0o755
 
 
@@ -142,12 +140,11 @@ class Modded:
     """The files that a mod leaves changed; made by the code that makes the mod's layer, once the wheel is here."""
 
     folder: str
-    layer: Layer
+    layer: ModLayer
 
     def describe(self) -> list[dict[str, Any]]:
         """Say what is applied to what."""
-        *_, link = cast("list[dict[str, Any]]", self.layer.settings["chain"])
-        [variant] = Mod.from_data(link).manifest.variants
+        [variant] = self.layer.settings.chain[-1].mod.manifest.variants
         return [
             {
                 "path": f"{self.folder}/",
@@ -223,7 +220,7 @@ def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildCo
         WrittenFile(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
     ]
     steps: list[Step] = []
-    for number, layer in enumerate((item for item in plan.layers if item.kind in _WHEEL_KINDS), 1):
+    for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
         step, more = _wheel_step(number, layer, lock)
         steps.append(step)
         pieces += more
@@ -239,11 +236,11 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
     found: list[tuple[Copy, Piece]] = []
     number = 0
     for layer in layers:
-        if layer.kind == "mod":
+        if isinstance(layer, ModLayer):
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
             found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), Modded(folder, layer)))
-        elif layer.kind in ("serve", "model"):
+        elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
@@ -260,11 +257,10 @@ def requirement(wheel: Input) -> str:
     return f"{name}=={version} --hash=sha256:{wheel.sha256}\n"
 
 
-def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]]:
+def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
-    without = layer.settings.get("without")
-    without = without if isinstance(without, Mapping) else {}
+    without, second_name = layer.settings.without, layer.settings.second_name
     pieces: list[Piece] = [LockedFile(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
     # Wheels that yield paths are installed one by one: uv installs those of one call in any order.
     yielding: list[Yielding] = []
@@ -282,11 +278,10 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
         text = "".join(map(requirement, rest))
         pieces.append(WrittenFile(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
     metadata = None
-    second_name = layer.settings.get("second_name")
-    if isinstance(second_name, Mapping):
+    if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
-        environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
-        origin = f"a second name of {label}: {second_name['name']} {second_name['version']}"
+        environment = Environment(layer.settings.venv, layer.settings.python)
+        origin = f"a second name of {label}: {second_name.name} {second_name.version}"
         pieces.append(LayerTree(metadata, origin, metadata_entries(second_name, environment)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
