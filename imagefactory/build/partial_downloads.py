@@ -1,4 +1,4 @@
-"""Mod layers without downloads: the files that mods change are read out of wheels where they lie."""
+"""Mod layers without whole downloads: only the files that mods read are fetched out of remote wheels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Locations = Callable[[Sha256], Sequence[WheelLocation]]
 def take_excerpts(
     missing: Sequence[Layer], known: KnownLayers, store: Store, locations: Locations, say: Say
 ) -> None:
-    """Put excerpts into the store for mod layers whose wheels nothing else needs; leave out what cannot be trusted."""
+    """Store excerpts of the wheels that only mod layers need; a wheel that cannot be trusted in parts is left out."""
     mod_layers = [layer for layer in missing if isinstance(layer, ModLayer)]
     needed_anyway = {
         item.sha256 for layer in missing if not isinstance(layer, ModLayer) for item in layer.inputs
@@ -55,7 +55,7 @@ def _open(offers: Sequence[WheelLocation], record: Sha256, session: requests.Ses
 
 
 def _read_what_mods_read(layer: ModLayer, distribution: str, excerpt: Excerpt) -> None:
-    """Apply the mods of a layer on trial: what they read then, they read again when the layer is made."""
+    """Apply the mods of a layer once, so that the excerpt holds every file they read when the layer is built."""
     own = [
         (mod, mod.manifest.variants[0])
         for mod in layer.settings.mods

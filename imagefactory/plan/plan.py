@@ -1,4 +1,4 @@
-"""A plan as a value: frozen, JSON-serialisable, everything that decides an image."""
+"""A plan and its layers: frozen, JSON-serialisable values that decide every byte of an image."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
 LayerKind = Literal["base", WheelKind, "serve", "mod", "model", "toolkit"]
 
 LeftPaths = dict[str, tuple[str, ...]]
-"""By wheel, the installed paths that it leaves to another wheel."""
+"""For each wheel, the installed paths that it leaves to another one."""
 
 _OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
-"""For settings that most layers do without: they are not written then, and so are no part of the key."""
+"""Leaves an empty setting out of the JSON, and so out of the layer's key."""
 
 
 class _Value(BaseModel):
@@ -31,7 +31,7 @@ class _Value(BaseModel):
 
 
 class Input(_Value):
-    """A file that a layer is made from, or a value that stands for one."""
+    """A file that a layer is made from."""
 
     name: str
     sha256: Sha256
@@ -46,14 +46,14 @@ class BaseSettings(_Value):
 
 
 class ToolkitSettings(_Value):
-    """Settings of the links that put a CUDA compiler in its usual place: the environment whose wheels hold it."""
+    """Settings of the links that put a CUDA compiler in its usual place: the environment that holds its wheels."""
 
     python: str
     venv: str
 
 
 class SecondName(_Value):
-    """Another name and version by which a distribution can be found."""
+    """A second name and version under which a distribution can be found."""
 
     name: str
     version: str
@@ -66,12 +66,12 @@ class WheelSettings(_Value):
     venv: str
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     rehash: Annotated[tuple[str, ...], _OMIT_WHEN_EMPTY] = ()
-    """Wheels whose RECORD is known to be wrong, so that it is written anew."""
+    """Wheels whose RECORD is known to be wrong, so its hashes are computed again."""
     second_name: Annotated[SecondName | None, _OMIT_WHEN_EMPTY] = None
 
 
 class ModLink(_Value):
-    """One mod of a chain, with everything that decides what it does to files."""
+    """One mod of a chain, reduced to what decides how it changes files."""
 
     manifest: dict[str, Any]
     files: dict[str, str]
@@ -83,13 +83,13 @@ class ModLink(_Value):
 
 
 class ModSettings(_Value):
-    """Settings of a mod's layer: the mod and all those applied before it, and the wheels they change."""
+    """Settings of a mod's layer: the mod, all those applied before it, and the wheels they change."""
 
     python: str
     venv: str
     chain: tuple[ModLink, ...]
     wheels: dict[str, str]
-    """The wheel of each distribution."""
+    """The file name of each distribution's wheel."""
     without: LeftPaths
 
     @property
@@ -99,14 +99,14 @@ class ModSettings(_Value):
 
 
 class ServeSettings(_Value):
-    """Settings of the serve layer: where its files go, and the CUDA compiler where the image has one."""
+    """Settings of the serve layer: where its files go, and the CUDA compiler if the image has one."""
 
     files: dict[str, str]
     toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
 
 
 class ModelSettings(_Value):
-    """Settings of a model's layer: its model.json and settings.json."""
+    """Settings of a model's layer: the contents of model.json and settings.json."""
 
     model: dict[str, Any]
     description: dict[str, Any]
@@ -117,7 +117,7 @@ _Settings = TypeVar("_Settings", bound=_Value)
 
 
 class _Layer(_Value, Generic[_Kind, _Settings]):
-    """One layer: what goes in, and the key that names the result."""
+    """One layer: what it is made from, and the key that identifies the result."""
 
     kind: _Kind
     name: str
@@ -127,7 +127,7 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
     download: int
     """Bytes of the files it is made from."""
     unpacked: int
-    """Bytes on the disk of whoever runs it, roughly."""
+    """Approximate size on disk, in bytes."""
 
     @classmethod
     def of(
@@ -140,7 +140,7 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
         download: int = 0,
         unpacked: int = 0,
     ) -> Self:
-        """Make a layer, with a key over everything that decides its bytes."""
+        """Make a layer and compute its key from everything that decides its bytes."""
         inputs = tuple(inputs)
         key = checksum(
             {
@@ -220,16 +220,16 @@ class Plan(_Value):
     layers: tuple[Layer, ...]
     config: ImageConfig
     notes: tuple[str, ...] = ()
-    """What a reader should know and the image does not depend on: mods that were left out, and why."""
+    """Remarks that do not affect the image: which mods were left out, and why."""
 
     @property
     def locked(self) -> bool:
-        """False when a locked file had to be replaced by its successor."""
+        """Whether every file is the locked one; False if a package had to be replaced by its successor."""
         return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property
     def cell(self) -> Cell:
-        """The cell that this is the plan of."""
+        """The cell that this plan is for."""
         return Cell(self.model, self.vllm, self.arch, self.platform)
 
     @property

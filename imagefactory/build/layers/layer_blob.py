@@ -1,4 +1,4 @@
-"""From a layer of the plan to its blob: collect the entries of its kind, write them in the one order."""
+"""Building a layer: collect its entries, put them in order, and write them as a blob."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def build_layer(
     *,
     expected: Blob | None = None,
 ) -> Blob:
-    """Make the blob of a layer, put it into the store and remember what it came out as.
+    """Build a layer's blob, put it into the store and record its digests.
 
-    Where it is known what it must come out as, what is copied is not looked into. A blob that is another one in the end
-    is made again with all checks: they say which file is wrong, or that none is.
+    If the result is known in advance (`expected`), copied data is not unpacked to be checked. If the blob then comes
+    out different, it is built again with all checks, which name the file that is wrong, if one is.
     """
     with translating_disk_full(store.root), store.scratch() as scratch:
         owned = list(layer_entries(layer, files, scratch))
@@ -64,7 +64,7 @@ def build_layer(
 
 
 def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
-    """List a layer's entries, each with the file of the lock that owns it."""
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
     match layer:
         case BaseLayer():
             return _base_entries(layer, files, scratch)
@@ -73,7 +73,7 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
         case ServeLayer():
             return ((FACTORY, entry) for entry in serve_entries(layer, files))
         case ModLayer():
-            from imagefactory.build.layers.mod_layer import mod_entries  # noqa: PLC0415 - needs the mods' whole machinery
+            from imagefactory.build.layers.mod_layer import mod_entries  # noqa: PLC0415 - pulls in everything that applies mods
 
             wheels = {item.name: files[item.sha256] for item in layer.inputs}
             return ((f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels))
@@ -86,7 +86,7 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
 def _base_entries(
     layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
 ) -> Iterable[tuple[str, Entry]]:
-    from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and built seldom
+    from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and rarely built
 
     debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
     yield from base_entries(debs=debs, scratch=scratch)
@@ -114,7 +114,7 @@ def _wheel_entries(layer: WheelLayer, files: Mapping[Sha256, Path]) -> Iterable[
 
 
 class _Deb(NamedTuple):
-    """A Debian package as its file name describes it."""
+    """A Debian package as described by its file name."""
 
     name: str
     version: str
@@ -129,10 +129,10 @@ class _Deb(NamedTuple):
 
 
 def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
-    """True for a path that another wheel of the bundle already brought, with the same content.
+    """Check whether another wheel of the bundle already brought this path with the same content.
 
-    Namespace packages share their __init__.py that way. Different content was refused when the lock was made, and
-    is refused again when the entries are put in order.
+    Namespace packages share their __init__.py like that. Different content is refused when the lock is made, and
+    again when the entries are put in order.
     """
     other = seen.get(entry.path)
     return other is not None and other.mode == entry.mode and _fingerprint(other) == _fingerprint(entry)

@@ -1,4 +1,4 @@
-"""The last layer: what the image knows about its model, and the model itself where the factory makes it."""
+"""Model layers: what the image knows about its model, and the model itself if the factory makes it."""
 
 from __future__ import annotations
 

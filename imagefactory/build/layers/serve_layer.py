@@ -13,7 +13,7 @@ from imagefactory.store.digests import Sha256
 
 
 def serve_entries(layer: ServeLayer, files: Mapping[Sha256, Path]) -> Iterable[Entry]:
-    """List the entries of the layer; any user that the container runs as may write to the folder of the caches."""
+    """List the entries of the layer; any user may write to the cache folder, since a container can run as anyone."""
     for item in layer.inputs:
         path = ImagePath(layer.settings.files[item.name])
         yield Entry(path, EntryKind.FILE, 0o644, Bytes(files[item.sha256].read_bytes()))

@@ -1,4 +1,4 @@
-"""How an image starts: what it knows of its model, its settings and its environment."""
+"""How an image starts: its model, settings and environment variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
 from imagefactory.plan.serve.shipped_files import MODS_AT_START
 
 GENERATED_MODELS = "/opt/models"
-"""Where models that the factory makes itself lie in an image."""
+"""The folder in an image for models that the factory makes itself."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Served:
     """What the last layer and the image's environment say about serving."""
 
     model: dict[str, Any]
-    """model.json: where the model is, at which revision, with which drafter and flags."""
+    """model.json: the model's location and revision, its drafters and flags."""
     description: Description
     """settings.json: every setting with this image's default."""
     extra: dict[str, str]
-    """Variables that the model's or a mod's settings ask for."""
+    """Environment variables set by the model or by a mod."""
     compiles: bool = False
-    """Whether the image has a CUDA compiler for kernels that are made at run time."""
+    """Whether the image has a CUDA compiler, for kernels that are compiled at run time."""
 
     def environment(self) -> dict[str, str]:
         """List the variables of the image, sorted."""
@@ -53,7 +53,7 @@ def describe(
     *,
     compiles: bool = False,
 ) -> Served:
-    """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
+    """Describe how a cell is served: the settings of the matrix, plus those of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
     mod_variables = {
@@ -63,7 +63,7 @@ def describe(
 
 
 def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:
-    """Describe a cell's model: where it is, at which revision, with which drafter and flags."""
+    """Return model.json for a cell: the model's location and revision, its drafters and flags."""
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The parts of an image: everything that its plan names, each with its licence, in one list.
+"""The components of an image: everything that its plan names, each with its licence.
 
 The list is made from the inputs of the plan's layers, so nothing that goes into an image can be missing from it.
 """
@@ -25,7 +25,7 @@ from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256
 
 OWN_LICENCE: Final = "Apache-2.0"
-"""What the factory's own files stand under; LICENSE says so."""
+"""The licence of the factory's own files (see LICENSE)."""
 ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
@@ -39,20 +39,20 @@ class Component:
     purl: str | None
     sha256: Sha256 | None
     licence: str | None
-    """An SPDX expression; None where the part is not in the image and its licence is the user's to look up."""
+    """An SPDX expression; None for a model that is not in the image, whose licence users look up themselves."""
     says: str
-    """Where the licence stands."""
+    """Where the licence is stated."""
     notices: tuple[str, ...] = ()
     layer: Sha256
     file: str | None = None
     size: int | None = None
     needed_by: tuple[str, ...] = ()
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that have no part of their own: those of the serve program, and those that a mod changes or adds."""
+    """Files that are not components themselves, such as those of the serve program."""
 
     @property
     def reference(self) -> str:
-        """Name the part within an SBOM."""
+        """The identifier of the component within an SBOM."""
         return self.purl or f"{self.kind}:{self.name}"
 
     @property
@@ -87,7 +87,7 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
 
 
 def wheel_purl(wheel: LockedWheel) -> str:
-    """Name a wheel for scanners. One that was compiled here is not what its publisher has on the index."""
+    """Return a wheel's package URL, for scanners. One compiled here is not the file its publisher has on the index."""
     name, file = f"{wheel.name}@{_quoted(wheel.version)}", f"file_name={_quoted(wheel.file)}"
     if wheel.compiled is None:
         return f"pkg:pypi/{name}?{file}"
