@@ -1,4 +1,4 @@
-"""Mod layers without downloads: the files that mods change are read out of wheels where they lie."""
+"""Mod layers without whole downloads: only the files that mods read are fetched out of remote wheels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import requests
 
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Layer
+from imagefactory.plan.plan import Layer, ModLayer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.indexes import WheelLocation
 from imagefactory.store.progress import Say
 from imagefactory.store.ranges import RangeFile
 from images.shipped.mods.apply import apply_mods
-from images.shipped.mods.manifest import Mod
 from images.shipped.mods.text import decoded
 
 Locations = Callable[[Sha256], Sequence[WheelLocation]]
@@ -25,11 +24,14 @@ Locations = Callable[[Sha256], Sequence[WheelLocation]]
 def take_excerpts(
     missing: Sequence[Layer], known: KnownLayers, store: Store, locations: Locations, say: Say
 ) -> None:
-    """Put excerpts into the store for mod layers whose wheels nothing else needs; leave out what cannot be trusted."""
-    needed_anyway = {item.sha256 for layer in missing if layer.kind != "mod" for item in layer.inputs}
+    """Store excerpts of the wheels that only mod layers need; a wheel that cannot be trusted in parts is left out."""
+    mod_layers = [layer for layer in missing if isinstance(layer, ModLayer)]
+    needed_anyway = {
+        item.sha256 for layer in missing if not isinstance(layer, ModLayer) for item in layer.inputs
+    }
     with requests.Session() as session:
-        for layer in missing:
-            for distribution, file in _wheels(layer).items():
+        for layer in mod_layers:
+            for distribution, file in layer.settings.wheels.items():
                 sha256 = next(item.sha256 for item in layer.inputs if item.name == file)
                 if sha256 in needed_anyway or store.input(layer.key, sha256).exists():
                     continue
@@ -46,22 +48,19 @@ def take_excerpts(
                     needed_anyway.add(sha256)
 
 
-def _wheels(layer: Layer) -> dict[str, str]:
-    wheels = layer.settings.get("wheels") if layer.kind == "mod" else None
-    return dict(wheels) if isinstance(wheels, dict) else {}
-
-
 def _open(offers: Sequence[WheelLocation], record: Sha256, session: requests.Session) -> Excerpt:
     for offer in offers:
         return Excerpt(ZipFile(offer.local or RangeFile(offer.url, session)), record)
     raise NoExcerptError("no index offers it to be read in places")
 
 
-def _read_what_mods_read(layer: Layer, distribution: str, excerpt: Excerpt) -> None:
-    """Apply the mods of a layer on trial: what they read then, they read again when the layer is made."""
-    chain = layer.settings["chain"]
-    mods = [Mod.from_data(link) for link in chain] if isinstance(chain, list) else []
-    own = [(mod, mod.manifest.variants[0]) for mod in mods if mod.manifest.distribution == distribution]
+def _read_what_mods_read(layer: ModLayer, distribution: str, excerpt: Excerpt) -> None:
+    """Apply the mods of a layer once, so that the excerpt holds every file they read when the layer is built."""
+    own = [
+        (mod, mod.manifest.variants[0])
+        for mod in layer.settings.mods
+        if mod.manifest.distribution == distribution
+    ]
 
     def read(path: str) -> str | None:
         data = excerpt.read(path)

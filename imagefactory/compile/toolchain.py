@@ -81,7 +81,7 @@ def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
 def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
     """Work out the image of a toolchain."""
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
-    layers = (
+    layers: tuple[Layer, ...] = (
         base_layer(project.matrix, cell, base),
         *wheel_layers(project.matrix, wheels),
         toolkit_layer(wheels.python),

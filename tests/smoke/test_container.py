@@ -87,8 +87,7 @@ def test_a_dry_run_shows_what_it_would_do(run: Callable[..., Any], plan: Plan) -
     done = run("--dry-run", "--json")
     assert done.returncode == 0, said(done)
     told = json.loads(done.stdout)
-    model = next(layer.settings["model"] for layer in plan.layers if layer.kind == "model")
-    assert isinstance(model, dict)
+    model = next(layer.settings.model for layer in plan.layers if layer.kind == "model")
     assert told["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {told['command']}"
     results = {check["name"]: check["result"] for check in told["checks"]}
     assert results["flags"] == "ok", f"vLLM does not take its flags: {told['checks']}"

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from email.parser import HeaderParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
-from typing import Any
 
 import pytest
 from isal import igzip
@@ -26,7 +25,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.resolve.audit.auditing import judge_libraries
 from imagefactory.resolve.audit.libraries import GpuLibrary, is_library
@@ -61,13 +60,12 @@ NO_LICENCE_SAID = {"", "unknown"}
 
 @pytest.fixture(scope="session")
 def mods(plan: Plan) -> list[Mod]:
-    chains: list[Any] = [layer.settings["chain"] for layer in plan.layers if layer.kind == "mod"]
-    return [Mod.from_data(link) for link in chains[-1]] if chains else []
+    return plan.mods
 
 
 @pytest.fixture(scope="session")
 def site(plan: Plan) -> str:
-    python = next(layer.settings["python"] for layer in plan.layers if layer.kind == "base")
+    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
     return f"{VENV}/lib/python{python}/site-packages"
 
 
@@ -171,7 +169,7 @@ def test_layers_are_those_on_record(
 def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     """The image does not start, or starts with another program than the one that was tested."""
     [serve] = [layer for layer in plan.layers if layer.kind == "serve"]
-    places: Any = serve.settings["files"]
+    places = serve.settings.files
     wrong = [
         place
         for entry in serve.inputs
@@ -326,8 +324,8 @@ def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: P
     """The image cannot be passed on: a package's licence asks that its text, or at least its name, goes with it."""
     assert plan.config.labels["org.opencontainers.image.licenses"]
     # Metadata of another name for a package that is there; its licence is with the package.
-    second: list[Any] = [layer.settings.get("second_name") for layer in plan.layers]
-    second_names = {f"{entry['name']}-{entry['version']}.dist-info" for entry in second if entry}
+    second = [layer.settings.second_name for layer in plan.layers if isinstance(layer, WheelLayer)]
+    second_names = {f"{entry.name}-{entry.version}.dist-info" for entry in second if entry}
     wrong = []
     for path, data in texts.items():
         folder = dirname(path)

@@ -8,6 +8,7 @@ site-packages/nvidia/cu13, in lib, with versions only.
 from __future__ import annotations
 
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath
+from imagefactory.plan.plan import ToolkitSettings
 from imagefactory.plan.serve.image_paths import CUDA_HOME
 
 _LIBRARIES = {
@@ -24,9 +25,9 @@ _LIBRARIES = {
 """The libraries of CUDA 13 and their major versions."""
 
 
-def toolkit_links(venv: str, python: str) -> list[Entry]:
+def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
     """List the links that make the wheels look like a toolkit."""
-    wheels = f"{venv}/lib/python{python}/site-packages/nvidia/cu13"
+    wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
     return [

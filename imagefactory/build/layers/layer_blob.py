@@ -1,15 +1,16 @@
-"""From a layer of the plan to its blob: collect the entries of its kind, write them in the one order."""
+"""Building a layer: collect its entries, put them in order, and write them as a blob."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from imagefactory.build.layers.cuda_toolkit import toolkit_links
 from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.build.layers.model_layer import model_entries
+from imagefactory.build.layers.serve_layer import serve_entries
 from imagefactory.build.layers.virtual_environment import environment_entries
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
 from imagefactory.oci.blob import Blob
@@ -17,7 +18,16 @@ from imagefactory.oci.entry import Bytes, Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan.built_layers import write_record
-from imagefactory.plan.plan import Input, Layer
+from imagefactory.plan.plan import (
+    BaseLayer,
+    Input,
+    Layer,
+    ModelLayer,
+    ModLayer,
+    ServeLayer,
+    ToolkitLayer,
+    WheelLayer,
+)
 from imagefactory.store.cache import Store, translating_disk_full
 from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.progress import Progress
@@ -34,10 +44,10 @@ def build_layer(
     *,
     expected: Blob | None = None,
 ) -> Blob:
-    """Make the blob of a layer, put it into the store and remember what it came out as.
+    """Build a layer's blob, put it into the store and record its digests.
 
-    Where it is known what it must come out as, what is copied is not looked into. A blob that is another one in the end
-    is made again with all checks: they say which file is wrong, or that none is.
+    If the result is known in advance (`expected`), copied data is not unpacked to be checked. If the blob then comes
+    out different, it is built again with all checks, which name the file that is wrong, if one is.
     """
     with translating_disk_full(store.root), store.scratch() as scratch:
         owned = list(layer_entries(layer, files, scratch))
@@ -54,63 +64,57 @@ def build_layer(
 
 
 def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
-    """List a layer's entries, each with the file of the lock that owns it."""
-    if layer.kind in ("model", "toolkit"):
-        yield from _entries_of_settings(layer)
-        return
-    if layer.kind == "serve":
-        from imagefactory.build.layers.serve_layer import serve_entries  # noqa: PLC0415 - with the serving schema
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
+    match layer:
+        case BaseLayer():
+            return _base_entries(layer, files, scratch)
+        case WheelLayer():
+            return _wheel_entries(layer, files)
+        case ServeLayer():
+            return ((FACTORY, entry) for entry in serve_entries(layer, files))
+        case ModLayer():
+            from imagefactory.build.layers.mod_layer import mod_entries  # noqa: PLC0415 - pulls in everything that applies mods
 
-        places = cast("Mapping[str, str]", layer.settings["files"])
-        inputs = [(item.name, item.sha256) for item in layer.inputs]
-        yield from ((FACTORY, entry) for entry in serve_entries(places, inputs, files))
-        toolkit = layer.settings.get("toolkit")
-        if isinstance(toolkit, dict):
-            yield from ((FACTORY, entry) for entry in toolkit_links(toolkit["venv"], toolkit["python"]))
-        return
-    environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
-    if layer.kind == "base":
-        from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and built seldom
+            wheels = {item.name: files[item.sha256] for item in layer.inputs}
+            return ((f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels))
+        case ModelLayer():
+            return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
+        case ToolkitLayer():
+            return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
 
-        debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
-        yield from base_entries(debs=debs, scratch=scratch)
-        yield from ((FACTORY, entry) for entry in environment_entries(environment))
-        return
-    if layer.kind == "mod":
-        from imagefactory.build.layers.mod_layer import mod_entries  # noqa: PLC0415 - needs the mods' whole machinery
 
-        wheels = {item.name: files[item.sha256] for item in layer.inputs}
-        yield from (
-            (f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels, environment)
-        )
-        return
-    without = layer.settings.get("without", {})
-    rehash = layer.settings.get("rehash", ())
-    rehash = rehash if isinstance(rehash, list) else ()
-    second_name = layer.settings.get("second_name")
-    if isinstance(second_name, dict):
-        yield from ((FACTORY, entry) for entry in metadata_entries(second_name, environment))
+def _base_entries(
+    layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
+) -> Iterable[tuple[str, Entry]]:
+    from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and rarely built
+
+    debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
+    yield from base_entries(debs=debs, scratch=scratch)
+    environment = Environment(layer.settings.venv, layer.settings.python)
+    yield from ((FACTORY, entry) for entry in environment_entries(environment))
+
+
+def _wheel_entries(layer: WheelLayer, files: Mapping[Sha256, Path]) -> Iterable[tuple[str, Entry]]:
+    settings = layer.settings
+    environment = Environment(settings.venv, settings.python)
+    if settings.second_name is not None:
+        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
-        given_up = without.get(item.name, ()) if isinstance(without, dict) else ()
         for entry in wheel_entries(
-            files[item.sha256], item.name, environment, without=given_up, rehash=item.name in rehash
+            files[item.sha256],
+            item.name,
+            environment,
+            without=settings.without.get(item.name, ()),
+            rehash=item.name in settings.rehash,
         ):
             if not _repeats(entry, seen):
                 seen[entry.path] = entry
                 yield item.name, entry
 
 
-def _entries_of_settings(layer: Layer) -> Iterable[tuple[str, Entry]]:
-    """List the entries of a layer that is made of its settings alone."""
-    if layer.kind == "model":
-        return [("matrix.yaml", entry) for entry in model_entries(layer.settings)]
-    links = toolkit_links(str(layer.settings["venv"]), str(layer.settings["python"]))
-    return [(FACTORY, entry) for entry in links]
-
-
 class _Deb(NamedTuple):
-    """A Debian package as its file name describes it."""
+    """A Debian package as described by its file name."""
 
     name: str
     version: str
@@ -125,10 +129,10 @@ class _Deb(NamedTuple):
 
 
 def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
-    """True for a path that another wheel of the bundle already brought, with the same content.
+    """Check whether another wheel of the bundle already brought this path with the same content.
 
-    Namespace packages share their __init__.py that way. Different content was refused when the lock was made, and
-    is refused again when the entries are put in order.
+    Namespace packages share their __init__.py like that. Different content is refused when the lock is made, and
+    again when the entries are put in order.
     """
     other = seen.get(entry.path)
     return other is not None and other.mode == entry.mode and _fingerprint(other) == _fingerprint(entry)

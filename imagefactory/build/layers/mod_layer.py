@@ -1,4 +1,4 @@
-"""Mod layers: the files that a mod leaves changed, the RECORD that says so, and a note of what was done."""
+"""Mod layers: the files that a mod changes, the updated RECORD, and a note of what was done."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
+from imagefactory.plan.plan import ModSettings
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
 from images.shipped.mods.text import decoded, record_row
@@ -20,20 +20,19 @@ from images.shipped.mods.text import decoded, record_row
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
 
 
-def mod_entries(
-    settings: Mapping[str, Any], wheels: Mapping[str, Path], environment: Environment
-) -> list[Entry]:
-    """List the files of the last mod of a chain, after all of them were applied.
+def mod_entries(settings: ModSettings, wheels: Mapping[str, Path]) -> list[Entry]:
+    """Apply a chain of mods and list the files that the last one changes.
 
-    The chain stands in the layer's settings, so a plan alone says what is done. RECORD and mods.json are written by
-    every mod layer for all mods so far; the uppermost one is what a container sees.
+    The chain is part of the layer's settings, so the plan alone decides what is done. Every mod layer writes RECORD and
+    mods.json for all mods so far; a container sees those of the topmost layer.
     """
-    chosen = [((mod := Mod.from_data(link)), mod.manifest.variants[0]) for link in settings["chain"]]
+    chosen = [(mod, mod.manifest.variants[0]) for mod in settings.mods]
+    environment = Environment(settings.venv, settings.python)
     trees = {
         distribution: _InstalledWheel(
-            distribution, wheels[file], file, environment, settings["without"].get(file, ())
+            distribution, wheels[file], file, environment, settings.without.get(file, ())
         )
-        for distribution, file in settings["wheels"].items()
+        for distribution, file in settings.wheels.items()
     }
     applied: list[Applied] = []
     for distribution, tree in trees.items():
@@ -57,14 +56,14 @@ def mod_entries(
 
 
 def image_path(path: str, site: str) -> ImagePath:
-    """Say where a path of a mod lies in the image."""
+    """Return where a path of a mod lies in the image."""
     if path.startswith(IMAGE_FILES):
         return ImagePath(path.lstrip("/"))
     return ImagePath(f"{site}/{path}")
 
 
 class _InstalledWheel:
-    """A distribution as its wheel layer installs it: what mods are applied to."""
+    """A distribution as its wheel layer installs it, for mods to be applied to."""
 
     def __init__(
         self, distribution: str, wheel: Path, file: str, environment: Environment, without: Sequence[str]
@@ -80,7 +79,7 @@ class _InstalledWheel:
         return None if entry is None or entry.content is None else decoded(read_content(entry.content), path)
 
     def updated_record(self, applied: Sequence[Applied]) -> list[Entry]:
-        """Write RECORD anew: changed files with their new hash, added ones as new rows."""
+        """Return RECORD with new hashes for changed files and new rows for added ones."""
         changed = {
             path: text
             for result in applied
@@ -105,7 +104,7 @@ class _InstalledWheel:
 
 
 def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
-    """Read the package that a mod brings along, if it does."""
+    """Read the package that a mod brings along, if any."""
     if variant.source is None:
         return {}
     return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
@@ -123,6 +122,6 @@ def read_content(content: Content) -> bytes:
 
 
 def _record_of_mods(applied: Sequence[Applied]) -> Entry:
-    """Note in the image what was changed, by which mod, under which licence."""
+    """Return mods.json, which tells what was changed, by which mod and under which licence."""
     text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
     return Entry(ImagePath(RECORD_OF_MODS), EntryKind.FILE, 0o644, Bytes(text.encode()))

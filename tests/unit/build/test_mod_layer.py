@@ -19,7 +19,7 @@ from imagefactory.mods.choose import Chosen
 from imagefactory.mods.source_files import package_hash
 from imagefactory.oci.entry import Entry
 from imagefactory.plan.make import _licences, _mod_layers
-from imagefactory.plan.plan import Layer
+from imagefactory.plan.plan import ModLayer, ModSettings
 from imagefactory.store.digests import Sha256, sha256_of
 from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant
@@ -58,7 +58,7 @@ def one(name: str, anchor: str, path: str = "vllm/x.py", **more: Any) -> Data:
     return manifest(name, edit(path, anchor, after=f"# {name}\n"), checks=[has(path, f"# {name}")], **more)
 
 
-def layers(wheels: dict[str, Path], *chosen: Picked) -> list[Layer]:
+def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
     locked = [
         LockedWheel(
             name=file.split("-")[0].replace("_", "-"),
@@ -83,13 +83,13 @@ def layers(wheels: dict[str, Path], *chosen: Picked) -> list[Layer]:
     return list(_mod_layers(lock, "vllm", Chosen(tuple(chosen), ())))
 
 
-def entries(layer: Layer, wheels: dict[str, Path]) -> dict[str, Entry]:
+def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:
     # As a worker gets it: by way of JSON.
-    settings = json.loads(json.dumps(layer.settings))
-    return {entry.path: entry for entry in mod_entries(settings, wheels, ENVIRONMENT)}
+    settings = ModSettings.model_validate_json(layer.settings.model_dump_json())
+    return {entry.path: entry for entry in mod_entries(settings, wheels)}
 
 
-def contents(layer: Layer, wheels: dict[str, Path]) -> dict[str, bytes]:
+def contents(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, bytes]:
     return {
         path: read_content(entry.content)
         for path, entry in entries(layer, wheels).items()
@@ -97,7 +97,7 @@ def contents(layer: Layer, wheels: dict[str, Path]) -> dict[str, bytes]:
     }
 
 
-def stacked(layers: Sequence[Layer], wheels: dict[str, Path]) -> dict[str, bytes]:
+def stacked(layers: Sequence[ModLayer], wheels: dict[str, Path]) -> dict[str, bytes]:
     """Lay mod layers over the wheels' files, as an engine would."""
     tree: dict[str, bytes] = {}
     for file, path in wheels.items():

@@ -16,7 +16,7 @@ from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import _mod_layers
-from imagefactory.plan.plan import Layer
+from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.indexes import WheelLocation
@@ -120,7 +120,7 @@ def test_a_layer_from_an_excerpt_is_the_layer_from_the_wheel(
 def test_a_wheel_that_something_else_needs_is_not_read_twice(
     layers: list[Layer], known: KnownLayers, wheel: Path, server: LocalServer, tmp_path: Path
 ) -> None:
-    own = layers[0].model_copy(update={"kind": "wheel", "settings": {}})
+    own = WheelLayer.of("wheel", "vllm", layers[0].inputs, WheelSettings(python="3.11", venv="opt/venv"))
     take_excerpts([own, *layers], known, Store(tmp_path), lambda _: offers(server, wheel), pytest.fail)
     assert server.log == []
 

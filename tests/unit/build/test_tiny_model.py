@@ -6,10 +6,18 @@ import json
 
 from imagefactory.build.layers.model_layer import MODEL, model_entries
 from imagefactory.build.layers.tiny_model import tiny_model
+from imagefactory.matrix.cells import Cell
 from imagefactory.oci.entry import Bytes, ImagePath
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import ModelLayer, ModelSettings
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+
+
+def model_settings(factory: SmallFactory, cell: Cell) -> ModelSettings:
+    *_, layer = make_plan(factory.project, cell).layers
+    assert isinstance(layer, ModelLayer)
+    return layer.settings
 
 
 def test_its_bytes_are_part_of_the_digest_of_images() -> None:
@@ -29,17 +37,16 @@ def test_every_byte_is_a_token_of_its_own() -> None:
 
 
 def test_a_model_layer_tells_what_is_served(small_factory: SmallFactory) -> None:
-    settings = make_plan(small_factory.project, SECOND).layers[-1].settings
+    settings = model_settings(small_factory, SECOND)
     entries = {entry.path: entry.content for entry in model_entries(settings)}
     assert "opt/models" not in " ".join(entries)
     content = entries[ImagePath(MODEL)]
     assert isinstance(content, Bytes)
-    assert json.loads(content.data) == settings["model"]
+    assert json.loads(content.data) == settings.model
 
 
 def test_a_generated_model_lies_in_the_image(small_factory: SmallFactory) -> None:
-    settings = make_plan(small_factory.project, CELL).layers[-1].settings
-    paths = {entry.path for entry in model_entries(settings)}
+    paths = {entry.path for entry in model_entries(model_settings(small_factory, CELL))}
     assert {"opt/models/tiny/config.json", "opt/models/tiny/tokenizer.json", MODEL} <= paths
 
 

