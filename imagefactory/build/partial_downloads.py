@@ -1,4 +1,4 @@
-"""Mod layers without downloads: the files that mods change are read out of wheels where they lie."""
+"""Reads the files that mods change straight from remote wheels, so that mod layers need no whole download."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Locations = Callable[[Sha256], Sequence[WheelLocation]]
 def take_excerpts(
     missing: Sequence[Layer], known: KnownLayers, store: Store, locations: Locations, say: Say
 ) -> None:
-    """Put excerpts into the store for mod layers whose wheels nothing else needs; leave out what cannot be trusted."""
+    """Store excerpts of wheels that only mod layers need; a wheel without a trusted record is left to be downloaded."""
     needed_anyway = {item.sha256 for layer in missing if layer.kind != "mod" for item in layer.inputs}
     with requests.Session() as session:
         for layer in missing:
@@ -58,7 +58,7 @@ def _open(offers: Sequence[WheelLocation], record: Sha256, session: requests.Ses
 
 
 def _read_what_mods_read(layer: Layer, distribution: str, excerpt: Excerpt) -> None:
-    """Apply the mods of a layer on trial: what they read then, they read again when the layer is made."""
+    """Apply the mods of a layer once on trial, so that the excerpt holds every file that they read."""
     chain = layer.settings["chain"]
     mods = [Mod.from_data(link) for link in chain] if isinstance(chain, list) else []
     own = [(mod, mod.manifest.variants[0]) for mod in mods if mod.manifest.distribution == distribution]

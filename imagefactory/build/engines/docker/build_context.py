@@ -41,13 +41,13 @@ _EXECUTABLE = 0o755
 
 
 class Piece(Protocol):
-    """A part of the context: it can say what it is, and put itself into a folder."""
+    """A part of the context: it can describe itself, and write itself to a folder."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Say for every file where it comes from and what it is."""
+        """Describe every file: where it comes from and what it is."""
 
     def put(self, folder: Path, store: Store) -> None:
-        """Make it appear below a folder; everything that it needs is in the store."""
+        """Create it below a folder; everything that it needs is in the store."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LockedFile:
     sha256: Sha256
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name the file of the lock."""
+        """Describe the file by its lock."""
         return [{"path": self.path, "from": self.origin, "sha256": self.sha256}]
 
     def put(self, folder: Path, store: Store) -> None:
@@ -95,7 +95,7 @@ class Program:
     wheel: LockedSource
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name the wheel."""
+        """Describe the program by its wheel."""
         made_from = [{"name": self.wheel.file, "sha256": self.wheel.sha256}]
         return [
             {
@@ -145,7 +145,7 @@ class Modded:
     layer: Layer
 
     def describe(self) -> list[dict[str, Any]]:
-        """Say what is applied to what."""
+        """Describe which mods are applied to which files."""
         *_, link = cast("list[dict[str, Any]]", self.layer.settings["chain"])
         [variant] = Mod.from_data(link).manifest.variants
         return [
@@ -235,7 +235,7 @@ def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildCo
 
 
 def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
-    """Say how the layers above the wheels come into the image: as files, computed by the embedded engine's code."""
+    """Turn the layers above the wheels into files, computed by the embedded engine's code."""
     found: list[tuple[Copy, Piece]] = []
     number = 0
     for layer in layers:
@@ -295,7 +295,7 @@ def _wheel_step(number: int, layer: Layer, lock: str) -> tuple[Step, list[Piece]
 
 
 def _identity(entry: Entry) -> dict[str, str]:
-    """Say what an entry is: content by its hash, a link by where it points."""
+    """Describe an entry: content by its hash, a link by its target."""
     if entry.content is None:
         return {"link_to": entry.target}
     return {"sha256": sha256_of(read_content(entry.content))}
