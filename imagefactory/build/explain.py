@@ -1,4 +1,4 @@
-"""Whose is this path: the layer, the package and the lock entry that put it into an image."""
+"""Explains where a path in an image comes from: its layer, its package and its lock entry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ownership:
 
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:
-    """Find the uppermost layer that has a path, and what it came from."""
+    """Find the topmost layer that has a path, and the package that the path came from."""
     wanted = path.strip("/")
     known: set[str] = set()
     built = False
@@ -47,7 +47,7 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
 
 
 def _nearest(wanted: str, known: Iterable[str]) -> str:
-    """Say what may have been meant: a file in this folder, the same name elsewhere, a like name nearby."""
+    """Suggest a path: a file in this folder, the same name elsewhere, or a similar name nearby."""
     inside = min((path for path in known if path.startswith(f"{wanted}/")), default=None)
     if inside is not None:
         return f"Folders belong to nobody; name a file, such as /{inside}."

@@ -1,4 +1,4 @@
-"""Where the inputs of layers are found: wheels on indexes, Debian packages on mirrors."""
+"""Finds what layers are made from: wheels on indexes, Debian packages on mirrors, files of the checkout."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from imagefactory.build.watch import Watcher
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
+from imagefactory.locks.indexed_files import indexed_file, offers_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of
 from imagefactory.mods.preflight import refuse_unfit_mods
@@ -38,7 +39,7 @@ VANISHED = (
 
 
 class LayerInputs:
-    """Finds the files that layers are made from; asked only for what is missing."""
+    """Finds the files that layers are made from; only missing layers ask for theirs."""
 
     def __init__(
         self, project: Project, cells: Sequence[Cell], bases: Mapping[Cell, BaseLock] | None = None
@@ -50,52 +51,54 @@ class LayerInputs:
         self._wheels = {wheel.sha256: wheel for cell in cells for wheel in project.wheel_lock(cell).wheels}
 
     def wanted(self, layer: Layer) -> list[Wanted]:
-        """List the files that a layer is made from, with where to look for them."""
+        """List the files that a layer is made from, and where to look for them."""
         debs = {deb.sha256: (lock, deb) for lock in map(self._base, self.cells) for deb in lock.debs}
         found: list[Wanted] = []
         for item in layer.inputs:
             if item.sha256 in self._wheels:
-                found.append(self._wheel(self._wheels[item.sha256]))
+                found.append(self.wheel(self._wheels[item.sha256]))
             elif item.sha256 in debs:
-                found.append(self._deb(*debs[item.sha256]))
+                found.append(self.deb(*debs[item.sha256]))
             else:
                 found.append(self._own_file(item))
         return found
 
-    def wheel(self, wheel: LockedWheel) -> Wanted:
-        """Say where to look for a locked wheel."""
-        return self._wheel(wheel)
+    def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
+        """Describe a locked wheel for download, with where to look for it."""
+        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
+            places = partial(compiled_locations, self.project, wheel)
+            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
+        return indexed_file(wheel, lambda: self._indexes)
 
     def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
-        """Say where to look for a locked Debian package."""
-        return self._deb(lock, deb)
+        """Describe a locked Debian package for download, with where to look for it."""
+
+        def locations() -> list[str]:
+            return deb_locations(deb, lock.suites, self._mirrors(lock))
+
+        return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)
 
     def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
-        """Try the mods of cells before anything is downloaded or built: one that does not fit stops everything."""
+        """Check that the mods of cells apply, before anything is downloaded or built."""
         for cell in sorted(cells):
             self._fetch_compiled(cell)
             refuse_unfit_mods(self.project, cell, self._indexes)
 
     def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
-        """Read what mods change out of wheels that nothing else needs, instead of downloading those."""
+        """Read only the files that mods change from wheels that no other layer needs."""
         if any(layer.kind == "mod" for layer in missing):
             known = KnownLayers(self.project.known_layers)
             take_excerpts(missing, known, self.project.store, self._offers_of, say)
 
     def _offers_of(self, sha256: Sha256) -> list[WheelLocation]:
-        wheel = self._wheels[sha256]
-        return [
-            offer
-            for offer in self._indexes.files(wheel.name)
-            if offer.file == wheel.file and offer.sha256 in (None, sha256)
-        ]
+        return offers_of(self._wheels[sha256], self._indexes)
 
     def _fetch_compiled(self, cell: Cell) -> None:
-        """Bring the compiled wheels of a cell: mods read from them, and no index has them."""
+        """Fetch the compiled wheels of a cell: mods read from them, and no index has them."""
         with requests.Session() as session:
             for wheel in self.project.wheel_lock(cell).wheels:
                 if wheel.compiled is not None:
-                    fetch(self._wheel(wheel), self.project.store, session, lambda _: None)
+                    fetch(self.wheel(wheel), self.project.store, session, lambda _: None)
 
     def _base(self, cell: Cell) -> BaseLock:
         return self._bases.get(cell) or self.project.base_lock(cell)
@@ -125,11 +128,11 @@ class LayerInputs:
         return {cell: lock for cell, lock in found if lock is not None}
 
     def _fetch_debs(self, lock: BaseLock, base: Layer, watch: Watcher) -> list[bool]:
-        """Download the packages of a base; say of each whether it is there."""
+        """Download the packages of a base; return for each whether a mirror still has it."""
         there: list[bool] = []
         fetched = 0
         with Downloader(self.project.store) as downloader:
-            futures = [downloader.submit(self._deb(lock, deb), lambda _: None) for deb in lock.debs]
+            futures = [downloader.submit(self.deb(lock, deb), lambda _: None) for deb in lock.debs]
             for deb, future in zip(lock.debs, futures, strict=True):
                 try:
                     future.result()
@@ -163,31 +166,7 @@ class LayerInputs:
     def _mirrors(self, lock: BaseLock) -> DebianMirrors:
         return DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
 
-    def tool(self, wheel: LockedSource) -> Wanted:
-        """Say where to look for a program that the factory itself runs."""
-        return self._wheel(wheel)
-
-    def _wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
-        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
-            places = partial(compiled_locations, self.project, wheel)
-            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
-
-        def locations() -> list[str]:
-            return [
-                offer.url
-                for offer in self._indexes.files(wheel.name)
-                if offer.file == wheel.file and offer.sha256 in (None, wheel.sha256)
-            ]
-
-        return Wanted(wheel.file, wheel.sha256, wheel.size, locations)
-
     def _own_file(self, item: Input) -> Wanted:
-        """Take a file of the checkout like any other input: copied into the store, and right only by its hash."""
+        """Treat a file of the checkout like any other input: copied into the store and checked by its hash."""
         path = self.project.root / item.name
         return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
-
-    def _deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
-        def locations() -> list[str]:
-            return deb_locations(deb, lock.suites, self._mirrors(lock))
-
-        return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)

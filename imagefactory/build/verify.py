@@ -1,4 +1,4 @@
-"""Verifying an image: its blobs are what their names say, and a rebuild from the lock gives the same."""
+"""Verifies an image: its blobs match their digests, and a rebuild from the lock gives the same bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER_BYTES = "the blob {} has other bytes than its name says"
 
 
 def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: str | None = None) -> Digest:
-    """Rebuild a cell with an empty layer cache and compare with its image, or with a digest somebody names."""
+    """Rebuild a cell with an empty layer cache and compare the result with its image, or with a given digest."""
     layout = Layout(project.build_folder(cell))
     expected = digest or layout.manifest_digest()
     with project.store.in_use(), project.store.scratch() as scratch:
@@ -44,7 +44,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
 
 
 def _empty_layers(store: Store, scratch: Path) -> Store:
-    """Make a store that shares what layers are made from, and nothing else."""
+    """Make a store that shares the inputs of layers with another one, and nothing else."""
     scratch.joinpath("store").mkdir()
     for name in ("downloads", "wheelhouse"):
         store.root.joinpath(name).mkdir(parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
 
 
 def _holds(layout: Layout, digest: str) -> bool:
-    """Say whether a layout is there, and of the image that is asked about."""
+    """Check whether a layout exists and holds the image with this digest."""
     return layout.folder.exists() and layout.manifest_digest() == digest
 
 
 def _compare_documents(layout: Layout) -> None:
-    """Check the manifest and the configuration against their own names."""
+    """Check the manifest and the configuration against their digests."""
     named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
     for name, digest in named.items():
         if _digest_of(layout.blob(digest)) != digest:
@@ -66,7 +66,7 @@ def _compare_documents(layout: Layout) -> None:
 
 
 def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
-    """Check each layer against its own name, then against the rebuilt one; say where the first difference is."""
+    """Check each layer against its digest, then against the rebuilt one; report the first difference."""
     names = [f"{layer.kind} {layer.name}" for layer in rebuilt.plan.layers]
     for name, digest, blob in zip(names, layout.layer_digests(), rebuilt.image.layers, strict=False):
         path = layout.blob(digest)
@@ -93,7 +93,7 @@ def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[D
 
 
 def _digest_of(path: Path) -> Digest | None:
-    """Hash a blob; None when it is not there."""
+    """Hash a blob; return None if it is missing."""
     if not path.exists():
         return None
     with path.open("rb") as file:

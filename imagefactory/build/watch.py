@@ -1,4 +1,4 @@
-"""Watching an engine at work: what it tells, and to whom."""
+"""How a build reports its progress."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LayerState = Literal["cached", "waiting", "downloading", "splicing", "done"]
 
 
 class Watcher(Protocol):
-    """Somebody who is told how a build goes."""
+    """Receives the progress of a build."""
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Hear which layers there are."""
+        """Report which layers there are; replaces an earlier list."""
 
     def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
-        """Hear how far a layer is: bytes done of those of the present step."""
+        """Report a layer's progress: bytes done, of the total of its current step."""

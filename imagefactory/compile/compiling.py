@@ -22,17 +22,15 @@ from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject, unpacked_size
-from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
 from imagefactory.locks.files import LockedSource
+from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.cache import translating_disk_full
-from imagefactory.store.downloads import Wanted
 from imagefactory.store.downloads import fetch as download
-from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 
 _KILLED = 137
@@ -184,15 +182,8 @@ def _fill(project: CompileProject, job: Job, target: Path) -> None:
 
 
 def _fetch_sdist(project: CompileProject, sdist: LockedSource) -> Path:
-    def locations() -> list[str]:
-        offers = Indexes(IndexConfig.from_environment()).files(sdist.name)
-        return [
-            offer.url for offer in offers if offer.file == sdist.file and offer.sha256 in (None, sdist.sha256)
-        ]
-
-    wanted = Wanted(sdist.file, sdist.sha256, sdist.size, locations)
     with requests.Session() as session:
-        return download(wanted, project.store, session, lambda _: None)
+        return download(indexed_file(sdist), project.store, session, lambda _: None)
 
 
 def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:

@@ -16,6 +16,7 @@ import requests
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.files import LockedSource
+from imagefactory.locks.indexed_files import offers_of
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of
 from imagefactory.store.downloads import Wanted, fetch
@@ -119,11 +120,7 @@ class ReleaseSource:
         return read
 
     def _offers(self) -> list[WheelLocation]:
-        offers = [
-            offer
-            for offer in self._indexes.files(self._locked.name)
-            if offer.file == self._locked.file and offer.sha256 in (None, self._locked.sha256)
-        ]
+        offers = offers_of(self._locked, self._indexes)
         if not offers:
             raise SourceMissingError(
                 f"{self._locked.file} is on no configured index.",

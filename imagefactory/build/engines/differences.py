@@ -1,4 +1,4 @@
-"""What the engines' images may differ in, and nothing else: docs/engines.md explains each line."""
+"""The only differences allowed between the images of the two engines; docs/engines.md explains each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeclaredDifference:
     """Only for files of at most so many bytes."""
 
     def covers(self, difference: Difference, sizes: dict[str, int]) -> bool:
-        """Say whether a difference is this one."""
+        """Check whether a difference is this one."""
         return (
             difference.field in self.fields
             and fnmatchcase(difference.path, self.path)
@@ -62,10 +62,10 @@ DECLARED: Final = (
 
 
 def compare_named(project: Project, left: str, right: str) -> tuple[list[Difference], list[Difference]]:
-    """Compare two images by their names; give the differences, apart from those that are declared.
+    """Compare two images by name; return the unexpected differences and the declared ones.
 
-    A name is that of an OCI layout, of an image of the Docker daemon (those have a colon) or of a target. Between two
-    images of the embedded engine nothing is declared.
+    A name means an OCI layout, an image of the Docker daemon (with a colon) or a target. Between two images of the
+    embedded engine no difference is declared.
     """
     one, other = (_open(project, name) for name in (left, right))
     differences = diff_images(one, other, project.store)

@@ -19,7 +19,7 @@ from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 
 STOP_SECONDS = 30
-"""How long a server may take to finish what it does when it is stopped."""
+"""How long a server may take to finish its requests when it is stopped."""
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
 _DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
@@ -52,30 +52,30 @@ class Launch:
 
     @property
     def cache_volume(self) -> str:
-        """The volume for compiled kernels; each image has its own, since kernels of another one do not fit."""
+        """The volume for compiled kernels; each image has its own, since kernels do not fit other images."""
         found = re.search(r"sha256:([0-9a-f]{12})", self.image)
         return f"imagefactory-{self.cell.slug}-{found.group(1) if found else 'local'}"
 
 
 def pinned(reference: str) -> str:
-    """Refuse a reference that can mean another image tomorrow."""
+    """Refuse a reference that may name a different image tomorrow."""
     if not (_DIGEST.search(reference) or re.fullmatch(r"sha256:[0-9a-f]{64}", reference)):
         raise UnpinnedImageError(
             f"{reference} does not name its image by digest.",
             where=reference,
             why="A tag can be moved; what others run should be what was tested.",
-            fix="Give registry/name@sha256:… as `invoke push` or `docker image inspect` print it.",
+            fix="Use registry/name@sha256:…, as `invoke push` or `docker image inspect` prints it.",
         )
     return reference
 
 
 def docker_run(launch: Launch, *, detach: bool = True) -> list[str]:
-    """Give the words of the `docker run` line. A key is mounted as a file and never in the line."""
+    """Return the arguments of `docker run`. A key is mounted as a file and never appears among them."""
     return ["docker", "run", *_options(launch, detach=detach), launch.image]
 
 
 def shell_line(words: list[str]) -> str:
-    """Write a command over several lines, one option each, ready to be pasted."""
+    """Format a command for pasting, one option per line."""
     head, options, image = words[:2], words[2:-1], words[-1]
     lines = [shlex.join(head)]
     position = 0
@@ -116,7 +116,7 @@ def compose(launch: Launch) -> str:
 
 
 def write_key_file(folder: Path, key: str) -> Path:
-    """Put an API key into a file that only its owner can read, to be mounted into a container."""
+    """Write an API key to a file that only its owner can read, for mounting into a container."""
     if not key or len(key.split()) != 1:
         raise KeyFileUnusableError(
             "VLLM_API_KEY is empty or holds blanks.",

@@ -1,4 +1,4 @@
-"""Recipes: an image and its command in the formats of the tools that people start DGX Sparks with.
+"""Recipes: an image and its command, in the formats of popular launchers for the DGX Spark.
 
 `eugr` is version 1 of eugr/spark-vllm-docker's recipes, `sparkrun` is version 2 of spark-arena/sparkrun's. Both hold
 the command as a template whose `{names}` stand for defaults that a user may override.
@@ -36,7 +36,7 @@ def recipe(
     command: list[str],
     env: Mapping[str, str],
 ) -> str:
-    """Write a recipe. `command` is what `Preview.command` gives, `env` the model's own variables."""
+    """Write a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
     facts = description["image"]
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
     words = _template(command, defaults)
@@ -64,7 +64,7 @@ def recipe(
 
 
 def _template(command: list[str], defaults: dict[str, object]) -> list[str]:
-    """Replace the values that a user may override by names, and put the defaults aside."""
+    """Replace values that a user may override with names, and return the defaults separately."""
     words: list[str] = []
     rest = iter(command)
     for word in rest:
@@ -81,7 +81,7 @@ def _template(command: list[str], defaults: dict[str, object]) -> list[str]:
 
 
 def _folded(words: list[str], *, double_braces: bool) -> str:
-    """Write the command over several lines; names become {names} once everything else is quoted."""
+    """Format the command over several lines; names become {names} once everything else is quoted."""
     lines = [" ".join(words[:3])]
     for word in words[3:]:
         quoted = shlex.quote(word) if "\0" not in word else word
@@ -107,7 +107,7 @@ def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as they are."""
+    """Writes multi-line texts as block scalars."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

@@ -1,4 +1,4 @@
-"""What `invoke run` does: settle how a cell's image is started, then print, compose, export or start it."""
+"""What `invoke run` does: decide how a cell's image is started, then print, compose, export or start it."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Start:
     """What vLLM will run."""
 
     def line(self, *, detach: bool = True) -> list[str]:
-        """Give the words of the `docker run` line."""
+        """Return the arguments of `docker run`."""
         return docker_run(self.launch, detach=detach)
 
     def shell(self, *, detach: bool = True) -> str:
-        """Give the `docker run` line, ready to be pasted."""
+        """Return the `docker run` command, ready for pasting."""
         return shell_line(self.line(detach=detach))
 
     def compose(self) -> str:
-        """Give the compose file."""
+        """Return the compose file."""
         return compose(self.launch)
 
     def recipe(self, style: Format) -> str:
-        """Give the recipe for another tool."""
+        """Return the recipe for another launcher."""
         return recipe(
             style,
             self.launch.cell,
@@ -76,7 +76,7 @@ def prepare(
     models: str = HUB_CACHE,
     name: str = "",
 ) -> Start:
-    """Settle a start. Settings that the image would refuse are refused here; a key goes into a file of its own."""
+    """Prepare a start. Settings that the image would refuse are refused here; a key goes into a file of its own."""
     chosen = choose_mods(project.matrix, cell, project.mods)
     kernels = project.wheel_lock(cell).kernels
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
@@ -88,7 +88,7 @@ def prepare(
 
 
 def settings_from(words: Sequence[str]) -> dict[str, str]:
-    """Read NAME=VALUE words."""
+    """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             raise SettingRefusedError(
@@ -115,7 +115,7 @@ def recipe_format(name: str) -> Format:
 
 
 def published_reference(project: Project, cell: Cell) -> str:
-    """Name a cell's image by registry and digest; the digest is known before the image is built, or from its layout."""
+    """Return a cell's image as registry and digest; the digest comes from the record of layers, or from its layout."""
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
     if image is not None:
         return f"{project.matrix.effective_registry}@{image.digest}"
@@ -124,7 +124,7 @@ def published_reference(project: Project, cell: Cell) -> str:
 
 
 def local_image(project: Project, cell: Cell) -> str:
-    """Name a cell's image by its id in the Docker daemon, loading it when it is not there."""
+    """Return the id of a cell's image in the Docker daemon; load the image if it is missing."""
     [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
     found = image_id(name)
     return found if found == layout.config_digest() else load(layout, name)

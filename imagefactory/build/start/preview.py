@@ -1,4 +1,4 @@
-"""Ask the serve program itself what it would do in an image, without a container.
+"""Asks the serve program itself what it would do in an image, without a container.
 
 The program runs on this machine with the image's settings.json and model.json, so what is printed, composed and
 exported here is what a container will run: there is no second implementation that could disagree.
@@ -32,7 +32,7 @@ class Preview:
     model: Mapping[str, Any]
 
     def command(self, given: Mapping[str, str] | None = None, *, readings: Path | None = None) -> list[str]:
-        """Give the `vllm serve` command of a start with these settings."""
+        """Return the `vllm serve` command for these settings."""
         return [str(word) for word in self.dry_run(given, readings=readings)["command"]]
 
     def dry_run(
@@ -42,7 +42,7 @@ class Preview:
         arguments: Sequence[str] = (),
         readings: Path | None = None,
     ) -> dict[str, Any]:
-        """Give the command and the checks of a start with these settings."""
+        """Return the command and the checks for these settings."""
         variables = dict(given or {})
         unknown = sorted(set(variables) - set(NAMES))
         if unknown:
@@ -68,7 +68,7 @@ class Preview:
         return found
 
     def markdown(self) -> str:
-        """Give the table of settings as the image prints it."""
+        """Return the table of settings as the image prints it."""
         return self.run("settings", "--markdown").stdout
 
     def run(

@@ -12,13 +12,13 @@ from zipfile import ZipFile, is_zipfile
 
 import requests
 
-from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, LockedWheel, WheelKernels
+from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project
@@ -29,8 +29,7 @@ from imagefactory.resolve.audit.cuobjdump import read_kernels
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.digests import sha256_of
-from imagefactory.store.downloads import Wanted, fetch
-from imagefactory.store.indexes import Indexes
+from imagefactory.store.downloads import fetch
 from imagefactory.store.ranges import RangeFile
 
 FACTS = "kernels-2"
@@ -188,8 +187,8 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
     if local.exists():
         yield from from_wheel(ZipFile(local), wheel.sha256)
         return
-    url = next(iter(_locations(wheel)), None)
-    if url is None:
+    offer = next(iter(offers_of(wheel, configured_indexes())), None)
+    if offer is None:
         raise AuditError(
             f"{wheel.file} is on no configured index.",
             where=wheel.file,
@@ -197,7 +196,7 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
             fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
         )
     with requests.Session() as session:
-        yield from from_wheel(ZipFile(RangeFile(url, session)), wheel.sha256)
+        yield from from_wheel(ZipFile(RangeFile(offer.url, session)), wheel.sha256)
 
 
 def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
@@ -220,23 +219,15 @@ def cuobjdump(project: Project) -> Path:
     tool = project.tool_lock.find(CUOBJDUMP, host_machine())
     program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
     if not program.exists():
-        wanted = Wanted(tool.file, tool.sha256, tool.size, lambda: _locations(tool))
         with (
             requests.Session() as session,
-            ZipFile(fetch(wanted, project.store, session, lambda _: None)) as wheel,
+            ZipFile(fetch(indexed_file(tool), project.store, session, lambda _: None)) as wheel,
         ):
             member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
             with project.store.writing(program) as file:
                 file.write(wheel.read(member))
         program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return program
-
-
-def _locations(wheel: LockedWheel | LockedSource) -> list[str]:
-    offers = Indexes(IndexConfig.from_environment()).files(wheel.name)
-    return [
-        offer.url for offer in offers if offer.file == wheel.file and offer.sha256 in (None, wheel.sha256)
-    ]
 
 
 def _sha256(path: Path) -> str:

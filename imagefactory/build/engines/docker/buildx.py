@@ -1,4 +1,4 @@
-"""The docker command: which of those on the machine can build, and with which words."""
+"""Finds a docker command on this machine that can build, and the arguments it takes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Builder:
 
     @property
     def is_remote(self) -> bool:
-        """Say whether it works outside of the local daemon, and does not see its images."""
+        """Whether it runs outside the local daemon, and so cannot see its images."""
         return self.driver != "docker"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Give the environment to run it in."""
+        """The environment to run it in."""
         return {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain", "LC_ALL": "C.UTF-8"}
 
 
@@ -93,7 +93,7 @@ def build_arguments(
     cache_from: Sequence[str] = (),
     cache_to: Sequence[str] = (),
 ) -> list[str]:
-    """Write the command line; `base` is (name, OCI layout) for a builder that does not see the daemon's images."""
+    """Return the command line; `base` is (name, OCI layout) for a builder that cannot see the daemon's images."""
     arguments = [
         *builder.command,
         "--file",
@@ -121,7 +121,7 @@ def build_arguments(
 
 
 def _cache(reference: str, options: str) -> str:
-    """Take a name for a cache in a registry; whoever writes `type=...` gets exactly that."""
+    """Treat a plain name as a cache in a registry; `type=...` is passed on as it is."""
     return reference if "=" in reference else f"type=registry,ref={reference}{options}"
 
 

@@ -1,4 +1,4 @@
-"""What a daemon sends in chunks, read as a file."""
+"""Reads what a daemon sends in chunks as a file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 
 class ChunkStream(io.RawIOBase):
-    """Chunks as a file that is read once."""
+    """A file over chunks, read once from start to end."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True: the stream can be read."""
         return True
 
     def read(self, size: int = -1, /) -> bytes:
-        """Give exactly as much as is asked for, or what is left."""
+        """Return exactly as many bytes as requested, or what is left."""
         parts: list[bytes] = []
         while size != 0:
             if not self._left:

@@ -1,4 +1,4 @@
-"""The Docker daemon: what it is, taking images in, and giving them out."""
+"""The Docker daemon: asking for its version, loading images into it and saving them from it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _TIMEOUT = 600
 
 @dataclass(frozen=True)
 class Daemon:
-    """What a daemon says about itself."""
+    """What a daemon reports about itself."""
 
     version: str
     machine: str
-    """As Docker has it: amd64, arm64."""
+    """In Docker's spelling: amd64, arm64."""
 
 
 def ask() -> Daemon:
-    """Find out which daemon answers; refuse one that is too old."""
+    """Ask the daemon for its version, and refuse one that is too old."""
     with _talking("docker version", "The Docker daemon does not answer."), _client() as client:
         said = client.version()
     daemon = Daemon(str(said["Version"]), str(said["Arch"]))
@@ -53,7 +53,7 @@ def ask() -> Daemon:
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
-    """Refuse to run programs of another kind of machine where nothing emulates it."""
+    """Refuse to build for another platform if nothing emulates it here."""
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
@@ -61,7 +61,7 @@ def refuse_foreign(daemon: Daemon, platform: str) -> None:
 
 
 def foreign(platform: str, where: str) -> ForeignPlatformError:
-    """Say that an image cannot be built somewhere because its programs do not run there."""
+    """Return the error for a platform whose programs cannot run here."""
     return ForeignPlatformError(
         f"An image for {platform} cannot be built here by Docker.",
         where=where,
@@ -72,7 +72,7 @@ def foreign(platform: str, where: str) -> ForeignPlatformError:
 
 
 def load(layout: Layout, name: str) -> str:
-    """Stream an image into the daemon, without a temporary file; give the id by which Docker knows it."""
+    """Stream an image into the daemon, without a temporary file; return its id there."""
     with _talking("docker load", "The Docker daemon does not take the image."), _client() as client:
         client.ping()
         answers = client.api.load_image(archive(layout, name), quiet=True)
@@ -84,7 +84,7 @@ def load(layout: Layout, name: str) -> str:
 
 
 def image_id(name: str) -> str | None:
-    """Give the id of an image, if the daemon has it."""
+    """Return the id of an image, or None if the daemon does not have it."""
     with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
         try:
             found: str = client.images.get(name).id
@@ -94,7 +94,7 @@ def image_id(name: str) -> str | None:
 
 
 def remove_name(name: str) -> None:
-    """Take a name away; an image without names and containers goes with it."""
+    """Remove a name; an image left without names and containers is removed with it."""
     with _talking("docker rmi", "The Docker daemon does not answer."), _client() as client:
         client.images.remove(name, noprune=False)
 
@@ -113,7 +113,7 @@ def save(name: str) -> Iterator[bytes]:
 
 
 def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Give files of an image one after the other, from a container that is made for it and never started."""
+    """Yield files of an image one by one, from a container that is created for this and never started."""
     with _talking("docker cp", "The Docker daemon does not give files out."), _client() as client:
         container = client.containers.create(name, command=["true"])
         try:
@@ -128,7 +128,7 @@ def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]
 
 
 def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Pull an image; say what the daemon knows of it, with the digests that it was pulled by (`RepoDigests`)."""
+    """Pull an image; return what the daemon knows of it, including the digests it was pulled by (`RepoDigests`)."""
     with _talking("docker pull", f"{reference} cannot be pulled."), _client() as client:
         for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
             if "error" in answer:
@@ -143,14 +143,14 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
 
 
 def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Ask the registry, through the daemon, what a name stands for: digest and media type."""
+    """Ask the registry, through the daemon, for the digest and media type behind a name."""
     with _talking("docker pull", f"{reference} is not to be had."), _client() as client:
         found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
     return found
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
-    """Say what the daemon knows of an image, if it has it."""
+    """Return what the daemon knows of an image, or None if it does not have it."""
     with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
         try:
             found: Mapping[str, Any] = client.images.get(name).attrs

@@ -60,12 +60,12 @@ def plan_context(project: Project, plan: Plan) -> BuildContext:
 
 
 def base_image(base: Layer) -> str:
-    """Name the image that holds the base alone, by what it is made of."""
+    """Return the name of the image that holds only the base; its key is the tag."""
     return f"{BASE_IMAGE}:{base.key[:16]}"
 
 
 def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
-    """Write both files; say where they are."""
+    """Write both files and return their paths."""
     with writing_output(folder):
         write_text_atomically(folder / DOCKERFILE, rendered.dockerfile)
         write_text_atomically(folder / CONTEXT, rendered.context)
@@ -73,7 +73,7 @@ def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
 
 
 def config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
-    """Give what the end of every Dockerfile needs: the image's configuration, as instructions take it."""
+    """Return what the end of every Dockerfile needs: the image's configuration, in Dockerfile syntax."""
     labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
     return {
         "config": config,
@@ -116,7 +116,7 @@ def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a value of ENV or LABEL so that Docker reads exactly this text."""
+    """Quote a value of ENV or LABEL so that Docker reads exactly this text."""
     if "\n" in text:
         raise ValueError(f"a value of several lines cannot stand in a Dockerfile: {text!r}")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")

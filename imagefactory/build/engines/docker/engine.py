@@ -145,7 +145,7 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
         if layer.kind != "serve":
             wanted |= {item.sha256: item for item in sources.wanted(layer)}
     uv = project.tool_lock.find("uv", plan.cell.machine)
-    wanted[uv.sha256] = sources.tool(uv)
+    wanted[uv.sha256] = sources.wheel(uv)
     with Downloader(project.store) as downloader:
         futures = [
             downloader.submit(item, lambda _: None)

@@ -1,4 +1,4 @@
-"""Looking into an image of the Docker daemon: `docker save`, read as it comes and never put on disk."""
+"""Reads an image of the Docker daemon from the stream of `docker save`, without writing it to disk."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from imagefactory.oci.listing import ListedPath, read_stream
 
 _GZIP = b"\x1f\x8b"
 _DOCUMENT = b"{["
-"""How a JSON document begins; no layer begins that way."""
+"""The first byte of a JSON document; no layer begins with it."""
 _PEEK = 512
 
 
 def open_image(name: str) -> Opened:
-    """Look into an image of the daemon."""
+    """Read an image of the daemon."""
     return open_saved(save(name), name)
 
 
 def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
-    """Look into a `docker save` stream: that of an old daemon (layer.tar), or an OCI layout."""
+    """Read a `docker save` stream: the format of old daemons (layer.tar), or an OCI layout."""
     documents: dict[str, Any] = {}
     layers: dict[str, list[ListedPath]] = {}
     links: dict[str, str] = {}
@@ -52,14 +52,14 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
             f"What Docker gives out for {name} cannot be read.",
             where="docker save",
             why=f"{type(error).__name__}: {error}",
-            fix="Try again; if it stays, save it with `docker save` and look into the file.",
+            fix="Try again; if it keeps failing, save it with `docker save` and inspect the file.",
         ) from None
 
 
 def _take(
     name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[ListedPath]]
 ) -> None:
-    """Keep a document, list a layer, pass over the rest."""
+    """Keep a document, list a layer, skip the rest."""
     buffered = io.BufferedReader(content, _PEEK)  # type: ignore[type-var]
     head = buffered.peek(_PEEK)
     if head[:1] and head[:1] in _DOCUMENT:
