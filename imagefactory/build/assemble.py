@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.file_lock import exclusive
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.store import DiskFullError
@@ -24,10 +26,9 @@ from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Layer, Plan
-from imagefactory.store.atomic import write_text_atomically
-from imagefactory.store.cache import Store, locked
+from imagefactory.store.atomic import write_text
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.store.downloads import Wanted
@@ -121,7 +122,7 @@ def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder:
     image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
     layout = write_layout(image, plan.cell.slug, project.store, folder)
     with writing_output(folder):
-        write_text_atomically(folder / LAST_PLAN, plan.model_dump_json(indent=1))
+        write_text(folder / LAST_PLAN, plan.model_dump_json(indent=1))
     return Built(plan, image, layout)
 
 
@@ -258,7 +259,7 @@ def remember(
     needed = {layer.key for layer in locked_layers}
     needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
     # Another build may have added to the record since this one read it.
-    with locked(project.store.root / ".recording"):
+    with exclusive(project.store.root / ".recording"):
         KnownLayers(project.known_layers).record(found, needed, wheels)
 
 

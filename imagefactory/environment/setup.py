@@ -5,29 +5,28 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
+from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import RUN, SETS, LockedSet
 from imagefactory.errors.environment import SetUpError
 
 STAMPS: Final = ".locked"
 """The folder of an environment that holds a copy of each set it was made from."""
 _PATH_FILE: Final = "spark-image-factory.pth"
-Say = Callable[[str], None]
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
-    """Tell whether an environment holds these sets as they are locked now."""
+    """Return whether an environment holds these sets as they are locked now."""
     return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
 
 
@@ -46,8 +45,10 @@ def ensure(root: Path, name: str, say: Say) -> bool:
 
 def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     """Make an environment hold exactly the named sets and those it has already."""
+    # Beside the environment: making it anew empties the folder.
+    lock = prefix.with_name(f"{prefix.name}.lock")
     try:
-        with _alone(prefix, say):
+        with exclusive(lock, busy=lambda: say("another set-up is running; waiting for it")):
             _set_up(root, prefix, names, say)
     except OSError as error:
         raise SetUpError(
@@ -79,19 +80,6 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     for one in sets:
         _write_stamp(prefix, one)
     say(f"ready after {time.monotonic() - started:.0f} s")
-
-
-@contextmanager
-def _alone(prefix: Path, say: Say) -> Iterator[None]:
-    """Keep a second set-up of the same environment waiting."""
-    # Beside the environment: making it anew empties the folder.
-    with prefix.with_name(f"{prefix.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another set-up is running; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch_uv(locked: LockedSet, python: Path) -> str:
@@ -134,7 +122,7 @@ def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
 
 
 def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a step of the set-up; on a terminal its progress is seen, elsewhere only what it says when it fails."""
+    """Run a step of the set-up; a terminal shows its progress, elsewhere its output appears only if it fails."""
     seen = sys.stderr.isatty()
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
@@ -167,7 +155,7 @@ def _succeeds(command: list[str]) -> bool:
 
 
 def _works(python: Path) -> bool:
-    """Tell whether an environment's Python starts: it does not once the one it was made from is gone."""
+    """Return whether an environment's Python starts: it does not once the one it was made from is gone."""
     return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
 
 

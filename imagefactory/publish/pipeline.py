@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.build.assemble import lay_out_if_here
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -18,7 +19,6 @@ from imagefactory.publish.push import Staged, push
 from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer

@@ -13,6 +13,7 @@ from functools import partial
 
 from imagefactory.build.assemble import make_layers, remember
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -26,7 +27,6 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Say
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pathlib import Path
 import pysequoia
 from debian.debian_support import Version
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
 from imagefactory.locks.files import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
-from imagefactory.store.progress import Say
 
 COMPONENT = "main"
 _OPENERS: Mapping[str, Callable[[bytes], bytes]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.locks import LockDriftError
 from imagefactory.errors.matrix import UnknownNameError
@@ -48,7 +49,6 @@ from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
-from imagefactory.store.progress import Say
 
 UPGRADE_ALL = "all"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -16,14 +15,15 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import requests
-from filelock import FileLock, Timeout
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import redact
+from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
-from imagefactory.store.cache import Store, is_disk_full, translating_disk_full
+from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Progress
 
 PARALLEL = 6
 ATTEMPTS = 4
@@ -32,7 +32,6 @@ PAUSE = 0.5
 TIMEOUT = (10, 60)
 _CHUNK = 128 * 1024
 """What is lost at most when a connection breaks."""
-_PATIENCE = 0.2
 _WORTH_RETRYING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
@@ -109,26 +108,10 @@ class _Transfer:
         self.mismatch = False
 
     def run(self) -> None:
-        with self._turn():
+        with exclusive(self.target.with_suffix(".lock"), stopped=self.stopped):
             # Another build may have fetched it while this one waited.
             if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
                 raise self._failure()
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait while another build fetches the same file."""
-        lock = FileLock(self.target.with_suffix(".lock"))
-        while True:
-            self._stop_if_asked()
-            try:
-                lock.acquire(timeout=_PATIENCE)
-                break
-            except Timeout:
-                continue
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _fetch_from(self, location: str) -> bool:
         """Try one place, several times if that may help; say whether the file is there now."""
@@ -147,7 +130,7 @@ class _Transfer:
                     return False
                 continue
             if _hash(self.partial) == self.wanted.sha256:
-                self.store.adopt(self.partial, self.target)
+                adopt(self.partial, self.target)
                 return True
             self.partial.unlink(missing_ok=True)
             # What was continued may have been another file's beginning. What was not is simply wrong.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -12,11 +10,12 @@ from pathlib import Path
 
 import requests
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.wire import BLOCK, Answer
-from imagefactory.store.cache import WRITING, translating_disk_full
+from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
 
 Take = Callable[[bytes], None]
@@ -32,39 +31,25 @@ def read_range(connection: Connection, digest: Digest, offset: int, length: int 
     return bytes(data)
 
 
-def download(
-    connection: Connection, digest: Digest, size: int, path: Path, progress: Callable[[int], None]
-) -> None:
-    """Bring a blob into a file."""
-    with translating_disk_full(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
-        temporary = Path(name)
-        hashed, received = hashlib.sha256(), 0
-        try:
-            with os.fdopen(handle, "wb") as file:
+def download(connection: Connection, digest: Digest, size: int, path: Path, progress: Progress) -> None:
+    """Download a blob to a file."""
+    hashed, received = hashlib.sha256(), 0
+    with writing(path) as file:
 
-                def take(data: bytes) -> None:
-                    nonlocal received
-                    received += len(data)
-                    hashed.update(data)
-                    file.write(data)
-                    progress(received)
+        def take(data: bytes) -> None:
+            nonlocal received
+            received += len(data)
+            hashed.update(data)
+            file.write(data)
+            progress(received)
 
-                # One byte more than expected is enough to know that it is something else.
-                _Reading(connection, digest, (0, size + 1), take, whole=True).run()
-                check_arrived(
-                    f"{connection.reference.name}@{digest}",
-                    (size, digest),
-                    (received, f"sha256:{hashed.hexdigest()}"),
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        # One byte more than expected is enough to know that it is something else.
+        _Reading(connection, digest, (0, size + 1), take, whole=True).run()
+        check_arrived(
+            f"{connection.reference.name}@{digest}",
+            (size, digest),
+            (received, f"sha256:{hashed.hexdigest()}"),
+        )
 
 
 def check_arrived(where: str, expected: tuple[int, str], found: tuple[int, str]) -> None:

@@ -20,6 +20,7 @@ from typing import BinaryIO, Literal, Self
 
 import requests
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
@@ -28,7 +29,6 @@ from imagefactory.oci.registry.auth import Scope
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.wire import BLOCK, Answer
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "mounted", "uploaded"]
 OpenStream = Callable[[], BinaryIO]

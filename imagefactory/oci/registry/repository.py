@@ -15,6 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
@@ -27,7 +28,6 @@ from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.oci.registry.wire import MOST_TEXT, Answer, Patience
 from imagefactory.store.digests import Digest, sha256_of
-from imagefactory.store.progress import Progress
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from imagefactory.environment.progress import Say
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
 from imagefactory.oci.registry.repository import Repository
@@ -18,7 +19,6 @@ from imagefactory.publish.automation.jobs import Compile
 from imagefactory.resolve.locking import make_locks
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
-from imagefactory.store.progress import Say
 
 GIT_HOST: Final = "https://github.com"
 _PATIENCE: Final = 60

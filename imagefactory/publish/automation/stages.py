@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import CellsFailedError, NoRoomError
 from imagefactory.locks.project import Project
@@ -23,7 +24,6 @@ from imagefactory.publish.tags import staging_tag
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 from imagefactory.smoke.runner import RECORD
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer

@@ -359,7 +359,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("imagefactory.oci.registry.blob_downloads.os.fsync", full)
+    monkeypatch.setattr("imagefactory.store.atomic.os.fsync", full)
     with pytest.raises(DiskFullError):
         repository.download(digest_of(LAYERS[2]), len(LAYERS[2]), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
@@ -16,7 +17,6 @@ from imagefactory.publish.pipeline import Test, publish
 from imagefactory.publish.push import Staged
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.store.progress import Say
 from tests.fixtures.publishing import PublishingHouse, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, Silence
 

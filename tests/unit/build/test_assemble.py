@@ -203,7 +203,7 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_image(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr("imagefactory.plan.known_layers.write_text_atomically", refuse)
+        patched.setattr("imagefactory.plan.known_layers.write_text", refuse)
         with pytest.raises(RecordNotWrittenError) as failure:
             small_factory.build()
     layout = small_factory.project.build_folder(CELL)

@@ -100,7 +100,7 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.fixtures.small_factory import SmallFactory
-from tests.unit.test_embedded import sleep_in_workers
+from tests.unit.build.test_embedded import sleep_in_workers
 
 if __name__ == "__main__":
     sleep_in_workers(SmallFactory(Path(sys.argv[1])))

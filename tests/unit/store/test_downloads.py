@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
@@ -219,12 +220,9 @@ def test_leaving_early_stops_what_runs_and_keeps_what_has_arrived(store: Store) 
 
 
 def test_waiting_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
-    from filelock import FileLock  # noqa: PLC0415
-
     target = store.download(Sha256("a" * 64))
-    target.parent.mkdir(parents=True)
     stopped = threading.Event()
-    with FileLock(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
+    with exclusive(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
         item = Wanted("x", Sha256("a" * 64), 1, list)
         future = pool.submit(fetch, item, store, session, lambda _: None, stopped)
         stopped.set()

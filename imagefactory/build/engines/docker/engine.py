@@ -22,6 +22,7 @@ from imagefactory.build.engines.docker.dockerfile import base_image, plan_contex
 from imagefactory.build.engines.embedded import build_layers
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -35,7 +36,6 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ImageConfig, Plan
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
-from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"

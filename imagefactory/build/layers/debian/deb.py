@@ -20,7 +20,7 @@ from typing import IO, BinaryIO, Protocol, cast
 import zstandard
 
 from imagefactory.errors.layers import DebFormatError
-from imagefactory.store.cache import translating_disk_full
+from imagefactory.store.atomic import translating_disk_full
 
 _MAGIC = b"!<arch>\n"
 _HEADER = 60
