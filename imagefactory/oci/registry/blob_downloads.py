@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.oci.registry.wire import BLOCK, Answer
+from imagefactory.oci.registry.wire import BLOCK, Answer, judge_answer
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
+from imagefactory.store.retry import Again
 
 Take = Callable[[bytes], None]
 
@@ -78,33 +79,24 @@ class _Reading:
         self._connection = connection
         self._digest = digest
         self._position, self._end = span
+        self._reached = self._position
         self._take = take
         self._whole = whole
 
     def run(self) -> None:
-        """Read everything; a connection that breaks is continued, and one that gets somewhere is not given up."""
-        patience, failures, reached = self._connection.patience, 0, self._position
+        """Read everything; a broken connection is continued, and one that gets further is not given up."""
         with self._connection.naming_failures():
-            while True:
-                problem: Answer | requests.RequestException
-                try:
-                    answer = self._request()
-                    if answer is None:
-                        return
-                    problem = answer
-                    if not answer.wants_patience():
-                        raise self._failure(answer)
-                except requests.RequestException as error:
-                    problem = error
-                failures = 1 if self._position > reached else failures + 1
-                reached = self._position
-                if patience.is_spent(failures, problem):
-                    raise problem if isinstance(problem, Exception) else self._failure(problem)
-                asked = problem if isinstance(problem, Answer) else None
-                patience.wait(failures, asked, threading.Event())
+            answer = self._connection.retry.run(self._request, later=self._judge)
+        if answer is not None:
+            raise self._failure(answer)
+
+    def _judge(self, outcome: Answer | OSError | None) -> Again | None:
+        again = judge_answer(outcome) if outcome is not None else None
+        advanced, self._reached = self._position > self._reached, self._position
+        return replace(again, advanced=advanced) if again is not None else None
 
     def _request(self) -> Answer | None:
-        """Ask for what is missing; give the answer when it is not that."""
+        """Ask for what is missing; return the answer if it is something else."""
         url = self._connection.url(f"blobs/{self._digest}")
         scopes = (self._connection.scope(write=False),)
         # Storage behind a registry may know no ranges: do not ask for one without need.
@@ -138,7 +130,7 @@ class _Reading:
         return f"bytes={self._position}-{last}"
 
     def _skip(self, response: requests.Response) -> int:
-        """Say how many bytes come before the wanted ones: a server may ignore ranges and send everything."""
+        """Return how many bytes precede the wanted ones: a server may ignore ranges and send everything."""
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             return self._position
         start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]

@@ -64,7 +64,7 @@ def test_a_week(nights: Nights) -> None:
     assert friday.moved == OTHER
 
     factory.write_mod("good evening")
-    with Repository.open("127.0.0.1:9/acme/gone", patience=HURRIED) as gone:
+    with Repository.open("127.0.0.1:9/acme/gone", retry=HURRIED) as gone:
         saturday = nights.night("Sat", "the mod mended; the registry down", repository=gone)
     assert (saturday.jobs, saturday.moved) == ({}, [])
     assert saturday.failure

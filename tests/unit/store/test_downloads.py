@@ -16,7 +16,8 @@ from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
-from imagefactory.store.downloads import ATTEMPTS, Downloader, Wanted, fetch
+from imagefactory.store.downloads import RETRY, Downloader, Wanted, fetch
+from imagefactory.store.retry import Retry
 from tests.fixtures.servers import Answer, serving
 from tests.fixtures.small_factory import noise
 
@@ -25,7 +26,7 @@ DATA = noise(3_000_000)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.store.downloads.PAUSE", 0)
+    monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
 
 
 @pytest.fixture
@@ -149,8 +150,8 @@ def test_the_next_place_is_tried(store: Store, session: requests.Session, tmp_pa
     ("status", "tries"),
     [
         (HTTPStatus.NOT_FOUND, 1),
-        (HTTPStatus.SERVICE_UNAVAILABLE, ATTEMPTS),
-        (HTTPStatus.TOO_MANY_REQUESTS, ATTEMPTS),
+        (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts),
+        (HTTPStatus.TOO_MANY_REQUESTS, RETRY.attempts),
     ],
 )
 def test_asking_again_where_it_may_help(
