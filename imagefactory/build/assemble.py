@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.build.recording import confirm, remember
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.project import Project
@@ -23,10 +24,9 @@ from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.build.inputs import LayerInputs
@@ -104,7 +104,7 @@ def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder:
     image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
     layout = write_layout(image, plan.cell.slug, project.store, folder)
     with writing_output(folder):
-        write_text_atomically(folder / LAST_PLAN, plan.model_dump_json(indent=1))
+        write_text(folder / LAST_PLAN, plan.model_dump_json(indent=1))
     return Built(plan, image, layout)
 
 

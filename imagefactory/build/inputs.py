@@ -10,6 +10,7 @@ import requests
 from imagefactory.build.partial_downloads import take_excerpts
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.environment.progress import Say
 from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.locks.indexed_files import indexed_file, offers_of
@@ -26,7 +27,6 @@ from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted, fetch
 from imagefactory.store.indexes import Indexes, WheelLocation, reachable
-from imagefactory.store.progress import Say
 
 NOT_SHARED = (
     "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "

@@ -37,7 +37,8 @@ from imagefactory.errors.layers import WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer
-from imagefactory.store.cache import Store, translating_disk_full
+from imagefactory.store.atomic import translating_disk_full
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:

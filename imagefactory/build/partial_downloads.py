@@ -8,12 +8,13 @@ from zipfile import BadZipFile, ZipFile
 import requests
 
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
+from imagefactory.environment.progress import Say
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, ModLayer
+from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.indexes import WheelLocation
-from imagefactory.store.progress import Say
 from imagefactory.store.ranges import RangeFile
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.text import decoded
@@ -41,7 +42,7 @@ def take_excerpts(
                 try:
                     excerpt = _open(locations(sha256), record, session)
                     _read_what_mods_read(layer, distribution, excerpt)
-                    with store.writing(store.excerpt(layer.key, sha256)) as target:
+                    with writing(store.excerpt(layer.key, sha256)) as target:
                         excerpt.write(target)
                 except (NoExcerptError, BadZipFile, OSError, ValueError) as error:
                     say(f"{file} has to be downloaded: {error}")

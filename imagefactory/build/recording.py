@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
-from imagefactory.store.cache import Store, locked
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 
@@ -41,7 +42,7 @@ def remember(
     needed = {layer.key for layer in locked_layers}
     needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
     # Another build may have added to the record since this one read it.
-    with locked(project.store.root / ".recording"):
+    with exclusive(project.store.root / ".recording"):
         KnownLayers(project.known_layers).record(found, needed, wheels)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from imagefactory.build.assemble import Built, assemble
 from imagefactory.build.recording import confirm
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import DamagedFileError, VerificationError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -18,7 +19,6 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Say
 
 _OTHER_BYTES = "the blob {} has other bytes than its name says"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import requests
 
@@ -22,6 +19,8 @@ from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject, unpacked_size
+from imagefactory.environment.file_lock import exclusive
+from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
 from imagefactory.locks.files import LockedSource
@@ -29,9 +28,7 @@ from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
-from imagefactory.store.cache import translating_disk_full
 from imagefactory.store.downloads import fetch as download
-from imagefactory.store.progress import Say
 
 _KILLED = 137
 _DOCKER: Final = DockerCompiler()
@@ -82,7 +79,8 @@ def compile_kernels(
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
     if job.left_out:
         say(f"left out, since no target needs them: {', '.join(job.left_out)}")
-    with project.store.in_use(), _alone(job.folder(project.store)):
+    folder = job.folder(project.store)
+    with project.store.in_use(), exclusive(folder / ".lock", busy=lambda: _refuse_second(folder)):
         return _compile(project, job, compiler, jobs, watch=watch, say=say)
 
 
@@ -98,22 +96,14 @@ def _check_room(project: CompileProject, job: Job, compiler: Compiler) -> int:
     return jobs
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a compile's folder; a second run of the same compile is refused rather than made to wait for hours."""
-    with translating_disk_full(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CompileBusyError(
-                "The same compile is already running.",
-                where=folder,
-                why="Its inputs are the same to the last byte, and both would write to one tree.",
-                fix="Wait for it; its result will be in the wheelhouse.",
-            ) from None
-        yield
+def _refuse_second(folder: Path) -> NoReturn:
+    """Refuse a second run of the same compile, rather than let it wait for hours."""
+    raise CompileBusyError(
+        "The same compile is already running.",
+        where=folder,
+        why="Its inputs are the same to the last byte, and both would write to one tree.",
+        fix="Wait for it; its result will be in the wheelhouse.",
+    )
 
 
 def _compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import EngineError
 
 LABEL = "imagefactory.compile"
@@ -46,7 +47,7 @@ def run(
     mounts: Sequence[Mount],
     environment: Mapping[str, str],
     log: Path,
-    hear: Callable[[str], None],
+    hear: Say,
 ) -> Ended:
     """Run a command in a container without network, as the user; its lines go to the log and to `hear`."""
     with _talking(), _client() as client:
@@ -100,7 +101,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[str]:
         yield rest.decode("utf-8", "replace")
 
 
-def _listen(said: Iterable[str], log: Path, hear: Callable[[str], None]) -> tuple[str, ...]:
+def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
     last: deque[str] = deque(maxlen=_TOLD)
     telling: deque[str] = deque(maxlen=_TOLD)
     with log.open("a", encoding="utf-8") as file:

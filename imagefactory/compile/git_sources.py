@@ -17,7 +17,8 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.matrix.matrix import VllmVersion
-from imagefactory.store.cache import Store, translating_disk_full
+from imagefactory.store.atomic import translating_disk_full
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum
 
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.mods.source_files import FolderSource
-from imagefactory.store.cache import WRITING, translating_disk_full
+from imagefactory.store.atomic import WRITING, translating_disk_full
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, toolchain_cells
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
@@ -34,7 +35,6 @@ from imagefactory.resolve.release_archives import lock_sdist
 from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
-from imagefactory.store.progress import Say
 
 FLASHINFER = "flashinfer-python"
 

@@ -27,7 +27,7 @@ from pydantic import (
 from imagefactory.errors import Location
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.matrix.cells import KernelOrigin
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
 FORMAT = 1
@@ -145,7 +145,7 @@ class Lock(_Frozen):
         text = f"# {self.header}\n# Made by `invoke lock`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:
             return False
-        write_text_atomically(path, text)
+        write_text(path, text)
         return True
 
 

@@ -12,7 +12,7 @@ from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import named_mod, named_versions
 from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
 from images.shipped.mods.requirements import why_not, with_requirements
@@ -73,7 +73,7 @@ def scaffold(project: Project, name: str) -> Path:
             why="A new mod needs a name of its own.",
             fix="Choose another name, or edit the existing mod.",
         )
-    write_text_atomically(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
+    write_text(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
     return folder / MANIFEST
 
 
@@ -130,7 +130,7 @@ def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
     """Write the changed files; return the `docker run` options that mount them over an image without the mod."""
     options: list[str] = []
     for change in (change for change in found if change.mountable):
-        write_text_atomically(folder / change.path.lstrip("/"), change.after)
+        write_text(folder / change.path.lstrip("/"), change.after)
         inside = (
             change.path
             if change.path.startswith(IMAGE_FILES)

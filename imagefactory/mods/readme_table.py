@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.mods.compatibility import ModResult
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 
 BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
 END = "<!-- end of table -->"
@@ -48,5 +48,5 @@ def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
     fresh = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
     if fresh == text:
         return False
-    write_text_atomically(readme, fresh)
+    write_text(readme, fresh)
     return True

@@ -17,6 +17,7 @@ from imagefactory.errors.mods import SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.files import LockedSource
 from imagefactory.locks.indexed_files import offers_of
+from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of
 from imagefactory.store.downloads import Wanted, fetch
@@ -70,7 +71,7 @@ class ReleaseSource:
                 if self._open is None:
                     self._open = self._opened()
                 self._memory[path] = self._open(path)
-                with self._store.writing(self._memory_file) as file:
+                with writing(self._memory_file) as file:
                     file.write(json.dumps(self._memory, sort_keys=True).encode())
             return self._memory[path]
 

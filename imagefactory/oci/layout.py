@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.store import OutputError
 from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store.cache import Store, locked, translating_disk_full
+from imagefactory.store.atomic import translating_disk_full, writing
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
@@ -96,7 +98,7 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
     """Lay an image out. A folder that holds another image has, at every moment, the one or the other."""
     for digest, data in ((image.config_digest, image.config), (image.digest, image.manifest)):
         if not store.blob(digest).exists():
-            with store.writing(store.blob(digest)) as file:
+            with writing(store.blob(digest)) as file:
                 file.write(data)
     layout = Layout(folder)
     digests = {image.digest, image.config_digest, *(blob.digest for blob in image.layers)}
@@ -104,7 +106,7 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
         _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
         # Two builds may have the same folder as their output.
-        with locked(folder / ".lock"):
+        with exclusive(folder / ".lock"):
             _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
             for digest in digests:
                 _provide(store.blob(digest), layout.blob(digest))

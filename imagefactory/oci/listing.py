@@ -15,6 +15,7 @@ from isal import igzip
 
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.gzip import INFLATE_ERROR
+from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
 
@@ -77,7 +78,7 @@ def cached_listing(blob: Path, digest: Digest, store: Store) -> list[ListedPath]
     ):  # not there, or damaged: read the layer again
         return [ListedPath(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
     listing = list(read_listing(blob))
-    with store.writing(memory) as file:
+    with writing(memory) as file:
         file.write(json.dumps([list(asdict(entry).values()) for entry in listing]).encode())
     return listing
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from imagefactory.oci.blob import Blob
+from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
@@ -43,7 +44,7 @@ def read_owners(key: Sha256, store: Store) -> dict[str, str]:
 
 def write_record(key: Sha256, blob: Blob, owners: Mapping[str, str], store: Store) -> None:
     """Write who owns what first: a layer counts as built only once its record is there."""
-    with store.writing(store.owners(key)) as file:
+    with writing(store.owners(key)) as file:
         file.write("".join(f"{owner}\t{path}\n" for path, owner in sorted(owners.items())).encode())
-    with store.writing(store.layer(key)) as file:
+    with writing(store.layer(key)) as file:
         file.write(json.dumps(asdict(blob), sort_keys=True).encode())

@@ -21,7 +21,7 @@ from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.plan import Layer, Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
 HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"
@@ -151,7 +151,7 @@ class KnownLayers:
         data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
         if not by_name:
             del data["wheels"]
-        write_text_atomically(self.path, HEADER + tomli_w.dumps(data))
+        write_text(self.path, HEADER + tomli_w.dumps(data))
         return True
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.build.assemble import lay_out_if_here
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
@@ -22,7 +23,6 @@ from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.publish.staging import Staged, stage
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer

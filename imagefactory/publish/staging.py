@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from imagefactory.build.assemble import make_layers
 from imagefactory.build.recording import remember
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.publishing import NotPromotableError, NotStagedError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
@@ -26,7 +27,6 @@ from imagefactory.plan.plan import Layer, Plan
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, Sha256
-from imagefactory.store.progress import Say
 
 
 @dataclass(frozen=True)

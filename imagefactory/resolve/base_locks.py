@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors import Location, did_you_mean
 from imagefactory.errors.locks import DebianPackageError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
@@ -18,7 +19,6 @@ from imagefactory.resolve.debian_index import Index, IndexedPackage, read_index
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, join
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Say
 
 ROOT = "matrix.yaml"
 """What `needed_by` says for packages that the matrix itself names."""

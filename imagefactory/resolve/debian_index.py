@@ -19,10 +19,10 @@ import pysequoia
 from debian.deb822 import Release
 from debian.debian_support import Version
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
 from imagefactory.locks.files import LockedSuite
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
-from imagefactory.store.progress import Say
 
 COMPONENT = "main"
 _OPENERS: Mapping[str, Callable[[bytes], bytes]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -18,9 +18,10 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
+from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum, requirements
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes, WheelLocation
 
 PARALLEL: Final = 16
@@ -111,9 +112,7 @@ WELCOME: Final = tuple(Host(python, "arm64", "darwin") for python in PYTHONS)
 """Hosts whose wheels are locked where they exist, without any promise of support."""
 
 
-def lock_environment(
-    root: Path, say: Callable[[str], None], *, upgrade: bool = False
-) -> list[tuple[Path, bool]]:
+def lock_environment(root: Path, say: Say, *, upgrade: bool = False) -> list[tuple[Path, bool]]:
     """Lock every set, keeping the locked versions unless told to upgrade; return each path and whether it changed."""
     old = LockedSet.of(root, "test")
     kept = list(read_pins(old.text())) if old.path.exists() and not upgrade else []
@@ -131,7 +130,7 @@ def lock_environment(
         changed = not path.exists() or path.read_text("utf-8") != text
         path.parent.mkdir(parents=True, exist_ok=True)
         if changed:
-            write_text_atomically(path, text)
+            write_text(path, text)
         written.append((path, changed))
     return written
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks.files import (
@@ -37,7 +38,6 @@ from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.indexes import Indexes
-from imagefactory.store.progress import Say
 
 UPGRADE_ALL = "all"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ import requests
 
 from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import MirrorError
+from imagefactory.store.retry import Retry, judge
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
 """Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""
@@ -35,9 +35,8 @@ SNAPSHOT_DATE = "%Y%m%dT%H%M%SZ"
 # it. So later moments are asked for: half a day, then a day and a half, before a file can be cleaned away.
 SNAPSHOT_DELAYS = (timedelta(hours=12), timedelta(hours=36))
 
-ATTEMPTS = 3
+RETRY = Retry(attempts=3)
 TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
-_PAUSE = 0.5
 _SERVER_ERROR = 500
 
 
@@ -136,7 +135,7 @@ def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tup
 
 
 def local_path(root: str) -> Path | None:
-    """Give the folder of a mirror that lies on this machine, or None for one on the network."""
+    """Return the folder of a mirror on this machine, or None for one on the network."""
     parts = split_address(root, "FACTORY_DEBIAN_MIRROR or the sources of apt")
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -144,7 +143,7 @@ def local_path(root: str) -> Path | None:
 
 
 def join(root: str, path: str) -> str:
-    """Name a file below a mirror's root: a path for local folders, a URL for the others."""
+    """Return the address of a file below a mirror's root: a path for local folders, else a URL."""
     folder = local_path(root)
     return f"{root}/{path}" if folder is None else str(folder / path)
 
@@ -161,30 +160,26 @@ def fetch(root: str, path: str) -> bytes | None:
 
 
 def _download(url: str) -> bytes | None:
-    why = ""
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(_PAUSE * 2**attempt)
-        try:
-            answer = requests.get(url, timeout=TIMEOUT)
-        except requests.RequestException as error:
-            why = _innermost(error)
-            continue
+    try:
+        answer = RETRY.run(lambda: requests.get(url, timeout=TIMEOUT), later=judge)
+    except requests.RequestException as error:
+        why = _innermost(error)
+    else:
         if answer.ok:
             return answer.content
-        if answer.status_code < _SERVER_ERROR:
+        if answer.status_code < _SERVER_ERROR and judge(answer) is None:
             return None
         why = f"it answered {answer.status_code} {answer.reason}"
     raise MirrorError(
         "A Debian mirror does not answer.",
         where=url,
-        why=f"{why} ({ATTEMPTS} attempts)",
+        why=f"{why} ({RETRY.attempts} attempts)",
         fix="Try again later, or set FACTORY_DEBIAN_MIRROR to another mirror (a URL or a folder).",
     )
 
 
 def _innermost(error: BaseException) -> str:
-    """Say what went wrong at the bottom: requests wraps the telling error several times."""
+    """Describe the innermost error: requests wraps the one that matters several times."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {error}"

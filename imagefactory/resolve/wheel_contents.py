@@ -14,6 +14,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.environment.index_config import redact
 from imagefactory.errors.store import DownloadError
+from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.indexes import WheelLocation
@@ -41,7 +42,7 @@ def wheel_contents(
     with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return WheelContents(**json.loads(memory.read_text("utf-8")))
     contents = _read(location, python, session)
-    with store.writing(memory) as file:
+    with writing(memory) as file:
         file.write(json.dumps(asdict(contents), sort_keys=True).encode())
     return contents
 

@@ -20,6 +20,7 @@ from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.environment.index_config import IndexConfig, redact
+from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     IncompatibleWheelError,
@@ -81,7 +82,7 @@ def lock_wheels(
     store: Store,
     adopt: Adopt | None = None,
     keep: Iterable[LockedWheel] = (),
-    say: Callable[[str], None],
+    say: Say,
 ) -> WheelLock:
     """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
     config = config.with_extra(_reachable_only(request.arch.indexes, say))
@@ -268,7 +269,7 @@ def _hash_local(location: WheelLocation) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _reachable_only(urls: Sequence[str], say: Callable[[str], None]) -> list[str]:
+def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:
     """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
     found = [url for url in urls if reachable(url)]
     for url in urls:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.locks.files import first_problem
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]
@@ -194,7 +194,7 @@ class SmokeRecord(_Value):
 
     def write(self, path: Path) -> None:
         """Write the record to a file, whole or not at all."""
-        write_text_atomically(path, self.to_json())
+        write_text(path, self.to_json())
 
 
 def _first_line(message: str) -> str:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.smoke import SmokeFailedError, SmokeRecordError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import host_machine
@@ -24,7 +25,6 @@ from imagefactory.smoke.assignment import Assignment, assigned
 from imagefactory.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
 from imagefactory.smoke.subject import Subject
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Say
 
 RECORD: Final = "record.json"
 JUNIT: Final = "junit.xml"

@@ -1,27 +1,69 @@
-"""Writing files whole: a reader or a crash never sees half of one."""
+"""Writing files whole: neither a reader nor a crash ever sees half of one."""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from imagefactory.store.cache import translating_disk_full
+from imagefactory.errors.store import DiskFullError
+
+WRITING = ".writing-"
+"""The prefix of files and folders that are not finished."""
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees half of it."""
-    with translating_disk_full(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def writing(target: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that becomes `target` if the block succeeds, and is removed otherwise."""
+    with translating_disk_full(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=WRITING)
         temporary = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            with os.fdopen(handle, "wb") as file:
+                yield file
+            adopt(temporary, target)
         except BaseException:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
             raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    with writing(path) as file:
+        file.write(text.encode())
+
+
+def adopt(file: Path, target: Path) -> None:
+    """Move a finished file to its place once it is safely on disk."""
+    with translating_disk_full(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.chmod(0o644)
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        file.replace(target)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Tell a full disk or an exceeded quota from other failures."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def translating_disk_full(target: Path) -> Iterator[None]:
+    """Turn "no space left" into an error with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFullError(
+            "There is no space left to write to.",
+            where=target,
+            why=str(error.strerror),
+            fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",
+        ) from None

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.store.cache import WRITING, Store
+from imagefactory.store.atomic import WRITING
+from imagefactory.store.cache import Store
 
 _PARTS = ("downloads", "excerpts", "blobs", "layers", "facts", "reports")
 _TREES = ("compile/*", "sources/*/*", "ccache")

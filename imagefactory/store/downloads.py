@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -16,24 +15,22 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import requests
-from filelock import FileLock, Timeout
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import redact
+from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
-from imagefactory.store.cache import Store, is_disk_full, translating_disk_full
+from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.progress import Progress
+from imagefactory.store.retry import Retry, judge
 
 PARALLEL = 6
-ATTEMPTS = 4
-PAUSE = 0.5
-"""Seconds before the second attempt; each further one waits twice as long."""
+RETRY = Retry()
 TIMEOUT = (10, 60)
 _CHUNK = 128 * 1024
 """What is lost at most when a connection breaks."""
-_PATIENCE = 0.2
-_WORTH_RETRYING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Downloader:
         self._store = store
         self._pool = ThreadPoolExecutor(PARALLEL)
         self._session = requests.Session()
-        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL, max_retries=2))
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL))
         self._stopped = threading.Event()
 
     def __enter__(self) -> Self:
@@ -82,13 +79,13 @@ def fetch(
     progress: Progress,
     stopped: threading.Event | None = None,
 ) -> Path:
-    """Give the path of a locked file, downloading it when it is not in the store yet."""
+    """Return the path of a locked file, downloading it if it is not in the store yet."""
     target = store.download(wanted.sha256)
     if target.exists():
         return target
     with translating_disk_full(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        _Transfer(wanted, target, store, session, progress, stopped or threading.Event()).run()
+        _Transfer(wanted, target, session, progress, stopped or threading.Event()).run()
     return target
 
 
@@ -98,7 +95,6 @@ class _Transfer:
 
     wanted: Wanted
     target: Path
-    store: Store
     session: requests.Session
     progress: Progress
     stopped: threading.Event
@@ -109,52 +105,36 @@ class _Transfer:
         self.mismatch = False
 
     def run(self) -> None:
-        with self._turn():
+        with exclusive(self.target.with_suffix(".lock"), stopped=self.stopped):
             # Another build may have fetched it while this one waited.
             if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
                 raise self._failure()
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Wait while another build fetches the same file."""
-        lock = FileLock(self.target.with_suffix(".lock"))
-        while True:
-            self._stop_if_asked()
-            try:
-                lock.acquire(timeout=_PATIENCE)
-                break
-            except Timeout:
-                continue
-        try:
-            yield
-        finally:
-            lock.release()
-
     def _fetch_from(self, location: str) -> bool:
-        """Try one place, several times if that may help; say whether the file is there now."""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self.stopped.wait(PAUSE * 2 ** (attempt - 1))
-            self._stop_if_asked()
-            continued = self.partial.exists()
-            try:
-                self._transfer(location)
-            except OSError as error:  # the errors of requests are OSErrors, too
-                if is_disk_full(error):
-                    raise
-                self.failures.append(f"{redact(location)}: {type(error).__name__}")
-                if _is_final(error):
-                    return False
-                continue
-            if _hash(self.partial) == self.wanted.sha256:
-                self.store.adopt(self.partial, self.target)
-                return True
-            self.partial.unlink(missing_ok=True)
-            # What was continued may have been another file's beginning. What was not is simply wrong.
-            if not continued:
-                self.mismatch = True
-                self.failures.append(f"{redact(location)}: other content than the lock names")
-                return False
+        """Try one place, several times if that may help; return whether the file is here now."""
+        try:
+            return RETRY.run(lambda: self._attempt(location), later=judge, stopped=self.stopped)
+        except OSError as error:  # the errors of requests are OSErrors, too
+            if is_disk_full(error):
+                raise
+            return False
+
+    def _attempt(self, location: str) -> bool:
+        continued = self.partial.exists()
+        try:
+            self._transfer(location)
+        except OSError as error:
+            self.failures.append(f"{redact(location)}: {type(error).__name__}")
+            raise
+        if _hash(self.partial) == self.wanted.sha256:
+            adopt(self.partial, self.target)
+            return True
+        self.partial.unlink(missing_ok=True)
+        # What was continued may have been another file's beginning. What was not is simply wrong.
+        if continued:
+            return self._attempt(location)
+        self.mismatch = True
+        self.failures.append(f"{redact(location)}: other content than the lock names")
         return False
 
     def _transfer(self, location: str) -> None:
@@ -204,14 +184,6 @@ class _Transfer:
             else "No configured index, folder or mirror has a file of this name.",
             fix=self.wanted.remedy,
         )
-
-
-def _is_final(error: Exception) -> bool:
-    """True when asking the same place again would not help."""
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        status = error.response.status_code
-        return status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _WORTH_RETRYING
-    return isinstance(error, FileNotFoundError | PermissionError)
 
 
 def _hash(path: Path) -> str:

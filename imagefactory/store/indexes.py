@@ -24,8 +24,10 @@ from pypi_simple import (
 from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.store.retry import Retry, judge
 
 TIMEOUT = (10, 60)
+RETRY = Retry()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class Indexes:
         self._known: dict[str, list[WheelLocation]] = {}
         self._lock = threading.Lock()
         self._session = requests.Session()
-        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32, max_retries=3))
+        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
 
     def files(self, project: str) -> list[WheelLocation]:
         """List every file that is offered for a project, best source first."""
@@ -81,7 +83,10 @@ class Indexes:
             return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
-            answer = self._session.get(url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT)
+            answer = RETRY.run(
+                lambda: self._session.get(url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT),
+                later=judge,
+            )
             if answer.status_code == HTTPStatus.NOT_FOUND:
                 return []
             answer.raise_for_status()
@@ -138,7 +143,7 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
 
 
 def local_label(file: str) -> str:
-    """Give the local version label of a wheel's file name: `cpu` for torch-2.13.0+cpu-…, mostly nothing."""
+    """Return the local version label of a wheel's file name: `cpu` for torch-2.13.0+cpu-…, mostly nothing."""
     return file.split("-")[1].partition("+")[2] if file.count("-") > 1 else ""
 
 
@@ -159,7 +164,7 @@ def reachable(index: str) -> bool:
 
 
 def _reason(error: requests.RequestException) -> str:
-    """Say in a few words why a request failed, without the URL (it may hold a password)."""
+    """Explain briefly why a request failed, without the URL (it may hold a password)."""
     match error:
         case requests.Timeout():
             return "It did not answer in time."

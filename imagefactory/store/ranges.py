@@ -41,7 +41,7 @@ class RangeFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Say where the next read starts."""
+        """Return where the next read starts."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.plan import Plan
-from imagefactory.store.progress import Say
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Final
 
 from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
-from imagefactory.store.progress import Say
 
 
 class DockerEngine:

@@ -13,6 +13,7 @@ from imagefactory.build.layers.model_layer import model_entries
 from imagefactory.build.layers.serve_layer import serve_entries
 from imagefactory.build.layers.virtual_environment import environment_entries
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.environment.progress import Progress
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
@@ -28,9 +29,9 @@ from imagefactory.plan.plan import (
     ToolkitLayer,
     WheelLayer,
 )
-from imagefactory.store.cache import Store, translating_disk_full
+from imagefactory.store.atomic import adopt, translating_disk_full
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
-from imagefactory.store.progress import Progress
 
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
@@ -164,5 +165,5 @@ def _write(
             blob = writer.finish()
         finally:
             writer.close()
-    store.adopt(temporary, store.blob(blob.digest))
+    adopt(temporary, store.blob(blob.digest))
     return blob

@@ -18,7 +18,7 @@ from imagefactory.plan.changes import shared_download
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 
 WIDTH = 116
@@ -47,7 +47,7 @@ def write(folder: Path, pictures: dict[str, str]) -> list[Path]:
     """Write pictures; list those that changed."""
     changed = [folder / name for name, svg in pictures.items() if _differs(folder / name, svg)]
     for path in changed:
-        write_text_atomically(path, pictures[path.name])
+        write_text(path, pictures[path.name])
     return changed
 
 

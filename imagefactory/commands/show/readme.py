@@ -8,7 +8,7 @@ from pathlib import Path
 from imagefactory.locks.project import Project
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
 
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
@@ -27,5 +27,5 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
     text = readme.read_text("utf-8")
     fresh = _DIGEST.sub(image.digest, text)
     if fresh != text:
-        write_text_atomically(readme, fresh)
+        write_text(readme, fresh)
     return image.digest

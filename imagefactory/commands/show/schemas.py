@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.plan.plan import Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from images.shipped.mods.manifest import Manifest
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -30,5 +30,5 @@ def write_schemas(folder: Path, *, check: bool) -> list[Path]:
         if not path.exists() or path.read_text("utf-8") != text:
             stale.append(path)
             if not check:
-                write_text_atomically(path, text)
+                write_text(path, text)
     return stale

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import AccessDeniedError, CredentialsError, RegistryError
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.wire import Answer, Patience, Wire, patiently
+from imagefactory.oci.registry.wire import Answer, Wire, judge_answer
+from imagefactory.store.retry import Retry
 
 Action = Literal["pull", "push", "delete"]
 _ORDER: tuple[Action, ...] = ("pull", "push", "delete")
@@ -93,13 +94,11 @@ def read_challenge(header: str) -> Challenge | None:
 class Authenticator:
     """Keeps the tokens for one registry. May be used by several threads."""
 
-    def __init__(
-        self, registry: str, wire: Wire, credentials: Credentials | None, patience: Patience
-    ) -> None:
+    def __init__(self, registry: str, wire: Wire, credentials: Credentials | None, retry: Retry) -> None:
         self.registry = registry
         self.credentials = credentials
         self._wire = wire
-        self._patience = patience
+        self._retry = retry
         self._challenge: Challenge | None = None
         self._tokens: list[_Token] = []
         self._lock = threading.Lock()
@@ -141,7 +140,7 @@ class Authenticator:
     def _fetch(self, challenge: Challenge, scopes: tuple[Scope, ...]) -> _Token:
         self._check_realm(challenge.realm)
         asked = time.monotonic()
-        answer = patiently(lambda: self._ask(challenge, scopes), self._patience)
+        answer = self._retry.run(lambda: self._ask(challenge, scopes), later=judge_answer)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
             raise self.not_accepted(answer, challenge.realm, scopes)
         try:

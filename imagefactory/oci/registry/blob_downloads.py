@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-import threading
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
 import requests
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.oci.registry.wire import BLOCK, Answer
-from imagefactory.store.cache import WRITING, translating_disk_full
+from imagefactory.oci.registry.wire import BLOCK, Answer, judge_answer
+from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
+from imagefactory.store.retry import Again
 
 Take = Callable[[bytes], None]
 
@@ -32,39 +32,25 @@ def read_range(connection: Connection, digest: Digest, offset: int, length: int 
     return bytes(data)
 
 
-def download(
-    connection: Connection, digest: Digest, size: int, path: Path, progress: Callable[[int], None]
-) -> None:
-    """Bring a blob into a file."""
-    with translating_disk_full(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=WRITING)
-        temporary = Path(name)
-        hashed, received = hashlib.sha256(), 0
-        try:
-            with os.fdopen(handle, "wb") as file:
+def download(connection: Connection, digest: Digest, size: int, path: Path, progress: Progress) -> None:
+    """Download a blob to a file."""
+    hashed, received = hashlib.sha256(), 0
+    with writing(path) as file:
 
-                def take(data: bytes) -> None:
-                    nonlocal received
-                    received += len(data)
-                    hashed.update(data)
-                    file.write(data)
-                    progress(received)
+        def take(data: bytes) -> None:
+            nonlocal received
+            received += len(data)
+            hashed.update(data)
+            file.write(data)
+            progress(received)
 
-                # One byte more than expected is enough to know that it is something else.
-                _Reading(connection, digest, (0, size + 1), take, whole=True).run()
-                check_arrived(
-                    f"{connection.reference.name}@{digest}",
-                    (size, digest),
-                    (received, f"sha256:{hashed.hexdigest()}"),
-                )
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        # One byte more than expected is enough to know that it is something else.
+        _Reading(connection, digest, (0, size + 1), take, whole=True).run()
+        check_arrived(
+            f"{connection.reference.name}@{digest}",
+            (size, digest),
+            (received, f"sha256:{hashed.hexdigest()}"),
+        )
 
 
 def check_arrived(where: str, expected: tuple[int, str], found: tuple[int, str]) -> None:
@@ -93,33 +79,24 @@ class _Reading:
         self._connection = connection
         self._digest = digest
         self._position, self._end = span
+        self._reached = self._position
         self._take = take
         self._whole = whole
 
     def run(self) -> None:
-        """Read everything; a connection that breaks is continued, and one that gets somewhere is not given up."""
-        patience, failures, reached = self._connection.patience, 0, self._position
+        """Read everything; a broken connection is continued, and one that gets further is not given up."""
         with self._connection.naming_failures():
-            while True:
-                problem: Answer | requests.RequestException
-                try:
-                    answer = self._request()
-                    if answer is None:
-                        return
-                    problem = answer
-                    if not answer.wants_patience():
-                        raise self._failure(answer)
-                except requests.RequestException as error:
-                    problem = error
-                failures = 1 if self._position > reached else failures + 1
-                reached = self._position
-                if patience.is_spent(failures, problem):
-                    raise problem if isinstance(problem, Exception) else self._failure(problem)
-                asked = problem if isinstance(problem, Answer) else None
-                patience.wait(failures, asked, threading.Event())
+            answer = self._connection.retry.run(self._request, later=self._judge)
+        if answer is not None:
+            raise self._failure(answer)
+
+    def _judge(self, outcome: Answer | OSError | None) -> Again | None:
+        again = judge_answer(outcome) if outcome is not None else None
+        advanced, self._reached = self._position > self._reached, self._position
+        return replace(again, advanced=advanced) if again is not None else None
 
     def _request(self) -> Answer | None:
-        """Ask for what is missing; give the answer when it is not that."""
+        """Ask for what is missing; return the answer if it is something else."""
         url = self._connection.url(f"blobs/{self._digest}")
         scopes = (self._connection.scope(write=False),)
         # Storage behind a registry may know no ranges: do not ask for one without need.
@@ -153,7 +130,7 @@ class _Reading:
         return f"bytes={self._position}-{last}"
 
     def _skip(self, response: requests.Response) -> int:
-        """Say how many bytes come before the wanted ones: a server may ignore ranges and send everything."""
+        """Return how many bytes precede the wanted ones: a server may ignore ranges and send everything."""
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             return self._position
         start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]

@@ -20,15 +20,16 @@ from typing import BinaryIO, Literal, Self
 
 import requests
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.auth import Scope
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.oci.registry.wire import BLOCK, Answer
+from imagefactory.oci.registry.wire import BLOCK, Answer, judge_answer
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Progress
+from imagefactory.store.retry import Again
 
 UploadOutcome = Literal["present", "mounted", "uploaded"]
 OpenStream = Callable[[], BinaryIO]
@@ -90,7 +91,7 @@ class Upload:
         raise self.connection.failure(answer, "ask for a blob", write=True)
 
     def _open(self) -> str | None:
-        """Open an upload and give its address; None when the blob could be mounted instead."""
+        """Open an upload and return its address; None if the blob was mounted instead."""
         location: str | None = None
         for other in self.mount_from:
             answer = self._try_mount(other)
@@ -133,7 +134,7 @@ class Upload:
             return self.connection.wire.locate(location, answer.url)
 
     def _put(self, location: str, body: _Counted) -> Answer | requests.RequestException | None:
-        """Send the blob; give what went wrong."""
+        """Send the blob; return what went wrong, if anything."""
         separator = "&" if "?" in location else "?"  # a Location keeps the query that it came with
         try:
             with body:
@@ -154,10 +155,9 @@ class Upload:
     def _arrived(self, problem: Answer | requests.RequestException, failures: int, *, whole: bool) -> bool:
         """Find out whether a blob is there although the registry did not say so."""
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        patience = self.connection.patience
-        answer = problem if isinstance(problem, Answer) else None
+        again = judge_answer(problem) or Again()
         for check in range(_CHECKS if whole and unclear else 1):
-            patience.wait(failures + check, answer, self.stopped)
+            self.connection.retry.wait(failures + check, again, self.stopped)
             if self._is_there():
                 self.progress(self.size)
                 return True
@@ -166,7 +166,8 @@ class Upload:
     def _give_up_if_hopeless(self, problem: Answer | requests.RequestException, failures: int) -> None:
         if isinstance(problem, Answer) and problem.has_error("DIGEST_INVALID"):
             self._check_content()
-        if not self.connection.patience.is_spent(failures, problem) and self._may_pass(problem):
+        again = self._judge(problem)
+        if again is not None and not self.connection.retry.is_spent(failures, again):
             return
         if isinstance(problem, Answer):
             raise self.connection.failure(problem, "take a blob", write=True)
@@ -188,14 +189,15 @@ class Upload:
         )
 
     @staticmethod
-    def _may_pass(problem: Answer | requests.RequestException) -> bool:
-        """Say whether another upload can end better."""
-        if not isinstance(problem, Answer) or problem.wants_patience():
-            return True
+    def _judge(problem: Answer | requests.RequestException) -> Again | None:
+        """Judge whether another upload may end better."""
+        if not isinstance(problem, Answer):
+            return judge_answer(problem)
         # A token that expired, an upload that was forgotten, a body that was damaged on its way.
-        return problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
+        may_pass = problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
             "BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UNKNOWN", "DIGEST_INVALID", "SIZE_INVALID"
         )
+        return problem.again() or (Again() if may_pass else None)
 
     # --- what is sent ----------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Upload:
 
 
 class _Counted:
-    """A stream of known length that tells how far it is, and ends early when it has to."""
+    """A stream of known length that reports its progress and can be stopped."""
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload

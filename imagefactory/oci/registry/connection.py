@@ -1,4 +1,4 @@
-"""A repository as something to talk to: authorised, patient requests, and failures with a name."""
+"""Talking to one repository: requests are authorised and retried, and failures have names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from imagefactory.errors.registry import (
 from imagefactory.oci.registry.auth import Authenticator, Scope
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.wire import TIMEOUT, Answer, Body, Patience, Wire, patiently, read_answer
+from imagefactory.oci.registry.wire import TIMEOUT, Answer, Body, Wire, judge_answer, read_answer
+from imagefactory.store.retry import Retry
+
+_RETRY = Retry(attempts=7)
 
 
 class Connection:
@@ -32,24 +35,24 @@ class Connection:
         reference: Reference,
         *,
         credentials: Credentials | None = None,
-        patience: Patience | None = None,
+        retry: Retry | None = None,
     ) -> None:
         self.reference = reference
-        self.patience = patience or Patience()
+        self.retry = retry or _RETRY
         self.wire = Wire(reference)
         credentials = credentials or find_credentials(reference.registry, reference.repository)
-        self._authenticator = Authenticator(reference.registry, self.wire, credentials, self.patience)
+        self._authenticator = Authenticator(reference.registry, self.wire, credentials, self.retry)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self.wire.close()
 
     def url(self, path: str) -> str:
-        """Give the address of something in the repository."""
+        """Return the address of something in the repository."""
         return f"{self.reference.url}/v2/{self.reference.repository}/{path}"
 
     def scope(self, *, write: bool) -> Scope:
-        """Say what a token has to allow."""
+        """Return what a token has to allow."""
         if write:
             return Scope.to(self.reference.repository, "pull", "push")
         return Scope.to(self.reference.repository, "pull")
@@ -65,12 +68,12 @@ class Connection:
         body: bytes | None = None,
         stopped: threading.Event | None = None,
     ) -> Answer:
-        """Send a request, as often as it takes; whether the final answer is a good one is for the caller to say."""
+        """Send a request, again where that may help; the caller judges the final answer."""
         with self.naming_failures():
-            return patiently(
+            return self.retry.run(
                 lambda: self.ask_once(method, url, scopes=scopes, headers=headers, params=params, body=body),
-                self.patience,
-                stopped,
+                later=judge_answer,
+                stopped=stopped,
             )
 
     def ask_once(
@@ -154,7 +157,7 @@ class Connection:
             ) from None
 
     def failure(self, answer: Answer, doing: str, *, write: bool = False) -> FactoryError:
-        """Give an answer that is not a good one its name."""
+        """Return the error for an answer that is not a good one."""
         where = f"{self.reference.name} ({doing})"
         credentials = self._authenticator.credentials
         if answer.refuses_token():
@@ -201,7 +204,7 @@ class Connection:
 
 
 def _asked(error: requests.RequestException) -> str | None:
-    """Say what was asked for: it may be a token server, or where a blob is kept."""
+    """Return the address that was asked: it may be that of a token server, or of a blob's storage."""
     url = error.request.url if error.request is not None else None
     return url.partition("?")[0] if url else None
 

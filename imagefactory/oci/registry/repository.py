@@ -15,6 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
+from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
@@ -25,9 +26,9 @@ from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
-from imagefactory.oci.registry.wire import MOST_TEXT, Answer, Patience
+from imagefactory.oci.registry.wire import MOST_TEXT, Answer
 from imagefactory.store.digests import Digest, sha256_of
-from imagefactory.store.progress import Progress
+from imagefactory.store.retry import Retry
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -74,12 +75,12 @@ class Repository:
         reference: Reference | str,
         *,
         credentials: Credentials | None = None,
-        patience: Patience | None = None,
+        retry: Retry | None = None,
     ) -> Self:
         """Get ready to talk to a repository; nothing is asked yet. Its tag or digest is not looked at."""
         if isinstance(reference, str):
             reference = Reference.parse(reference)
-        return cls(Connection(reference, credentials=credentials, patience=patience))
+        return cls(Connection(reference, credentials=credentials, retry=retry))
 
     def __enter__(self) -> Self:
         return self

@@ -1,17 +1,12 @@
-"""Requests to a registry: one at a time or again with patience, bounded in memory, careful where they are sent."""
+"""Requests to a registry: bounded in memory, and careful where they are sent."""
 
 from __future__ import annotations
 
 import json
-import random
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from ipaddress import ip_address
@@ -22,6 +17,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from imagefactory.oci.registry.reference import Reference
+from imagefactory.store.retry import Again, judge, judge_status, retry_after
 
 BLOCK = 256 * 1024
 """How much of a body is read and sent at a time."""
@@ -31,15 +27,13 @@ MOST_TEXT = 8 * 1024 * 1024
 """Bytes of an answer that is kept in memory; manifests are of 4 MiB at most in practice."""
 _CONNECTIONS = 8
 _REDIRECTS = 5
-_LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504, 522})
-"""Answers after which the same request may succeed."""
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SAID_LATER = re.compile(r"retry-after:?\s*((?:[0-9.]+(?:ns|us|µs|ms|s|m|h))+)", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
 
 
-class UnsafeRedirectError(requests.RequestException):
-    """A registry sends us somewhere where it should not."""
+class UnsafeRedirectError(requests.RequestException, ValueError):
+    """A registry redirects to an address that it should not."""
 
 
 class Body(Protocol):
@@ -50,7 +44,7 @@ class Body(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
     def read(self, size: int = -1, /) -> bytes:
-        """Give the next block."""
+        """Return the next block."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +74,11 @@ class Answer:
             return []
 
     def has_error(self, *codes: str) -> bool:
-        """Say whether the body names one of these errors."""
+        """Return whether the body names one of these errors."""
         return any(code in codes for code, _ in self.errors())
 
     def said(self) -> str:
-        """Put what the registry answered into a line."""
+        """Return what the registry answered as one line."""
         errors = "; ".join(f"{code}: {message}".strip(": ") for code, message in self.errors())
         text = errors or " ".join(self.body[:300].decode("utf-8", "replace").split())
         try:
@@ -93,66 +87,28 @@ class Answer:
             phrase = str(self.status)
         return f"{phrase}: {text[:300]}" if text else phrase
 
-    def wants_patience(self) -> bool:
-        """Say whether the same request may succeed a little later."""
+    def again(self) -> Again | None:
+        """Judge whether the same request may succeed a little later."""
         limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
-        return self.status in _LATER or limited or self.refuses_token()
+        if limited or self.refuses_token() or judge_status(self.status, self.headers):
+            return Again(self.retry_after() or 0.0)
+        return None
 
     def refuses_token(self) -> bool:
-        """Say whether a token expired, or was withdrawn: another one helps, unlike one that allows too little."""
+        """Return whether a token expired or was withdrawn: a new one helps, unlike for one that allows too little."""
         asked = self.headers.get("WWW-Authenticate", "")
         return self.status == HTTPStatus.UNAUTHORIZED and 'error="invalid_token"' in asked
 
     def retry_after(self) -> float | None:
         """Read how many seconds to wait: from the header, or from GHCR's message in the body."""
-        header = self.headers.get("Retry-After", "").strip()
-        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header):
-            return float(header)
-        if header:
-            try:
-                return max((parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds(), 0.0)
-            except (ValueError, TypeError):
-                return None
+        if self.headers.get("Retry-After"):
+            return retry_after(self.headers)
         said = _SAID_LATER.search(self.body[:4096].decode("utf-8", "replace"))
         if said is None:
             return None
         return sum(
             float(number) * _UNITS[unit.lower()] for number, unit in _DURATION.findall(said[1].lower())
         )
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How often something is tried again, and how long after."""
-
-    attempts: int = 7
-    connects: int = 3
-    """Attempts when nobody listens: that does not change as quickly as a busy server."""
-    first: float = 0.5
-    """Seconds before the second attempt; each further one waits twice as long."""
-    longest: float = 30.0
-    """The longest wait of our own accord."""
-    longest_asked: float = 300.0
-    """The longest wait that a registry may ask for; beyond it, giving up is kinder."""
-
-    def pause(self, failures: int) -> float:
-        """Say how long to wait after so many failures; chance keeps parallel requests apart."""
-        pause = min(self.first * 2.0 ** (failures - 1), self.longest)
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-
-    def wait(self, failures: int, answer: Answer | None, stopped: threading.Event) -> None:
-        """Wait, at least as long as the registry asked for."""
-        asked = (answer.retry_after() if answer else None) or 0.0
-        if stopped.wait(max(self.pause(failures), asked)):
-            raise CancelledError
-
-    def is_spent(self, failures: int, problem: Answer | requests.RequestException) -> bool:
-        """Say whether to give up after so many failures."""
-        if isinstance(problem, Answer):
-            return failures >= self.attempts or (problem.retry_after() or 0.0) > self.longest_asked
-        if isinstance(problem, requests.exceptions.SSLError | UnsafeRedirectError | ValueError):
-            return True
-        return failures >= (self.connects if _nobody_listens(problem) else self.attempts)
 
 
 class Wire:
@@ -169,7 +125,7 @@ class Wire:
             self._session.mount(scheme, _LargeBlocks(pool_maxsize=_CONNECTIONS))
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._session.close()
 
     def locate(self, location: str, asked: str) -> str:
@@ -273,28 +229,9 @@ def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
     return Answer(response.status_code, response.headers, b"".join(pieces)[: limit + 1], response.url)
 
 
-def patiently(
-    attempt: Callable[[], Answer], patience: Patience, stopped: threading.Event | None = None
-) -> Answer:
-    """Try until the answer is another one than "later"; give the last one when patience is spent."""
-    stopped = stopped or threading.Event()
-    failures = 0
-    while True:
-        if stopped.is_set():
-            raise CancelledError
-        answer: Answer | None = None
-        try:
-            answer = attempt()
-            if not answer.wants_patience():
-                return answer
-            failures += 1
-            if patience.is_spent(failures, answer):
-                return answer
-        except requests.RequestException as error:
-            failures += 1
-            if patience.is_spent(failures, error):
-                raise
-        patience.wait(failures, answer, stopped)
+def judge_answer(outcome: Answer | OSError) -> Again | None:
+    """Judge whether another attempt may help."""
+    return outcome.again() if isinstance(outcome, Answer) else judge(outcome)
 
 
 class _LargeBlocks(HTTPAdapter):
@@ -312,16 +249,6 @@ class _Authorization(requests.auth.AuthBase):
         if self._value:
             request.headers["Authorization"] = self._value
         return request
-
-
-def _nobody_listens(error: requests.RequestException) -> bool:
-    """Tell a server that is not there (refused, no such name, no route) from one that broke off."""
-    if isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError):
-        return True
-    text = repr(error)
-    return isinstance(error, requests.ConnectionError) and (
-        "NewConnectionError" in text or "NameResolutionError" in text
-    )
 
 
 def _is_private(host: str) -> bool:

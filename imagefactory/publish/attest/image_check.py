@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
@@ -27,7 +28,6 @@ from imagefactory.publish.attest.layer_check import check_layers
 from imagefactory.publish.attest.sbom_difference import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
-from imagefactory.store.progress import Say
 
 _NAMES = {
     provenance.PREDICATE_TYPE: "provenance",

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
@@ -16,7 +17,6 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.attest.findings import Finding, failed, ok
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
-from imagefactory.store.progress import Say
 
 _BLOCK = 16 * 1024 * 1024
 

@@ -18,6 +18,7 @@ import requests
 
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.environment.index_config import redact
+from imagefactory.environment.progress import Say
 from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel, WheelLock
@@ -26,7 +27,6 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
-from imagefactory.store.progress import Say
 from imagefactory.store.ranges import RangeFile
 
 PARALLEL = 8

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from imagefactory.errors.ci import RunFailedError
 from imagefactory.publish.automation.github import GitHub
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 
 RECORDS: Final = "records"
 Files = Mapping[str, str | None]
@@ -97,7 +97,7 @@ def take_locks(github: GitHub, root: Path, commit_: str = "") -> tuple[str, list
                 fix=f"Find out who wrote to the branch {RECORDS}.",
             )
         if not (root / path).exists():
-            write_text_atomically(root / path, text)
+            write_text(root / path, text)
             written.append(path)
     return sha, written
 

@@ -6,7 +6,6 @@ https://docs.github.com/en/rest. In a workflow, GitHub itself sets the variables
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,14 +14,13 @@ from typing import Any, Final
 import requests
 
 from imagefactory.errors.ci import GitHubError, NotOnGitHubError
+from imagefactory.store.retry import Retry, judge
 
 API: Final = "https://api.github.com"
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
-_ATTEMPTS: Final = 4
-_LATER: Final = frozenset({429, 500, 502, 503, 504})
-_LONGEST: Final = 30.0
+_RETRY: Final = Retry(pause=1.0)
 Document = dict[str, Any]
 
 
@@ -33,13 +31,12 @@ class GitHub:
     repository: str
     token: str = field(repr=False)
     api: str = API
-    pause: float = 1.0
-    """Seconds before a request is tried again, the first time."""
+    retry: Retry = _RETRY
     _session: requests.Session = field(default_factory=requests.Session, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
-        """Take what a workflow has in its environment: GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL.
+        """Read the environment of a workflow: GITHUB_REPOSITORY, GITHUB_TOKEN, GITHUB_API_URL.
 
         FACTORY_GITHUB_API names another address than the one that GitHub sets.
         """
@@ -76,7 +73,7 @@ class GitHub:
             number += 1
 
     def post(self, path: str, data: Mapping[str, Any]) -> Document:
-        """Make something."""
+        """Create something."""
         return self._read(self._ask("POST", path, data), "POST", path)
 
     def patch(self, path: str, data: Mapping[str, Any]) -> Document:
@@ -95,24 +92,19 @@ class GitHub:
             "Authorization": f"Bearer {self.token}",
             "X-GitHub-Api-Version": _VERSION,
         }
-        # What was made once must not be made twice: only questions are asked again.
-        attempts = _ATTEMPTS if method == "GET" else 1
-        for attempt in range(1, attempts + 1):
-            try:
-                answer = self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT)
-            except requests.RequestException as error:
-                if attempt == attempts:
-                    raise GitHubError(
-                        "GitHub does not answer.",
-                        where=f"{method} {url}",
-                        why=str(error),
-                        fix="Run the job again; https://www.githubstatus.com says whether others have trouble, too.",
-                    ) from None
-            else:
-                if answer.status_code not in _LATER or attempt == attempts:
-                    return answer
-            time.sleep(min(self.pause * 2 ** (attempt - 1), _LONGEST))
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return self.retry.run(
+                lambda: self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT),
+                # What was made once must not be made twice: only questions are asked again.
+                later=judge if method == "GET" else lambda _: None,
+            )
+        except requests.RequestException as error:
+            raise GitHubError(
+                "GitHub does not answer.",
+                where=f"{method} {url}",
+                why=str(error),
+                fix="Run the job again; https://www.githubstatus.com says whether others have trouble, too.",
+            ) from None
 
     def _read(self, answer: requests.Response, method: str, path: str) -> Document:
         found: Document = self._parsed(answer, method, path)

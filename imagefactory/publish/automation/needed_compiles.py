@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from imagefactory.compile.git_sources import head_of
+from imagefactory.environment.progress import Say
 from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
@@ -19,7 +20,6 @@ from imagefactory.publish.automation.jobs import Compile
 from imagefactory.resolve.making import make_locks
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
-from imagefactory.store.progress import Say
 
 Heads = Callable[[str, str], str | None]
 """Returns the commit that a reference of a repository is at, or None if there is no such reference."""

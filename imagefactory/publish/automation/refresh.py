@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import FOLDER, LockedSet
 from imagefactory.errors.ci import ReleaseError
 from imagefactory.locks.project import Project, locked_cells
@@ -21,9 +22,8 @@ from imagefactory.mods.readme_table import markdown
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.resolve.environment_locks import lock_environment
 from imagefactory.resolve.making import make_locks
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes
-from imagefactory.store.progress import Say
 
 _SHOWN = 40
 
@@ -91,7 +91,7 @@ def add_release(path: Path, release: str) -> None:
         )
     _, last = max(entries)
     lines.insert(last, f'  "{release}": {{release: "{release}"}}\n')
-    write_text_atomically(path, _ahead("".join(lines), Version(release)))
+    write_text(path, _ahead("".join(lines), Version(release)))
 
 
 def _entries(lines: Sequence[str], begin: int) -> Iterator[tuple[Version, int]]:

@@ -28,6 +28,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.cuobjdump import read_kernels
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel
 from imagefactory.resolve.wheelhouse.keep import find
+from imagefactory.store.atomic import writing
 from imagefactory.store.digests import sha256_of
 from imagefactory.store.downloads import fetch
 from imagefactory.store.ranges import RangeFile
@@ -209,7 +210,7 @@ def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
         file = scratch / Path(library.name).name
         library.unpack(file)
         kernels = read_kernels(file, cuobjdump(project))
-    with project.store.writing(memory) as target:
+    with writing(memory) as target:
         target.write(json.dumps(asdict(kernels), sort_keys=True).encode())
     return kernels
 
@@ -224,7 +225,7 @@ def cuobjdump(project: Project) -> Path:
             ZipFile(fetch(indexed_file(tool), project.store, session, lambda _: None)) as wheel,
         ):
             member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
-            with project.store.writing(program) as file:
+            with writing(program) as file:
                 file.write(wheel.read(member))
         program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return program

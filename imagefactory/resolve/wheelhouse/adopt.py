@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
 from imagefactory.locks.files import WheelLock
@@ -18,7 +19,6 @@ from imagefactory.resolve.audit.auditing import look_into, refuse_failing
 from imagefactory.resolve.wheelhouse.fit import same_version
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
 from imagefactory.resolve.wheelhouse.remote import opened, pull, remote_wheels, shared_at
-from imagefactory.store.progress import Say
 
 
 def choose_compiled(

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from packaging.utils import canonicalize_name
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.wheelhouse import DamagedWheelError
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
-from imagefactory.store.cache import Store, locked, translating_disk_full
+from imagefactory.store.atomic import writing
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, checksum
 
 FORMAT: Final = 1
@@ -77,7 +79,7 @@ class KeptWheel:
 
 
 def find(store: Store, key: str) -> KeptWheel | None:
-    """Give the wheel of a key, if the store has it."""
+    """Return the wheel of a key, or None if the store does not have it."""
     record = store.root / "wheelhouse" / key / _RECORD
     return _read(record) if record.exists() else None
 
@@ -97,13 +99,11 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
     """
     refuse_misfit(inputs.name, inputs.version, inputs.platform, wheel)
     folder = store.root / "wheelhouse" / inputs.key
-    with translating_disk_full(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
+    with exclusive(folder / ".lock"):
         if (folder / _RECORD).exists():
             return _read(folder / _RECORD)
         target = folder / wheel.name
-        with wheel.open("rb") as source, store.writing(target) as copy:
+        with wheel.open("rb") as source, writing(target) as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
         record = {
             "format": FORMAT,
@@ -112,7 +112,7 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
             "size": target.stat().st_size,
             "inputs": inputs.as_json(),
         }
-        with store.writing(folder / _RECORD) as file:
+        with writing(folder / _RECORD) as file:
             file.write(json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
         return _read(folder / _RECORD)
 

@@ -17,6 +17,7 @@ from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
 from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
 from imagefactory.build.engines.with_docker import DockerEngine
+from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.docker import BuilderMissingError
 from imagefactory.errors.layers import ImageMissingError
@@ -24,7 +25,6 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import scaffold
 from imagefactory.plan.make import make_plan
-from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import Silence

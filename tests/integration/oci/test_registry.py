@@ -257,9 +257,7 @@ def test_a_wrong_password_is_said_to_be_wrong_and_where_it_came_from(
     guarded_registry: GuardedRegistry,
 ) -> None:
     credentials = Credentials("writer", "mistyped", "the test's config.json")
-    repository = Repository.open(
-        f"{guarded_registry.address}/acme/x", credentials=credentials, patience=HURRIED
-    )
+    repository = Repository.open(f"{guarded_registry.address}/acme/x", credentials=credentials, retry=HURRIED)
     with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
         push_to(repository)
     assert "config.json" in failure.value.where
@@ -279,7 +277,7 @@ def test_nobody_may_read_what_is_public_and_not_write_it(
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     digest = push_image(guarded_registry.repository("public/image"), small_image(LAYERS), tag="latest").digest
-    anonymous = Repository.open(f"{guarded_registry.address}/public/image", patience=HURRIED)
+    anonymous = Repository.open(f"{guarded_registry.address}/public/image", retry=HURRIED)
     assert anonymous.resolve("latest") == digest
     with pytest.raises(CredentialsError, match="there are none"):
         push_image(anonymous, small_image([b"new"]))
@@ -327,7 +325,7 @@ def test_a_repository_that_does_not_exist_is_named(repository: Repository) -> No
 
 
 def test_a_registry_that_is_not_there_is_named() -> None:
-    repository = Repository.open("127.0.0.1:1/acme/x", patience=HURRIED)
+    repository = Repository.open("127.0.0.1:1/acme/x", retry=HURRIED)
     with pytest.raises(RegistryUnreachableError, match=r"127\.0\.0\.1:1") as failure:
         repository.tags()
     assert "refused" in failure.value.why
@@ -359,7 +357,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("imagefactory.oci.registry.blob_downloads.os.fsync", full)
+    monkeypatch.setattr("imagefactory.store.atomic.os.fsync", full)
     with pytest.raises(DiskFullError):
         repository.download(digest_of(LAYERS[2]), len(LAYERS[2]), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from imagefactory.build import assemble
+from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.project import Project
@@ -20,7 +21,6 @@ from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.store.progress import Say
 from tests.fixtures.publishing import PublishingFactory, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, Silence
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from imagefactory.environment.progress import Say
 from imagefactory.errors.registry import RegistryUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
@@ -21,7 +22,6 @@ from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.publish.staging import Staged, find_staged, stage
 from imagefactory.publish.tags import staging_tag
 from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.store.progress import Say
 from tests.fixtures.fake_github import FakeGitHub
 from tests.fixtures.night_factory import CELL, NightFactory
 from tests.fixtures.platforms import MACHINE
@@ -73,7 +73,7 @@ def test_a_week(night_factory: NightFactory) -> None:
     assert friday.moved == OTHER
 
     factory.write_mod("good evening")
-    with Repository.open("127.0.0.1:9/acme/gone", patience=HURRIED) as gone:
+    with Repository.open("127.0.0.1:9/acme/gone", retry=HURRIED) as gone:
         saturday = night_factory.night("Sat", "the mod mended; the registry down", repository=gone)
     assert (saturday.jobs, saturday.moved) == ({}, [])
     assert saturday.failure

@@ -18,6 +18,7 @@ from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.store.digests import sha256_of
+from imagefactory.store.retry import Retry
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, make_deb, solid
 from tests.fixtures.wheels import make_wheel
@@ -123,7 +124,7 @@ def vanish(factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
         news = {"version": "2.1", "file": f"pool/main/{update.name}", "sha256": sha256_of(data)}
         return deb.model_copy(update={**news, "size": len(data)})
 
-    monkeypatch.setattr("imagefactory.store.downloads.PAUSE", 0)
+    monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
     monkeypatch.setattr(DebianMirrors, "discover", lambda _: mirrors)
     monkeypatch.setattr("imagefactory.build.inputs.read_index", lambda **_: "the signed index")
     monkeypatch.setattr("imagefactory.build.inputs.successor", take_update)
@@ -203,7 +204,7 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_image(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr("imagefactory.plan.known_layers.write_text_atomically", refuse)
+        patched.setattr("imagefactory.plan.known_layers.write_text", refuse)
         with pytest.raises(RecordNotWrittenError) as failure:
             small_factory.build()
     layout = small_factory.project.build_folder(CELL)

@@ -12,7 +12,7 @@ import pytest
 from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
 from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256
 
 
@@ -135,7 +135,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(DiskFullError):
-        write_text_atomically(path, "half of someth")
+        write_text(path, "half of someth")
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 

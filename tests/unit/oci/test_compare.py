@@ -15,6 +15,7 @@ from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
@@ -35,7 +36,7 @@ class Stack:
     def layer(self, *entries: Entry) -> Blob:
         path = self.folder / "layer"
         blob = write(path, *entries)
-        self.store.adopt(path, self.store.blob(blob.digest))
+        adopt(path, self.store.blob(blob.digest))
         return blob
 
     def image(self, *layers: list[Entry]) -> Layout:

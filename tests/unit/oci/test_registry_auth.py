@@ -14,11 +14,12 @@ from imagefactory.oci.registry.auth import Authenticator, Challenge, Scope, read
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.wire import Answer, Patience, Wire
+from imagefactory.oci.registry.wire import Answer, Wire
+from imagefactory.store.retry import Retry
 from tests.fixtures.scripted import Asked, ScriptedServer, scripted
 from tests.fixtures.servers import Answer as Served
 
-FAST = Patience(attempts=3, first=0.001, longest=0.002)
+FAST = Retry(attempts=3, pause=0.001, longest=0.002)
 ME = Credentials("me", "secret", "the test")
 
 
@@ -73,7 +74,7 @@ class TokenRegistry:
         return Served(b"{}", 401, {"WWW-Authenticate": challenge})
 
     def repository(self, credentials: Credentials | None = ME) -> Repository:
-        return Repository.open(f"{self.server.address}/o/n", credentials=credentials, patience=FAST)
+        return Repository.open(f"{self.server.address}/o/n", credentials=credentials, retry=FAST)
 
     def token_requests(self) -> list[Asked]:
         return [asked for asked in self.server.log if asked.path == "/token"]
@@ -182,7 +183,7 @@ def basic_registry(password: str) -> Iterator[Repository]:
 
     with scripted(answer) as server:
         credentials = Credentials("me", password, "the test")
-        yield Repository.open(f"{server.address}/o/n", credentials=credentials, patience=FAST)
+        yield Repository.open(f"{server.address}/o/n", credentials=credentials, retry=FAST)
 
 
 def test_a_password_is_given_to_a_registry_that_wants_it() -> None:
@@ -197,6 +198,6 @@ def test_a_wrong_password_is_said_to_be_wrong() -> None:
 
 def test_a_server_that_does_not_say_what_it_wants_is_named() -> None:
     with scripted(lambda _: Served(status=401)) as server:
-        repository = Repository.open(f"{server.address}/o/n", credentials=ME, patience=FAST)
+        repository = Repository.open(f"{server.address}/o/n", credentials=ME, retry=FAST)
         with pytest.raises(RegistryError, match="does not say how"):
             repository.manifest("latest")

@@ -26,19 +26,20 @@ from imagefactory.oci.registry.blob_uploads import LONGEST
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.wire import BLOCK, Patience
+from imagefactory.oci.registry.wire import BLOCK
 from imagefactory.store.digests import Digest
+from imagefactory.store.retry import Retry
 from tests.fixtures.scripted import Asked, ScriptedServer, scripted
 from tests.fixtures.servers import Answer
 from tests.fixtures.small_images import digest_of
 
-FAST = Patience(attempts=4, first=0.001, longest=0.002)
+FAST = Retry(attempts=4, pause=0.001, longest=0.002)
 DATA = b"some content of a layer"
 DIGEST = digest_of(DATA)
 
 
 def opened(server: ScriptedServer) -> Repository:
-    return Repository.open(f"{server.address}/o/n", patience=FAST)
+    return Repository.open(f"{server.address}/o/n", retry=FAST)
 
 
 def upload(server: ScriptedServer, **options: object) -> str:
@@ -203,7 +204,7 @@ def test_a_file_that_is_gone_is_not_taken_for_a_broken_network(tmp_path: Path) -
 
 
 def test_a_layer_that_ghcr_does_not_take_is_refused_before_anything_is_sent() -> None:
-    repository = Repository.open("ghcr.io/o/n", patience=FAST)
+    repository = Repository.open("ghcr.io/o/n", retry=FAST)
     with pytest.raises(BlobTooLargeError, match=r"10,000,000,001 bytes is too large for ghcr\.io"):
         repository.upload(DIGEST, 10_000_000_001, io.BytesIO)
 

@@ -14,11 +14,12 @@ import requests
 from requests.structures import CaseInsensitiveDict
 
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.wire import Answer, Patience, UnsafeRedirectError, Wire, patiently
+from imagefactory.oci.registry.wire import Answer, UnsafeRedirectError, Wire, judge_answer
+from imagefactory.store.retry import Retry
 from tests.fixtures.scripted import Asked, scripted
 from tests.fixtures.servers import Answer as Served
 
-FAST = Patience(first=0.001, longest=0.002)
+FAST = Retry(attempts=7, pause=0.001, longest=0.002)
 GHCR = Wire(Reference("ghcr.io", "owner/name"))
 
 
@@ -52,16 +53,14 @@ def test_a_date_to_wait_for_is_understood() -> None:
 
 @pytest.mark.parametrize("status", [408, 429, 499, 500, 502, 503, 504, 522])
 def test_what_may_pass_is_waited_for(status: int) -> None:
-    assert answer(status).wants_patience()
+    assert answer(status).again()
 
 
 def test_what_does_not_pass_is_not_waited_for() -> None:
-    assert not any(
-        answer(status).wants_patience() for status in (200, 201, 301, 400, 401, 403, 404, 405, 413)
-    )
-    assert answer(403, "You have exceeded a secondary rate limit").wants_patience()
-    assert answer(401, WWW_Authenticate='Bearer realm="x",error="invalid_token"').wants_patience()
-    assert not answer(401, WWW_Authenticate='Bearer realm="x",error="insufficient_scope"').wants_patience()
+    assert not any(answer(status).again() for status in (200, 201, 301, 400, 401, 403, 404, 405, 413))
+    assert answer(403, "You have exceeded a secondary rate limit").again()
+    assert answer(401, WWW_Authenticate='Bearer realm="x",error="invalid_token"').again()
+    assert not answer(401, WWW_Authenticate='Bearer realm="x",error="insufficient_scope"').again()
 
 
 def test_errors_of_a_registry_are_put_into_a_line() -> None:
@@ -89,20 +88,20 @@ def test_patience_ends_after_some_attempts() -> None:
         asked.append(1)
         return answer(503)
 
-    assert patiently(busy, FAST).status == 503
+    assert FAST.run(busy, later=judge_answer).status == 503
     assert len(asked) == FAST.attempts
 
 
 def test_a_server_that_wants_us_to_wait_for_hours_is_not_waited_for() -> None:
     started = time.monotonic()
-    assert patiently(lambda: answer(429, Retry_After="7200"), FAST).status == 429
+    assert FAST.run(lambda: answer(429, Retry_After="7200"), later=judge_answer).status == 429
     assert time.monotonic() - started < 1
 
 
 def test_the_wait_that_a_registry_asks_for_is_kept() -> None:
     answers = iter([answer(429, "retry-after: 150ms"), answer(200)])
     started = time.monotonic()
-    assert patiently(lambda: next(answers), FAST).status == 200
+    assert FAST.run(lambda: next(answers), later=judge_answer).status == 200
     assert time.monotonic() - started >= 0.15
 
 
@@ -111,7 +110,7 @@ def test_waiting_can_be_stopped() -> None:
     threading.Timer(0.05, stopped.set).start()
     started = time.monotonic()
     with pytest.raises(CancelledError):
-        patiently(lambda: answer(429, Retry_After="60"), FAST, stopped)
+        FAST.run(lambda: answer(429, Retry_After="60"), later=judge_answer, stopped=stopped)
     assert time.monotonic() - started < 5
 
 
@@ -123,14 +122,8 @@ def test_where_nobody_listens_fewer_attempts_are_made() -> None:
         return Wire(Reference("127.0.0.1:1", "x")).ask("GET", "http://127.0.0.1:1/v2/")
 
     with pytest.raises(requests.ConnectionError):
-        patiently(refused, FAST)
+        FAST.run(refused, later=judge_answer)
     assert len(asked) == FAST.connects
-
-
-def test_pauses_grow_up_to_a_limit() -> None:
-    patience = Patience(first=1.0, longest=10.0)
-    for failures, most in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (9, 10)):
-        assert most / 2 <= patience.pause(failures) <= most
 
 
 # --- where requests go ---------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from imagefactory.publish.automation.commits import (
 from imagefactory.publish.automation.github import GitHub
 from imagefactory.publish.automation.releases import publish_release, release_notes
 from imagefactory.publish.automation.report_mods import LABEL, findings, report
+from imagefactory.store.retry import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.fake_github import FakeGitHub
 
@@ -123,7 +124,7 @@ def test_a_wrong_token_a_silent_server_and_no_repository_are_failures_with_a_rem
         GitHub("acme/factory", "wrong", fake_github.url).get("")
     assert "permissions" in caught.value.fix
     with pytest.raises(GitHubError, match="does not answer"):
-        GitHub("acme/factory", "a-token", "http://127.0.0.1:9", pause=0.001).get("")
+        GitHub("acme/factory", "a-token", "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
     with pytest.raises(NotOnGitHubError) as missing:
         GitHub.from_environment({})
     assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why

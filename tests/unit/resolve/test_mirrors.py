@@ -11,6 +11,7 @@ import requests
 from imagefactory.errors.locks import MirrorError
 from imagefactory.resolve import mirrors
 from imagefactory.resolve.mirrors import DebianMirrors, fetch, join
+from imagefactory.store.retry import Retry
 
 DEB822 = """\
 # Debian itself
@@ -138,7 +139,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("imagefactory.resolve.mirrors.RETRY", Retry(attempts=3, pause=0))
 
 
 def test_a_passing_server_error_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -12,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.layers import StoreBusyError
-from imagefactory.errors.store import DiskFullError
-from imagefactory.store.cache import Store, default_root, locked, translating_disk_full
-from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.cache import Store, default_root
 from tests.fixtures.checkouts import REPOSITORY
 
 HOLDER = """
@@ -58,35 +55,6 @@ def test_the_place_of_the_store_can_be_chosen(monkeypatch: pytest.MonkeyPatch, t
     assert default_root() == tmp_path / "elsewhere"
     monkeypatch.delenv("FACTORY_CACHE")
     assert default_root() == Path.home() / ".cache" / "imagefactory"
-
-
-def test_a_file_appears_when_it_is_finished(store: Store) -> None:
-    target = store.blob(Digest("sha256:abc"))
-    with store.writing(target) as file:
-        file.write(b"all of it")
-        assert not target.exists()
-    assert target.read_bytes() == b"all of it"
-    assert [path.name for path in target.parent.iterdir()] == ["abc"]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_file_that_is_not_finished_vanishes(store: Store, error: type[BaseException]) -> None:
-    target = store.layer(Sha256("ab" * 32))
-    with pytest.raises(error), store.writing(target):
-        raise error
-    assert list(target.parent.iterdir()) == []
-
-
-def test_others_may_read_what_is_adopted_whatever_the_umask(store: Store, tmp_path: Path) -> None:
-    previous = os.umask(0o077)
-    try:
-        file = tmp_path / "file"
-        file.write_bytes(b"x")
-        store.adopt(file, store.blob(Digest("sha256:abc")))
-    finally:
-        os.umask(previous)
-    assert store.blob(Digest("sha256:abc")).stat().st_mode & 0o777 == 0o644
-    assert not file.exists()
 
 
 def test_a_scratch_folder_is_gone_afterwards(store: Store) -> None:
@@ -135,22 +103,3 @@ def test_cleaning_waits_for_no_one_and_disturbs_no_one(store: Store) -> None:
 def test_an_error_while_cleaning_is_not_taken_for_a_busy_store(store: Store) -> None:
     with pytest.raises(BlockingIOError, match="something else"), store.for_cleaning():
         raise BlockingIOError("something else")
-
-
-def test_a_lock_is_let_go_of(tmp_path: Path) -> None:
-    for _ in range(2):
-        with locked(tmp_path / "lock"):
-            pass
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_has_a_remedy(tmp_path: Path, number: int) -> None:
-    with pytest.raises(DiskFullError) as caught, translating_disk_full(tmp_path):
-        raise OSError(number, os.strerror(number))
-    assert "invoke clean" in caught.value.fix
-    assert caught.value.where == str(tmp_path)
-
-
-def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), translating_disk_full(tmp_path):
-        raise PermissionError

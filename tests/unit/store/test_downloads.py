@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import requests
 
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
-from imagefactory.store.downloads import ATTEMPTS, Downloader, Wanted, fetch
+from imagefactory.store.downloads import RETRY, Downloader, Wanted, fetch
+from imagefactory.store.retry import Retry
 from tests.fixtures.servers import Answer, serving
 from tests.fixtures.small_factory import noise
 
@@ -24,7 +26,7 @@ DATA = noise(3_000_000)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.store.downloads.PAUSE", 0)
+    monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
 
 
 @pytest.fixture
@@ -148,8 +150,8 @@ def test_the_next_place_is_tried(store: Store, session: requests.Session, tmp_pa
     ("status", "tries"),
     [
         (HTTPStatus.NOT_FOUND, 1),
-        (HTTPStatus.SERVICE_UNAVAILABLE, ATTEMPTS),
-        (HTTPStatus.TOO_MANY_REQUESTS, ATTEMPTS),
+        (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts),
+        (HTTPStatus.TOO_MANY_REQUESTS, RETRY.attempts),
     ],
 )
 def test_asking_again_where_it_may_help(
@@ -219,12 +221,9 @@ def test_leaving_early_stops_what_runs_and_keeps_what_has_arrived(store: Store) 
 
 
 def test_waiting_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
-    from filelock import FileLock  # noqa: PLC0415
-
     target = store.download(Sha256("a" * 64))
-    target.parent.mkdir(parents=True)
     stopped = threading.Event()
-    with FileLock(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
+    with exclusive(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
         item = Wanted("x", Sha256("a" * 64), 1, list)
         future = pool.submit(fetch, item, store, session, lambda _: None, stopped)
         stopped.set()

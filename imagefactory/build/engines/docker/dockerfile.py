@@ -15,7 +15,7 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
 from imagefactory.plan.plan import ImageConfig, Layer, Plan
-from imagefactory.store.atomic import write_text_atomically
+from imagefactory.store.atomic import write_text
 
 DOCKERFILE = "Dockerfile"
 CONTEXT = "context.json"
@@ -67,8 +67,8 @@ def base_image(base: Layer) -> str:
 def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
     """Write both files and return their paths."""
     with writing_output(folder):
-        write_text_atomically(folder / DOCKERFILE, rendered.dockerfile)
-        write_text_atomically(folder / CONTEXT, rendered.context)
+        write_text(folder / DOCKERFILE, rendered.dockerfile)
+        write_text(folder / CONTEXT, rendered.context)
     return folder / DOCKERFILE, folder / CONTEXT
 
 

@@ -22,6 +22,7 @@ from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -34,7 +35,6 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import ImageConfig, Plan
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
-from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"

@@ -21,7 +21,7 @@ from debian.arfile import ArError, ArFile
 from debian.deb822 import Deb822
 
 from imagefactory.errors.layers import DebFormatError
-from imagefactory.store.cache import translating_disk_full
+from imagefactory.store.atomic import translating_disk_full
 
 # ArMember reads like a file but does not declare that it is one.
 _OPENERS: Mapping[str, Callable[[Any], AbstractContextManager[Any]]] = {
