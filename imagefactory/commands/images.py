@@ -52,7 +52,7 @@ def build(
     project = Project(checkout_root())
     given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
     named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    cells = select(project.matrix, target)
     if named == "docker":
         from imagefactory.build.engines.docker.engine import build_with_docker
 
@@ -119,7 +119,7 @@ def run(
     from imagefactory.matrix.targets import select_one
 
     project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
     reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
@@ -200,7 +200,7 @@ def verify(
                 say(f"{cell}: a rebuild gives the same bits")
             print(found)
         return
-    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+    for cell in select(project.matrix, target):
         with watching(terminal.err) as watch:
             verified = verify(project, cell, watch, say, digest=digest or None)
         say(f"{cell}: verified")
@@ -258,7 +258,7 @@ def explain(context: Context, path: str, target: list[str]) -> None:
     from imagefactory.matrix.targets import select
 
     project = Project(checkout_root())
-    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+    for cell in select(project.matrix, target):
         terminal.out.print(terminal.ownership_table(explain(project, cell, path), checkout_root()))
 
 

@@ -88,7 +88,7 @@ def lock(
         )
     else:
         cells = select(project.matrix, target) if target else locked_cells(project)
-        cells = cells or select(project.matrix, [next(iter(project.matrix.models))])
+        cells = cells or select(project.matrix, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         state = "written" if result.changed else "unchanged"
@@ -114,7 +114,7 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
 
     options.at_most_one(json=json, diff=diff)
     project = Project(checkout_root())
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    cells = select(project.matrix, target)
     plans = [make_plan(project, cell) for cell in cells]
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
@@ -142,6 +142,6 @@ def render(context: Context, target: list[str]) -> None:
     from imagefactory.matrix.targets import select
 
     project = Project(checkout_root())
-    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+    for cell in select(project.matrix, target):
         for path in write(render(project, cell), project.build_folder(cell)):
             print(path.relative_to(checkout_root()))

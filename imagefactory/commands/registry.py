@@ -203,10 +203,9 @@ def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
     from imagefactory.matrix.targets import select, select_one
 
     project = Project(checkout_root())
-    wanted = target or [next(iter(project.matrix.models))]
     if one:
-        return project, [select_one(project.matrix, wanted[0])]
-    return project, select(project.matrix, wanted)
+        return project, [select_one(project.matrix, target[0] if target else "")]
+    return project, select(project.matrix, target)
 
 
 def _repository(project: Any) -> Any:

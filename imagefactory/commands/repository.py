@@ -52,7 +52,7 @@ def docs(context: Context) -> None:
     from imagefactory.plan.make import make_plan
 
     project = Project(checkout_root())
-    cell = select_one(project.matrix, next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, "")
     plan = make_plan(project, cell)
     drawn = pictures.draw(project, plan, check_mods(project))
     print(

@@ -32,7 +32,7 @@ def smoke(context: Context, level: list[str], target: str = "", image: str = "",
     if image:
         subject = subject_of_image(project, image)
     else:
-        subject = subject_of_target(project, target or next(iter(project.matrix.models)))
+        subject = subject_of_target(project, target)
     levels = levels_named(level, project.matrix, subject.arch)
     say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
     record = smoke(project, subject, levels, say)

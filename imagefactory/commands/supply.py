@@ -35,7 +35,7 @@ def licences(
         path, changed = update_licences(project, say)
         say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
         return
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    cells = select(project.matrix, target)
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
     if json:
         print_json([summary.data() for summary in summaries])
@@ -56,7 +56,7 @@ def sbom(context: Context, target: str = "") -> None:
     from imagefactory.publish.attest.sbom import make_sbom
 
     project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, target)
     print(make_sbom(project, make_plan(project, cell)).decode())
 
 
@@ -77,7 +77,7 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
     if signs_as_job(key):
         need("sign")
     project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, target)
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
     for digest in attest(project, cell, image, signer):

@@ -9,7 +9,7 @@ from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.settings_tables import defaults_by_model, replace_between
 from imagefactory.matrix.cells import Cell, usable_drafters
 from imagefactory.matrix.matrix import Matrix, load_matrix
-from imagefactory.matrix.targets import select
+from imagefactory.matrix.targets import select_one
 from imagefactory.plan.serve.description import Description, describe_image
 
 MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
@@ -18,7 +18,7 @@ MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
 def settings_table(root: Path) -> str:
     """Give the table of settings, with the defaults of the first model of the matrix."""
     matrix = load_matrix(root / "matrix.yaml")
-    cell = select(matrix, [next(iter(matrix.models))])[0]
+    cell = select_one(matrix, "")
     document = _model(matrix, cell)
     return Preview(root, describe_image(matrix, cell, document), document).markdown()
 
@@ -29,7 +29,7 @@ def model_table(root: Path) -> str:
     described: dict[str, Description] = {}
     for name, model in matrix.models.items():
         if model.generated is None:
-            cell = select(matrix, [name])[0]
+            cell = select_one(matrix, name)
             described[name] = describe_image(matrix, cell, _model(matrix, cell))
     return defaults_by_model(described)
 
