@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import json as json_
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, need, print_json, say
 from imagefactory.commands.workflow import (
     DRY_RUN,
     TARGETS,
     cells_named,
-    open_project,
     open_repository,
     write_outputs,
     write_summary,
 )
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -36,7 +37,7 @@ from imagefactory.commands.workflow import (
     },
 )
 def plan(
-    context: Context,
+    project: Project,
     target: list[str],
     json: bool = False,
     retry: bool = False,
@@ -51,7 +52,6 @@ def plan(
     from imagefactory.publish.automation.night import nightly_cells, plan_night
     from imagefactory.publish.automation.run_summary import night_summary
 
-    project = open_project()
     cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
@@ -68,13 +68,12 @@ def plan(
 
 
 @command(iterable=["target"], help={"target": TARGETS})
-def push(context: Context, target: list[str]) -> None:
+def push(project: Project, target: list[str]) -> None:
     """Assemble and upload images, each by itself: one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.automation.stages import push_each
 
-    project = open_project()
     with open_repository(project) as repository, watching(terminal.err) as watch:
         done = push_each(project, repository, cells_named(project, target), watch, say)
     for cell, digest in done.finished.items():
@@ -87,12 +86,11 @@ def push(context: Context, target: list[str]) -> None:
     iterable=["target", "level"],
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
-def smoke(context: Context, target: list[str], level: list[str]) -> None:
+def smoke(project: Project, target: list[str], level: list[str]) -> None:
     """Pull what was pushed, test it, and leave the records in build/smoke; one that fails does not stop the others."""
     from imagefactory.publish.automation.stages import smoke_each
     from imagefactory.smoke.levels import levels_named
 
-    project = open_project()
     cells = cells_named(project, target)
     levels = levels_named(level, project.matrix, cells[0].arch) if any(level) else ()
     with open_repository(project) as repository:
@@ -112,7 +110,7 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
     },
 )
 def promote(
-    context: Context, target: list[str], records: list[str], subjects: str = "", key: str = ""
+    project: Project, target: list[str], records: list[str], subjects: str = "", key: str = ""
 ) -> None:
     """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
     from imagefactory.commands.show import terminal
@@ -121,10 +119,9 @@ def promote(
     from imagefactory.publish.automation.run_summary import promotion_summary
 
     if signs_as_job(key):
-        need("sign")
-    folders = [Path(folder) for folder in records] or [checkout_root() / "build" / "smoke"]
+        need(project.root, "sign")
+    folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
-    project = open_project()
     signer = find_signer(project, key)
     with open_repository(project) as repository:
         outcome = stages.promote_all(
@@ -144,14 +141,13 @@ def promote(
 
 
 @command(help={"dry_run": DRY_RUN})
-def record(context: Context, dry_run: bool = False) -> None:
+def record(project: Project, dry_run: bool = False) -> None:
     """Write the history page and the catalog to the branch `records`."""
     from imagefactory.publish.automation.commits import RECORDS, commit
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.run_summary import history_page
     from imagefactory.publish.catalog_writes import read_catalog
 
-    project = open_project()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
         page = history_page(catalog, repository.reference.name)
@@ -170,7 +166,7 @@ def record(context: Context, dry_run: bool = False) -> None:
         "records": "show the smoke records below this folder, such as build/smoke",
     }
 )
-def summary(context: Context, plan: str = "", records: str = "") -> None:
+def summary(project: Project, plan: str = "", records: str = "") -> None:
     """Show a plan or smoke records as Markdown, on the page of the run and here."""
     from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
@@ -190,7 +186,7 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
         "broken": "how many cells the plan found broken",
     }
 )
-def status(context: Context, needs: str, broken: str = "") -> None:
+def status(project: Project, needs: str, broken: str = "") -> None:
     """Fail when a job of the run failed or was cancelled: the one result that others look at."""
     from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
@@ -207,11 +203,10 @@ def status(context: Context, needs: str, broken: str = "") -> None:
         "json": "print everything as JSON",
     }
 )
-def changes(context: Context, base: str, json: bool = False) -> None:
+def changes(project: Project, base: str, json: bool = False) -> None:
     """Say which mods and which images a change concerns, with the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
-    project = open_project()
     found = find_changes(project, base)
     write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
     write_summary(found.markdown())
@@ -226,13 +221,12 @@ def changes(context: Context, base: str, json: bool = False) -> None:
 @command(
     help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
 )
-def check_mods(context: Context, base: str = "", names: str = "") -> None:
+def check_mods(project: Project, base: str = "", names: str = "") -> None:
     """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.publish.automation.pull_request import changed_mods
 
-    project = open_project()
     wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
     if not wanted:
         print("no mod is changed")
@@ -254,7 +248,7 @@ def check_mods(context: Context, base: str = "", names: str = "") -> None:
     },
 )
 def report_mods(
-    context: Context, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
+    project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
     """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
     from imagefactory.mods import readme_table
@@ -265,7 +259,6 @@ def report_mods(
     from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.folder("--source", source)
-    project = open_project()
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = commit_of(tree)
     text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
@@ -283,11 +276,10 @@ def report_mods(
     iterable=["target"],
     help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
 )
-def room(context: Context, target: list[str], pulled: bool = False) -> None:
+def room(project: Project, target: list[str], pulled: bool = False) -> None:
     """Fail early when this machine has less free disk than the job is going to need."""
     from imagefactory.publish.automation.stages import refuse_full, room_needed
 
-    project = open_project()
     needed = room_needed(project, cells_named(project, target), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")

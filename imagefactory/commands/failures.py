@@ -12,15 +12,14 @@ from pathlib import Path
 
 from invoke.exceptions import Exit, UnexpectedExit
 
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.errors import FactoryError
 
 INTERRUPTED = 130  # as shells have it: 128 and the number of the signal
 
 
 @contextmanager
-def in_words(where: str) -> Iterator[None]:
-    """Turn whatever goes wrong into a message and an exit code; `where` names the command."""
+def in_words(where: str, root: Path | None) -> Iterator[None]:
+    """Turn any failure of the command `where` into a message and an exit code; `root` is the checkout, once known."""
     try:
         try:
             yield
@@ -39,10 +38,10 @@ def in_words(where: str) -> Iterator[None]:
             # The reader (head, less) went away; that is its right.
             _discard_output()
             raise Exit from None
-        told = error if isinstance(error, FactoryError) else _translated(error, where)
+        told = error if isinstance(error, FactoryError) else _translated(error, where, root)
         complain(told)
-        if told.about_the_machine:
-            _examine_machine_once()
+        if root and told.about_the_machine:
+            _examine_machine_once(root)
         raise Exit(code=told.exit_code) from None
 
 
@@ -59,7 +58,7 @@ def complain(error: FactoryError) -> None:
             _discard(2)
 
 
-def _examine_machine_once() -> None:
+def _examine_machine_once(root: Path) -> None:
     """Show what the doctor finds wrong, at the first failure that the machine may have caused."""
     from imagefactory.environment.setup import STAMPS
 
@@ -73,7 +72,7 @@ def _examine_machine_once() -> None:
         from imagefactory.resolve.doctor import BUILD, examine
 
         terminal.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
-        wrong = [finding for finding in examine(Project(checkout_root())) if finding.health != "ok"]
+        wrong = [finding for finding in examine(Project(root)) if finding.health != "ok"]
         for finding in wrong:
             if finding.health == "failed" or finding.needed_by == BUILD:
                 line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
@@ -98,7 +97,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _translated(error: Exception, where: str) -> FactoryError:
+def _translated(error: Exception, where: str, root: Path | None) -> FactoryError:
     """Find words for an exception that nobody foresaw; what the system did not do is our own mistake."""
     from imagefactory.errors.system import SystemFailureError, from_system
 
@@ -109,10 +108,10 @@ def _translated(error: Exception, where: str) -> FactoryError:
         return found or SystemFailureError(
             "Nothing can be printed.", where=output, why=str(error), fix="Print to somewhere else."
         )
-    return from_system(error, where, _cache()) or _internal(error, where)
+    return from_system(error, where, _cache()) or _internal(error, where, root)
 
 
-def _internal(error: Exception, where: str) -> FactoryError:
+def _internal(error: Exception, where: str, root: Path | None) -> FactoryError:
     from imagefactory.commands.crash_report import hide, write_report
     from imagefactory.errors.internal import InternalError
 
@@ -122,33 +121,32 @@ def _internal(error: Exception, where: str) -> FactoryError:
     with suppress(OSError):
         folders.append(Path(tempfile.gettempdir()))
     command = ["inv", *sys.argv[1:]]
-    path = write_report(error, command, folders, {"where": where, "commit": _commit()})
+    path = write_report(error, command, folders, {"where": where, "commit": _commit(root)})
     saved = f", with {path} (look through it first)" if path else "; its report could not be written anywhere"
     return InternalError(
         "This is a mistake in the factory itself.",
         where=where,
         why=why[:500],
-        fix=f"Please report it at {_issues()}{saved}.",
+        fix=f"Please report it at {_issues(root)}{saved}.",
     )
 
 
-def _issues() -> str:
+def _issues(root: Path | None) -> str:
     with suppress(Exception):
         from imagefactory.matrix.matrix import load_matrix
 
-        return f"{load_matrix(checkout_root() / 'matrix.yaml').source.rstrip('/')}/issues"
+        if root:
+            return f"{load_matrix(root / 'matrix.yaml').source.rstrip('/')}/issues"
     return "the place that this repository was cloned from"
 
 
-def _commit() -> str:
-    with suppress(OSError):
-        head = (checkout_root() / ".git" / "HEAD").read_text("utf-8").strip()
-        name = head.removeprefix("ref: ")
-        return (
-            head
-            if name == head
-            else f"{(checkout_root() / '.git' / name).read_text('utf-8').strip()} ({name})"
-        )
+def _commit(root: Path | None) -> str:
+    if root:
+        with suppress(OSError):
+            git = root / ".git"
+            head = (git / "HEAD").read_text("utf-8").strip()
+            name = head.removeprefix("ref: ")
+            return head if name == head else f"{(git / name).read_text('utf-8').strip()} ({name})"
     return "unknown"
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, need, say
 from imagefactory.store import sizes
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -29,7 +30,7 @@ from imagefactory.store import sizes
     },
 )
 def build(
-    context: Context,
+    project: Project,
     target: list[str],
     cache_from: list[str],
     cache_to: list[str],
@@ -45,11 +46,9 @@ def build(
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.environment.paths import expand_home
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
-    project = Project(checkout_root())
     given = {"output": output, "locked": locked, "workers": workers, "builder": builder}
     named = engine_named(engine, given | {"cache-from": cache_from, "cache-to": cache_to})
     cells = select(project.matrix, target)
@@ -79,11 +78,12 @@ def build(
 
 
 @command(iterable=["target"], help={"target": TARGET})
-def load(context: Context, target: list[str]) -> None:
+def load(project: Project, target: list[str]) -> None:
     """Stream built images into the Docker daemon."""
+    from imagefactory.build.assemble import built_layouts
     from imagefactory.build.engines.docker import load
 
-    for cell, layout, name in built(target):
+    for cell, layout, name in built_layouts(project, target):
         say(f"loading {cell} as {name}")
         print(load(layout, name))
 
@@ -102,7 +102,7 @@ def load(context: Context, target: list[str]) -> None:
     },
 )
 def run(
-    context: Context,
+    project: Project,
     set: list[str],
     target: str = "",
     image: str = "",
@@ -115,10 +115,8 @@ def run(
     """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
     from imagefactory.build.start import prepare
     from imagefactory.build.start.docker_run import HUB_CACHE
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select_one
 
-    project = Project(checkout_root())
     cell = select_one(project.matrix, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
@@ -150,12 +148,13 @@ def run(
         "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it",
     },
 )
-def export(context: Context, file: str, target: list[str]) -> None:
+def export(project: Project, file: str, target: list[str]) -> None:
     """Write a built image as one tar file."""
+    from imagefactory.build.assemble import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     place = options.new_file("FILE", file)
-    [(_, layout, name)] = built(target, one=True)
+    [(_, layout, name)] = built_layouts(project, target, one=True)
     write_archive(archive(layout, name), place)
     print(file)
 
@@ -172,7 +171,7 @@ def export(context: Context, file: str, target: list[str]) -> None:
     },
 )
 def verify(
-    context: Context,
+    project: Project,
     target: list[str],
     key: list[str],
     digest: str = "",
@@ -184,15 +183,13 @@ def verify(
     from imagefactory.build.verify import verify
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
-    project = Project(checkout_root())
     if image:
         if not key:
-            need("sign")  # it may be signed by a workflow
+            need(project.root, "sign")  # it may be signed by a workflow
         for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
             if rebuild:
                 with watching(terminal.err) as watch:
@@ -208,7 +205,7 @@ def verify(
 
 
 def _check_published(
-    project: Any, image: str, keys: list[str], *, layers: bool, rebuild: bool
+    project: Project, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
     """Check a published image and show what was found; give the cells to rebuild, with their digests."""
     from imagefactory.commands.show.published_checks import checked_lines
@@ -235,13 +232,12 @@ def _check_published(
         "all": "also show the differences between the engines that are declared (docs/engines.md)",
     },
 )
-def diff(context: Context, left: str, right: str, all: bool = False) -> None:
+def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path."""
     from imagefactory.build.engines.differences import compare_named
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
 
-    differences, declared = compare_named(Project(checkout_root()), left, right)
+    differences, declared = compare_named(project, left, right)
     terminal.out.print(terminal.differences_table([*differences, *declared] if all else differences))
     if declared:
         say(f"{len(declared)} declared differences between the engines (--all shows them)")
@@ -250,16 +246,14 @@ def diff(context: Context, left: str, right: str, all: bool = False) -> None:
 
 
 @command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
-def explain(context: Context, path: str, target: list[str]) -> None:
+def explain(project: Project, path: str, target: list[str]) -> None:
     """Say which layer, package and lock entry own a path in an image."""
     from imagefactory.build.explain import explain
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
 
-    project = Project(checkout_root())
     for cell in select(project.matrix, target):
-        terminal.out.print(terminal.ownership_table(explain(project, cell, path), checkout_root()))
+        terminal.out.print(terminal.ownership_table(explain(project, cell, path), project.root))
 
 
 @command(
@@ -271,14 +265,13 @@ def explain(context: Context, path: str, target: list[str]) -> None:
     }
 )
 def clean(
-    context: Context,
+    project: Project,
     older_than: str = "",
     larger_than: str = "",
     everything: bool = False,
     dry_run: bool = False,
 ) -> None:
     """Clean the cache: by default what was not used for 30 days."""
-    from imagefactory.locks.project import Project
     from imagefactory.store.cleaning import clean
 
     days = options.number("--older-than", older_than)
@@ -289,18 +282,10 @@ def clean(
     elif days is None and gigabytes is None:
         days = 30
     cleaned = clean(
-        Project(checkout_root()).store,
+        project.store,
         older_than=days,
         larger_than=None if gigabytes is None else int(gigabytes * 1e9),
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
     say(f"{verb} {sizes.size(cleaned.freed)} ({cleaned.files} files); {sizes.size(cleaned.kept)} kept")
-
-
-def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
-    """Find built images: the cell, its layout and the name it goes by."""
-    from imagefactory.build.assemble import built_layouts
-    from imagefactory.locks.project import Project
-
-    return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

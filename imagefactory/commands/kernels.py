@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -26,7 +27,7 @@ from imagefactory.commands.command import command, print_json, say
     },
 )
 def compile_(
-    context: Context,
+    project: Project,
     source: list[str],
     without_mod: list[str],
     vllm: str = "",
@@ -50,9 +51,9 @@ def compile_(
     for text in source:
         if (place := text.partition("=")[2]).strip():
             options.folder("--source", place)
-    project = CompileProject(checkout_root())
+    checkout = CompileProject(project.root)
     wanted = requests_of(
-        project,
+        checkout,
         what=what,
         vllm=vllm,
         arch=arch,
@@ -63,7 +64,7 @@ def compile_(
     )
     for request in wanted:
         with watching_compile(terminal.err) as watch:
-            made = compile_kernels(project, request, watch, say)
+            made = compile_kernels(checkout, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
         else:
@@ -83,7 +84,7 @@ def compile_(
     },
 )
 def audit(
-    context: Context,
+    project: Project,
     subject: str,
     arch: str = "",
     check: bool = False,
@@ -92,11 +93,9 @@ def audit(
 ) -> None:
     """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.resolve.audit.auditing import audit, audit_release, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
-    project = Project(checkout_root())
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
         return

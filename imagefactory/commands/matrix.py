@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
     iterable=["target"],
     help={"target": TARGET, "json": "print JSON", "excluded": "list what is excluded, and why"},
 )
-def targets(context: Context, target: list[str], json: bool = False, excluded: bool = False) -> None:
+def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that the matrix stands for."""
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.cells import exclusions
     from imagefactory.matrix.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
-    project = Project(checkout_root())
     if excluded:
         terminal.out.print(terminal.exclusions_table(exclusions(project.matrix)))
         return
@@ -47,7 +47,7 @@ def targets(context: Context, target: list[str], json: bool = False, excluded: b
     },
 )
 def lock(
-    context: Context,
+    project: Project,
     target: list[str],
     upgrade: list[str],
     wheel: list[str],
@@ -67,24 +67,23 @@ def lock(
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
     options.at_most_one(target=target, toolchain=toolchain)
-    project = Project(checkout_root())
     if check:
         say(f"{len(check_all_locks(project))} locks agree with matrix.yaml")
         check_licences(project)
         say(
-            f"{check_environment(checkout_root())} locks of the factory's own environment agree with pyproject.toml"
+            f"{check_environment(project.root)} locks of the factory's own environment agree with pyproject.toml"
         )
         return
     if environment:
-        for path, changed in lock_environment(checkout_root(), say, upgrade="all" in upgrade):
-            say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
+        for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
+            say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
         return
     if toolchain:
         from imagefactory.compile.toolchain import CompileProject
         from imagefactory.compile.toolchain_locks import make_toolchain_locks
 
         results = make_toolchain_locks(
-            CompileProject(checkout_root()), toolchain, upgrade="all" in upgrade, say=say
+            CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
         )
     else:
         cells = select(project.matrix, target) if target else locked_cells(project)
@@ -92,10 +91,10 @@ def lock(
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         state = "written" if result.changed else "unchanged"
-        say(f"{result.path.relative_to(checkout_root())}: {state}")
+        say(f"{result.path.relative_to(project.root)}: {state}")
     # A project reads its locks once; these may be new.
-    path, changed = update_licences(Project(checkout_root()), say)
-    say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
+    path, changed = update_licences(Project(project.root), say)
+    say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
 
 
 @command(
@@ -106,14 +105,12 @@ def lock(
         "diff": "say which input changed since the last build here",
     },
 )
-def plan(context: Context, target: list[str], json: bool = False, diff: bool = False) -> None:
+def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Explain what would be built: the layers, their keys, what is cached and what is shared."""
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import locked_plans, make_plan
 
     options.at_most_one(json=json, diff=diff)
-    project = Project(checkout_root())
     cells = select(project.matrix, target)
     plans = [make_plan(project, cell) for cell in cells]
     if json:
@@ -134,14 +131,12 @@ def plan(context: Context, target: list[str], json: bool = False, diff: bool = F
 
 
 @command(iterable=["target"], help={"target": TARGET})
-def render(context: Context, target: list[str]) -> None:
+def render(project: Project, target: list[str]) -> None:
     """Write the Dockerfile of a target, and the description of its build context."""
     from imagefactory.build.engines.docker.dockerfile import write
     from imagefactory.compile.recipe import render
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
 
-    project = Project(checkout_root())
     for cell in select(project.matrix, target):
         for path in write(render(project, cell), project.build_folder(cell)):
-            print(path.relative_to(checkout_root()))
+            print(path.relative_to(project.root))

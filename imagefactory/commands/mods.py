@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -23,7 +24,7 @@ from imagefactory.commands.command import command, print_json
     },
 )
 def check(
-    context: Context,
+    project: Project,
     name: list[str],
     vllm: list[str],
     source: str = "",
@@ -33,7 +34,6 @@ def check(
 ) -> None:
     """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.mods.source_files import FolderSource
@@ -41,7 +41,7 @@ def check(
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     tree = FolderSource(options.folder("--source", source)) if source else None
-    results = check_mods(Project(checkout_root()), [] if write else name, [] if write else vllm, folder=tree)
+    results = check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
@@ -50,25 +50,22 @@ def check(
         terminal.out.print(terminal.mods_table(results))
     refuse_broken(results)
     if write:
-        readme_table.write_table(checkout_root() / "mods" / "README.md", results)
+        readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
 @command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
-def new(context: Context, name: str) -> None:
+def new(project: Project, name: str) -> None:
     """Make the folder of a new mod, with a mod.yaml to fill in."""
-    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import scaffold
 
-    print(scaffold(Project(checkout_root()), name).relative_to(checkout_root()))
+    print(scaffold(project, name).relative_to(project.root))
 
 
 @command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
-def diff(context: Context, name: str, vllm: str = "") -> None:
+def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show exactly what a mod changes in a version, as a diff."""
-    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import changes, unified_diff
 
-    project = Project(checkout_root())
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
@@ -80,18 +77,14 @@ def diff(context: Context, name: str, vllm: str = "") -> None:
         "output": "the folder to write to (default: build/mods/<name>)",
     },
 )
-def export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
+def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
     """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
     from imagefactory.environment.paths import expand_home
-    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import changes, export
 
-    project = Project(checkout_root())
     version = vllm or project.matrix.defaults.vllm
     folder = (
-        expand_home(output, "--output")
-        if output
-        else checkout_root() / "build" / "mods" / f"{name}-{version}"
+        expand_home(output, "--output") if output else project.root / "build" / "mods" / f"{name}-{version}"
     )
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

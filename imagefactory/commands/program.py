@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit, ParseError
@@ -76,8 +77,21 @@ class FactoryProgram(Program):
 
     def execute(self) -> None:
         """Run the commands."""
-        with in_words("the command line"):
+        with in_words("the command line", self._root):
             super().execute()
+
+    @property
+    def _root(self) -> Path | None:
+        """The checkout, once its commands are loaded."""
+        commands = getattr(self, "collection", self.namespace)
+        return Path(commands.configuration()["checkout"]) if commands else None
+
+    def task_list_opener(self, extra: str = "") -> str:
+        """Return the same heading for `./inv --list` and `invoke --list`; invoke has two."""
+        about = [f"in {self.list_root}"] if self.list_root else []
+        about += [f"depth {self.list_depth}"] if self.list_depth else []
+        about += [extra] if extra else []
+        return f"Commands ({'; '.join(about)})" if about else "Commands"
 
     def _make_parser(self) -> Parser:
         parser = super()._make_parser()
@@ -89,7 +103,7 @@ class FactoryProgram(Program):
 
     @contextmanager
     def _parsing(self) -> Iterator[None]:
-        with in_words("the command line"):
+        with in_words("the command line", self._root):
             try:
                 yield
             except ParseError as error:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, need, print_json, say
 from imagefactory.store import sizes
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
 NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
@@ -24,14 +25,15 @@ AGAIN = "also promote an image that was rolled back from"
         "workers": "layers that are built at the same time (default: the number of cores)",
     },
 )
-def push(context: Context, target: list[str], workers: str = "") -> None:
+def push(project: Project, target: list[str], workers: str = "") -> None:
     """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
+    from imagefactory.matrix.targets import select
     from imagefactory.publish.push import push
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
-    project, cells = _selected(target)
+    cells = select(project.matrix, target)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
             pushed = push(project, repository, cells, watch, say, pushing=watch, workers=count)
@@ -45,11 +47,12 @@ def push(context: Context, target: list[str], workers: str = "") -> None:
 
 
 @command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
-def promote(context: Context, target: list[str], nightly: bool = False, again: bool = False) -> None:
+def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
     """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
+    from imagefactory.matrix.targets import select
     from imagefactory.publish.promote import promote
 
-    project, cells = _selected(target)
+    cells = select(project.matrix, target)
     with _repository(project) as repository:
         _show(promote(project, repository, cells, nightly=nightly, again=again))
 
@@ -65,17 +68,18 @@ def promote(context: Context, target: list[str], nightly: bool = False, again: b
     },
 )
 def publish(
-    context: Context, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
+    project: Project, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
     """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
+    from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.pipeline import publish
 
     if signs_as_job(key):
-        need("sign")
-    project, cells = _selected(target)
+        need(project.root, "sign")
+    cells = select(project.matrix, target)
     signer = find_signer(project, key)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
@@ -99,11 +103,12 @@ def publish(
         "to": "a digest, or the beginning of one, or a day (2026-11-05): default is the image before this one",
     }
 )
-def rollback(context: Context, target: str = "", to: str = "") -> None:
+def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Set a target's moving tags to an image that was published earlier; images are not touched."""
+    from imagefactory.matrix.targets import select_one
     from imagefactory.publish.rollback import rollback
 
-    project, [cell] = _selected([target] if target else [], one=True)
+    cell = select_one(project.matrix, target)
     with _repository(project) as repository:
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
@@ -114,13 +119,14 @@ def rollback(context: Context, target: str = "", to: str = "") -> None:
 
 
 @command(help={"target": ONE_TARGET, "json": "print JSON"})
-def history(context: Context, target: str = "", json: bool = False) -> None:
+def history(project: Project, target: str = "", json: bool = False) -> None:
     """List what was published of a target: when, what is in it, what changed, which tags name it today."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.publications import history_rows, history_table
+    from imagefactory.matrix.targets import select_one
     from imagefactory.publish.history import read_history
 
-    project, [cell] = _selected([target] if target else [], one=True)
+    cell = select_one(project.matrix, target)
     with _repository(project) as repository:
         found = read_history(project, repository, cell)
     if json:
@@ -139,7 +145,7 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
         "markdown": "print the table as Markdown, for a web page",
     }
 )
-def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
+def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
     """List what there is to pull today: every moving tag, and the image that it names."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.publications import offers_table
@@ -147,7 +153,6 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     from imagefactory.publish.catalog_writes import read_catalog
 
     options.at_most_one(json=json, markdown=markdown)
-    project, _ = _selected(["all"])
     with _repository(project) as repository:
         found = read_catalog(repository).catalog
     if json:
@@ -168,7 +173,7 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
     }
 )
 def prune(
-    context: Context,
+    project: Project,
     delete: bool = False,
     dry_run: bool = False,
     staging: str = "",
@@ -187,7 +192,6 @@ def prune(
         nightly_days=options.number("--nightlies", nightlies),
         keep=options.whole_number("--keep", keep, least=1),
     )
-    project, _ = _selected(["all"])
     with _repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.doomed:
@@ -196,16 +200,6 @@ def prune(
         say(f"{tag} stays: nothing was attached to it that says how old it is")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
-
-
-def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
-    from imagefactory.locks.project import Project
-    from imagefactory.matrix.targets import select, select_one
-
-    project = Project(checkout_root())
-    if one:
-        return project, [select_one(project.matrix, target[0] if target else "")]
-    return project, select(project.matrix, target)
 
 
 def _repository(project: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -19,20 +21,15 @@ from imagefactory.commands.command import command, say
         "json": "print the record as JSON",
     },
 )
-def smoke(context: Context, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
+def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
     """Test an image, and record by its digest what was found; a level that cannot run is never called passed."""
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.smoke.levels import levels_named
     from imagefactory.smoke.runner import refuse_failed, results_folder, smoke
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
     options.at_most_one(target=target, image=image)
-    project = Project(checkout_root())
-    if image:
-        subject = subject_of_image(project, image)
-    else:
-        subject = subject_of_target(project, target)
+    subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     levels = levels_named(level, project.matrix, subject.arch)
     say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
     record = smoke(project, subject, levels, say)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import TARGET, command, need, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -19,21 +21,19 @@ from imagefactory.commands.command import TARGET, command, need, print_json, say
     },
 )
 def licences(
-    context: Context, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+    project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
     """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
     from imagefactory.commands.show import published_checks, terminal
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.attest.licence_record import update_licences
     from imagefactory.publish.attest.licence_summary import summarise
 
     options.at_most_one(json=json, markdown=markdown, update=update)
-    project = Project(checkout_root())
     if update:
         path, changed = update_licences(project, say)
-        say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
+        say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
         return
     cells = select(project.matrix, target)
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
@@ -48,14 +48,12 @@ def licences(
 
 
 @command(help={"target": TARGET})
-def sbom(context: Context, target: str = "") -> None:
+def sbom(project: Project, target: str = "") -> None:
     """Print the SBOM of an image (CycloneDX), made from its locks."""
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select_one
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.attest.sbom import make_sbom
 
-    project = Project(checkout_root())
     cell = select_one(project.matrix, target)
     print(make_sbom(project, make_plan(project, cell)).decode())
 
@@ -67,16 +65,14 @@ def sbom(context: Context, target: str = "") -> None:
         "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own, or the CI job's identity)",
     },
 )
-def attest(context: Context, image: str, target: str = "", key: str = "") -> None:
+def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
     """Attach SBOM, provenance and signature to an image that is in a registry."""
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.attest.published import attest
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
 
     if signs_as_job(key):
-        need("sign")
-    project = Project(checkout_root())
+        need(project.root, "sign")
     cell = select_one(project.matrix, target)
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
@@ -90,16 +86,14 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
         "public": "where the public key goes (default: keys/signing.pub, to be committed)",
     }
 )
-def new(context: Context, private: str = "", public: str = "") -> None:
+def new(project: Project, private: str = "", public: str = "") -> None:
     """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
     from imagefactory.environment.paths import expand_home
     from imagefactory.publish.attest.keys import default_key_path, new_key_pair
     from imagefactory.publish.attest.signing import TRUSTED
 
     secret = expand_home(private, "--private").absolute() if private else default_key_path()
-    shown = (
-        expand_home(public, "--public").absolute() if public else checkout_root() / TRUSTED / "signing.pub"
-    )
+    shown = expand_home(public, "--public").absolute() if public else project.root / TRUSTED / "signing.pub"
     new_key_pair(secret, shown)
     print(secret)
     print(shown)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 NAME = "only wheels of this package"
 KEY = "only the wheel whose key begins like this"
@@ -20,13 +22,12 @@ KEY = "only the wheel whose key begins like this"
         "json": "print JSON",
     },
 )
-def list_(context: Context, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
+def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
     """Show the compiled wheels that are kept, and what they were compiled from."""
     from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
     from imagefactory.resolve.wheelhouse.share import listing
 
-    rows = listing(Project(checkout_root()), name=name, key=key, remote=remote)
+    rows = listing(project, name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
@@ -34,22 +35,20 @@ def list_(context: Context, name: str = "", key: str = "", remote: bool = False,
 
 
 @command(help={"name": NAME, "key": KEY})
-def push(context: Context, name: str = "", key: str = "") -> None:
+def push(project: Project, name: str = "", key: str = "") -> None:
     """Bring compiled wheels into the registry, each as an OCI artifact; what is there is not sent again."""
-    from imagefactory.locks.project import Project
     from imagefactory.resolve.wheelhouse.share import push_all
 
-    for moved in push_all(Project(checkout_root()), name=name, key=key):
+    for moved in push_all(project, name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
 
 
 @command(help={"name": NAME, "key": KEY})
-def pull(context: Context, name: str = "", key: str = "") -> None:
+def pull(project: Project, name: str = "", key: str = "") -> None:
     """Bring compiled wheels from the registry: those that the locks name, or those that are asked for."""
-    from imagefactory.locks.project import Project
     from imagefactory.resolve.wheelhouse.share import pull_all
 
-    for moved in pull_all(Project(checkout_root()), name=name, key=key):
+    for moved in pull_all(project, name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
