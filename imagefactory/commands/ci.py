@@ -71,7 +71,7 @@ def plan(
 def push(project: Project, target: list[str]) -> None:
     """Assemble and upload images, each by itself: one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.publish.automation.stages import push_each
 
     with open_repository(project) as repository, watching(terminal.err) as watch:

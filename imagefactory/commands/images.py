@@ -43,8 +43,8 @@ def build(
     """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
     from imagefactory.build.assemble import build
     from imagefactory.build.engines import engine_named
-    from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.live import watching
     from imagefactory.environment.paths import expand_home
     from imagefactory.matrix.targets import select
 
@@ -73,7 +73,7 @@ def build(
             workers=count,
         )
     for image in images:
-        say(terminal.built_message(image))
+        say(tables.built_message(image))
         print(image.image.digest)
 
 
@@ -182,7 +182,7 @@ def verify(
     """Rebuild from the lock with an empty layer cache and compare, bit for bit; or check a published image."""
     from imagefactory.build.verify import verify
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
 
     options.at_most_one(target=target, image=image)
@@ -208,7 +208,7 @@ def _check_published(
     project: Project, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
     """Check a published image and show what was found; give the cells to rebuild, with their digests."""
-    from imagefactory.commands.show.published_checks import checked_lines
+    from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.publish.attest.findings import refuse_failing
     from imagefactory.publish.attest.image_check import check_image, require_plan
@@ -235,10 +235,10 @@ def _check_published(
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path."""
     from imagefactory.build.engines.differences import compare_named
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
 
     differences, declared = compare_named(project, left, right)
-    terminal.out.print(terminal.differences_table([*differences, *declared] if all else differences))
+    terminal.out.print(tables.differences_table([*differences, *declared] if all else differences))
     if declared:
         say(f"{len(declared)} declared differences between the engines (--all shows them)")
     if differences:
@@ -249,11 +249,11 @@ def diff(project: Project, left: str, right: str, all: bool = False) -> None:
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Say which layer, package and lock entry own a path in an image."""
     from imagefactory.build.explain import explain
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
 
     for cell in select(project.matrix, target):
-        terminal.out.print(terminal.ownership_table(explain(project, cell, path), project.root))
+        terminal.out.print(tables.ownership_table(explain(project, cell, path), project.root))
 
 
 @command(

@@ -42,7 +42,7 @@ def compile_(
     that it was made from, so nothing compiles twice. See docs/compiling.md.
     """
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_compile import watching_compile
+    from imagefactory.commands.show.live import watching_compile
     from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
@@ -92,7 +92,7 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.audit.auditing import audit, audit_release, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
@@ -105,7 +105,7 @@ def audit(
     if json:
         print_json([asdict(verdict) for verdict in verdicts])
     elif markdown:
-        print(terminal.audit_markdown(verdicts))
+        print(tables.audit_markdown(verdicts))
     else:
-        terminal.out.print(terminal.audit_table(verdicts))
+        terminal.out.print(tables.audit_table(verdicts))
     refuse_failing(subject, verdicts)

@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that the matrix stands for."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
+    from imagefactory.locks.target_status import target_status
     from imagefactory.matrix.cells import exclusions
     from imagefactory.matrix.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
     if excluded:
-        terminal.out.print(terminal.exclusions_table(exclusions(project.matrix)))
+        terminal.out.print(tables.exclusions_table(exclusions(project.matrix)))
         return
-    cells = select(project.matrix, target or [EVERYTHING])
+    described = [target_status(project, cell) for cell in select(project.matrix, target or [EVERYTHING])]
     if json:
-        print_json(terminal.target_rows(project, cells))
+        print_json([vars(target) for target in described])
         return
-    terminal.out.print(terminal.targets_table(project, cells))
+    terminal.out.print(tables.targets_table(described))
     count = len(exclusions(project.matrix))
-    say(f"{len(cells)} targets; {count} combinations are excluded (--excluded says why)")
+    say(f"{len(described)} targets; {count} combinations are excluded (--excluded says why)")
 
 
 @command(
@@ -116,18 +117,19 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
-    from imagefactory.commands.show import terminal
-    from imagefactory.plan.changes import diff_plans, last_plan, shared_download
+    from imagefactory.commands.show import tables, terminal
+    from imagefactory.plan.changes import diff_plans, last_plan
+    from imagefactory.plan.status import plan_status
 
     if diff:
         for plan in plans:
             last = last_plan(project.build_folder(plan.cell))
             terminal.out.print(plan.target, style="bold")
-            terminal.out.print(terminal.changes_table(None if last is None else diff_plans(last, plan)))
+            terminal.out.print(tables.changes_table(None if last is None else diff_plans(last, plan)))
         return
     others = locked_plans(project)
     for plan in plans:
-        terminal.out.print(terminal.plan_table(project, plan, shared_download(plan, others)))
+        terminal.out.print(tables.plan_table(plan_status(project, plan, others)))
 
 
 @command(iterable=["target"], help={"target": TARGET})

@@ -33,7 +33,7 @@ def check(
     write: bool = False,
 ) -> None:
     """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.mods.source_files import FolderSource
@@ -47,7 +47,7 @@ def check(
     elif markdown:
         print(readme_table.markdown(results))
     else:
-        terminal.out.print(terminal.mods_table(results))
+        terminal.out.print(tables.mods_table(results))
     refuse_broken(results)
     if write:
         readme_table.write_table(project.root / "mods" / "README.md", results)

@@ -28,7 +28,7 @@ AGAIN = "also promote an image that was rolled back from"
 def push(project: Project, target: list[str], workers: str = "") -> None:
     """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
     from imagefactory.publish.push import push
 
@@ -72,7 +72,7 @@ def publish(
 ) -> None:
     """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.pipeline import publish
@@ -122,7 +122,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
 def history(project: Project, target: str = "", json: bool = False) -> None:
     """List what was published of a target: when, what is in it, what changed, which tags name it today."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import history_rows, history_table
+    from imagefactory.commands.show.tables import history_rows, history_table
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.history import read_history
 
@@ -148,7 +148,7 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
 def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
     """List what there is to pull today: every moving tag, and the image that it names."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import offers_table
+    from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish import current_images
     from imagefactory.publish.catalog_writes import read_catalog
 
@@ -182,7 +182,7 @@ def prune(
 ) -> None:
     """Delete from the registry what no kept tag reaches."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import pruning_table
+    from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune
 
     options.at_most_one(delete=delete, dry_run=dry_run)
@@ -211,7 +211,7 @@ def _repository(project: Any) -> Any:
 def _show(outcome: Any) -> None:
     """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import promoted_table
+    from imagefactory.commands.show.tables import promoted_table
 
     if outcome.promoted:
         terminal.out.print(promoted_table(outcome.promoted))

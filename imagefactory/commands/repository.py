@@ -35,11 +35,11 @@ CHECKS = (
 @command()
 def doctor(project: Project) -> None:
     """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.doctor import examine
 
     findings = list(examine(project))
-    terminal.out.print(terminal.findings_table(findings))
+    terminal.out.print(tables.findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
@@ -47,20 +47,18 @@ def doctor(project: Project) -> None:
 @command()
 def docs(project: Project) -> None:
     """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
-    from imagefactory.commands.show import pictures, readme, settings_docs
+    from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.plan.make import make_plan
 
     cell = select_one(project.matrix, "")
     plan = make_plan(project, cell)
-    drawn = pictures.draw(project, plan, check_mods(project))
-    print(
-        readme.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest"
-    )
+    drawn = docs.draw_pictures(project, plan, check_mods(project))
+    print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
     for path in (
-        *settings_docs.update(project.root),
-        *pictures.write(project.root / "docs" / "pictures", drawn),
+        *docs.update_tables(project.root),
+        *docs.write_pictures(project.root / "docs" / "pictures", drawn),
     ):
         print(path.relative_to(project.root))
 
@@ -68,7 +66,7 @@ def docs(project: Project) -> None:
 @command(help={"check": "change nothing; fail when a schema is out of date"})
 def schemas(project: Project, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml and of plans."""
-    from imagefactory.commands.show.schemas import write_schemas
+    from imagefactory.commands.show.docs import write_schemas
 
     stale = write_schemas(project.root / "docs" / "schemas", check=check)
     print(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 )
 def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
     """Test an image, and record by its digest what was found; a level that cannot run is never called passed."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.smoke.levels import levels_named
     from imagefactory.smoke.runner import refuse_failed, results_folder, smoke
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
@@ -37,6 +37,6 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
     if json:
         print(record.to_json(), end="")
     else:
-        terminal.out.print(terminal.smoke_table(record))
+        terminal.out.print(tables.smoke_table(record))
         print(folder / "record.json")
     refuse_failed(record, levels, by_name=bool(level), folder=folder)

@@ -24,7 +24,7 @@ def licences(
     project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
     """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
-    from imagefactory.commands.show import published_checks, terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.attest.licence_record import update_licences
@@ -42,9 +42,9 @@ def licences(
         return
     for summary in summaries:
         if markdown:
-            print(published_checks.licences_markdown(summary))
+            print(tables.licences_markdown(summary))
         else:
-            terminal.out.print(published_checks.licences_table(summary))
+            terminal.out.print(tables.licences_table(summary))
 
 
 @command(help={"target": TARGET})

@@ -24,14 +24,14 @@ KEY = "only the wheel whose key begins like this"
 )
 def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
     """Show the compiled wheels that are kept, and what they were compiled from."""
-    from imagefactory.commands.show import terminal
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.wheelhouse.share import listing
 
     rows = listing(project, name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
-        terminal.out.print(terminal.wheels_table(rows))
+        terminal.out.print(tables.wheels_table(rows))
 
 
 @command(help={"name": NAME, "key": KEY})
