@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 @command(
     iterable=["target"],
     help={
-        "target": f"{TARGETS} (default: what is locked, and every model on the version `nightly`)",
-        "json": "print everything as JSON",
-        "retry": "also test images again that failed their tests",
-        "gpu": "there is a machine with a GPU to test on",
-        "first": "the registry has no such repository yet, and may not even say so: everything is missing",
+        "target": f"{TARGETS} (default: everything locked, and every model on the version `nightly`)",
+        "json": "print JSON",
+        "retry": "retest images that failed their tests",
+        "gpu": "a machine with a GPU is available for tests",
+        "first": "the registry has no such repository yet: treat everything as missing",
     },
 )
 def plan(
@@ -44,7 +44,7 @@ def plan(
     gpu: bool = False,
     first: bool = False,
 ) -> None:
-    """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
+    """Compare the plans with the registry and list the jobs still to do, each with its reason."""
     from dataclasses import replace
 
     from imagefactory.publish.automation.jobs import fitted
@@ -69,7 +69,7 @@ def plan(
 
 @command(iterable=["target"], help={"target": TARGETS})
 def push(project: Project, target: list[str]) -> None:
-    """Assemble and upload images, each by itself: one that fails does not stop the others."""
+    """Build and push images; one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.publish.automation.stages import push_each
@@ -87,7 +87,7 @@ def push(project: Project, target: list[str]) -> None:
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
 def smoke(project: Project, target: list[str], level: list[str]) -> None:
-    """Pull what was pushed, test it, and leave the records in build/smoke; one that fails does not stop the others."""
+    """Pull and smoke-test pushed images; the records go to build/smoke."""
     from imagefactory.publish.automation.stages import smoke_each
     from imagefactory.smoke.levels import levels_named
 
@@ -104,15 +104,15 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
     iterable=["target", "records"],
     help={
         "target": TARGETS,
-        "records": "a folder of smoke records; may be given several times (default: build/smoke)",
-        "subjects": "write the digests of what was promoted to this file, as checksums (for actions/attest)",
-        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+        "records": "a folder of smoke records; repeatable (default: build/smoke)",
+        "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
 def promote(
     project: Project, target: list[str], records: list[str], subjects: str = "", key: str = ""
 ) -> None:
-    """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
+    """Attach smoke records, SBOM and provenance to images, and promote those that passed."""
     from imagefactory.commands.show import terminal
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.automation import stages
@@ -162,12 +162,12 @@ def record(project: Project, dry_run: bool = False) -> None:
 
 @command(
     help={
-        "plan": "show this plan (a file that `ci.plan --json` wrote)",
-        "records": "show the smoke records below this folder, such as build/smoke",
+        "plan": "show this plan (the output of `ci.plan --json`)",
+        "records": "show the smoke records in this folder, such as build/smoke",
     }
 )
 def summary(project: Project, plan: str = "", records: str = "") -> None:
-    """Show a plan or smoke records as Markdown, on the page of the run and here."""
+    """Print a plan or smoke records as Markdown, and add them to the run's summary."""
     from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
 
@@ -182,12 +182,12 @@ def summary(project: Project, plan: str = "", records: str = "") -> None:
 
 @command(
     help={
-        "needs": "what GitHub says of the other jobs: toJSON(needs)",
-        "broken": "how many cells the plan found broken",
+        "needs": "the results of the other jobs, as GitHub's toJSON(needs)",
+        "broken": "the number of cells that the plan found broken",
     }
 )
 def status(project: Project, needs: str, broken: str = "") -> None:
-    """Fail when a job of the run failed or was cancelled: the one result that others look at."""
+    """Fail if a job of the run failed or was cancelled: the one result that branch rules look at."""
     from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
     count = options.whole_number("--broken", broken) or 0
@@ -200,11 +200,11 @@ def status(project: Project, needs: str, broken: str = "") -> None:
 @command(
     help={
         "base": "the commit to compare with",
-        "json": "print everything as JSON",
+        "json": "print JSON",
     }
 )
 def changes(project: Project, base: str, json: bool = False) -> None:
-    """Say which mods and which images a change concerns, with the inputs that changed."""
+    """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
     found = find_changes(project, base)
@@ -222,7 +222,7 @@ def changes(project: Project, base: str, json: bool = False) -> None:
     help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
 )
 def check_mods(project: Project, base: str = "", names: str = "") -> None:
-    """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
+    """Check the mods that a change touches against every vLLM version."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.publish.automation.pull_request import changed_mods
@@ -241,16 +241,16 @@ def check_mods(project: Project, base: str = "", names: str = "") -> None:
 @command(
     iterable=["name"],
     help={
-        "name": "a mod; may be given several times (default: all)",
+        "name": "a mod; repeatable (default: all)",
         "source": "a checkout of vLLM's main branch",
-        "vllm": "the version of the matrix that it stands for",
+        "vllm": "the version of the matrix to check it as",
         "dry_run": DRY_RUN,
     },
 )
 def report_mods(
     project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
-    """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
+    """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.mods.source_files import FolderSource
@@ -274,10 +274,10 @@ def report_mods(
 
 @command(
     iterable=["target"],
-    help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
+    help={"target": TARGETS, "pulled": "for pulling the images into an engine, instead of for building them"},
 )
 def room(project: Project, target: list[str], pulled: bool = False) -> None:
-    """Fail early when this machine has less free disk than the job is going to need."""
+    """Check that this machine has enough free disk space for a job."""
     from imagefactory.publish.automation.stages import refuse_full, room_needed
 
     needed = room_needed(project, cells_named(project, target), pulled=pulled)

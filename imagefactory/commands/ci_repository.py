@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @command(help={"commit": "the commit of the branch `records` (default: its head)"})
 def take_locks(project: Project, commit: str = "") -> None:
-    """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
+    """Copy locks from the branch `records` into this checkout where it has none of its own."""
     from imagefactory.publish.automation.commits import take_locks
     from imagefactory.publish.automation.github import GitHub
 
@@ -33,7 +33,7 @@ def take_locks(project: Project, commit: str = "") -> None:
 
 @command(iterable=["target"], help={"target": TARGETS, "dry_run": DRY_RUN})
 def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
-    """Lock what was compiled, keep the locks on the branch `records`, and start the next run."""
+    """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.publish.automation.commits import RECORDS, commit
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
@@ -56,12 +56,12 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
 @command(
     iterable=["upgrade"],
     help={
-        "upgrade": "packages to take the newest version of, or base, or all (default: all)",
-        "body": "write the text of a pull request to this file",
+        "upgrade": "upgrade this package (or base, or all) to its newest version; repeatable (default: all)",
+        "body": "write the text for a pull request to this file",
     },
 )
 def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
-    """Take newer packages into the locks, and a new vLLM release into the matrix."""
+    """Update the locks to newer packages, and the matrix to a new vLLM release."""
     from imagefactory.environment.index_config import IndexConfig
     from imagefactory.locks.project import Project
     from imagefactory.mods.compatibility import check_mods
@@ -80,14 +80,14 @@ def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
 
 @command(
     help={
-        "branch": "the branch to propose from; it is set anew",
+        "branch": "the branch to propose from; it is overwritten",
         "title": "the title of the pull request",
         "body": "a file with its text",
         "dry_run": DRY_RUN,
     }
 )
 def propose(project: Project, branch: str, title: str, body: str, dry_run: bool = False) -> None:
-    """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
+    """Open or update a pull request with what changed in this checkout."""
     from imagefactory.publish.automation.commits import changed_files, propose
     from imagefactory.publish.automation.github import GitHub
 
@@ -101,9 +101,9 @@ def propose(project: Project, branch: str, title: str, body: str, dry_run: bool 
     print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
 
 
-@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
+@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the release notes"})
 def release(project: Project, tag: str, dry_run: bool = False) -> None:
-    """Publish a release of the factory with what the changelog says about it."""
+    """Publish a release of the factory with its section of the changelog."""
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.releases import publish_release, release_notes
 

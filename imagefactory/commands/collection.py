@@ -1,4 +1,4 @@
-"""The factory's commands: each parses, calls the library and prints. `invoke --list` shows them all."""
+"""All commands of the factory, as `invoke --list` shows them."""
 
 from __future__ import annotations
 

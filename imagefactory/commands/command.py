@@ -21,9 +21,8 @@ from imagefactory.environment.setup import ensure
 if TYPE_CHECKING:
     from rich.text import Text
 
-TARGET = (
-    "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable (default: the first model)"
-)
+TARGETS = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable"
+TARGET = f"{TARGETS} (default: the first model)"
 ONE_TARGET = "which image: MODEL[@VLLM][/ARCH[/MACHINE]] (default: the first model)"
 
 

@@ -1,4 +1,4 @@
-"""Images on this machine: made, moved, started, checked, removed."""
+"""Commands for images on this machine: build, load, run, export, verify, compare, clean up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.command import TARGET, command, need, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, say
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     iterable=["target", "cache_from", "cache_to"],
     help={
         "target": TARGET,
-        "output": "folder for the OCI layout (default: build/<target>); with several targets, one folder each below it",
-        "locked": "fail when a locked file has vanished, instead of using its successor",
-        "workers": "layers that are built at the same time (default: the number of cores)",
-        "engine": "embedded (default) or docker, which runs the rendered Dockerfile and leaves the image in the daemon",
-        "builder": "docker: the buildx builder to use, such as one on another machine or in Kubernetes",
-        "cache_from": "docker: take finished steps from this cache in a registry; may be given several times",
-        "cache_to": "docker: put finished steps into this cache; may be given several times",
+        "output": "folder for the OCI layout (default: build/<target>); with several targets, its parent",
+        "locked": "fail if a locked file has vanished, instead of using its successor",
+        "workers": "layers to build at the same time (default: the number of cores)",
+        "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
+        "builder": "docker only: the buildx builder to use, such as one on another machine or in Kubernetes",
+        "cache_from": "docker only: read the build cache in this registry repository; repeatable (see docs/engines.md)",
+        "cache_to": "docker only: write the build cache to this registry repository; repeatable",
     },
 )
 def build(
@@ -40,7 +40,7 @@ def build(
     engine: str = "embedded",
     builder: str = "",
 ) -> None:
-    """Assemble images from the locks, without Docker; the digest alone goes to standard output."""
+    """Build images from the locks, without Docker, and print their digests."""
     from imagefactory.build.assemble import build
     from imagefactory.build.engines import engine_named
     from imagefactory.commands.show import tables, terminal
@@ -79,7 +79,7 @@ def build(
 
 @command(iterable=["target"], help={"target": TARGET})
 def load(project: Project, target: list[str]) -> None:
-    """Stream built images into the Docker daemon."""
+    """Load built images into the Docker daemon."""
     from imagefactory.build.assemble import built_layouts
     from imagefactory.build.engines.docker import load
 
@@ -91,14 +91,14 @@ def load(project: Project, target: list[str]) -> None:
 @command(
     iterable=["set"],
     help={
-        "target": "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)",
-        "image": "a reference by digest, or an image id (default: the target's own)",
-        "set": "a setting, as NAME=VALUE; may be given several times (docs/serving.md lists them)",
-        "models": "the host's folder of downloaded models (default: ~/.cache/huggingface)",
-        "print": "only print the docker run line",
+        "target": ONE_TARGET,
+        "image": "run this image instead of the target's own: a reference by digest, or an image ID",
+        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md)",
+        "models": "the host's folder for downloaded models (default: ~/.cache/huggingface)",
+        "print": "only print the docker run command",
         "compose": "only print a compose file",
         "recipe": "only print a recipe for another launcher: eugr or sparkrun",
-        "detach": "run in the background, and again after a restart of the machine",
+        "detach": "run in the background, and start again after a reboot",
     },
 )
 def run(
@@ -112,7 +112,7 @@ def run(
     recipe: str = "",
     detach: bool = False,
 ) -> None:
-    """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
+    """Start an image in Docker, or print how to; VLLM_API_KEY in the environment becomes the server's key."""
     from imagefactory.build.start import prepare
     from imagefactory.build.start.docker_run import HUB_CACHE
     from imagefactory.matrix.targets import select_one
@@ -142,19 +142,18 @@ def run(
 
 @command(
     positional=["file"],
-    iterable=["target"],
     help={
-        "target": TARGET,
-        "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it",
+        "target": ONE_TARGET,
+        "file": "the tar file to write; docker load, podman load and skopeo (oci-archive:) read it",
     },
 )
-def export(project: Project, file: str, target: list[str]) -> None:
-    """Write a built image as one tar file."""
+def export(project: Project, file: str, target: str = "") -> None:
+    """Write a built image to a tar file."""
     from imagefactory.build.assemble import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     place = options.new_file("FILE", file)
-    [(_, layout, name)] = built_layouts(project, target, one=True)
+    [(_, layout, name)] = built_layouts(project, [target], one=True)
     write_archive(archive(layout, name), place)
     print(file)
 
@@ -163,11 +162,11 @@ def export(project: Project, file: str, target: list[str]) -> None:
     iterable=["target", "key"],
     help={
         "target": TARGET,
-        "digest": "compare with this digest instead of the built image",
-        "image": "check a published image (NAME:TAG or NAME@DIGEST): its signature, provenance, SBOM and layers",
-        "key": "with --image: a public key that may have signed it (default: keys/*.pub); may be given several times",
-        "layers": "with --image: download the layers and hash every byte",
-        "rebuild": "with --image: also rebuild it from the lock and compare, bit for bit (implies --layers)",
+        "digest": "compare with this digest instead of with the built image",
+        "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
+        "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
+        "layers": "with --image: also download the layers and check every byte",
+        "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     },
 )
 def verify(
@@ -179,7 +178,7 @@ def verify(
     layers: bool = False,
     rebuild: bool = False,
 ) -> None:
-    """Rebuild from the lock with an empty layer cache and compare, bit for bit; or check a published image."""
+    """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.build.verify import verify
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
@@ -207,7 +206,7 @@ def verify(
 def _check_published(
     project: Project, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
-    """Check a published image and show what was found; give the cells to rebuild, with their digests."""
+    """Check a published image and show the findings; return the cells to rebuild, with their digests."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.publish.attest.findings import refuse_failing
@@ -228,26 +227,26 @@ def _check_published(
     positional=["left", "right"],
     help={
         "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
-        "right": "another one",
-        "all": "also show the differences between the engines that are declared (docs/engines.md)",
+        "right": "another one of these",
+        "all": "also show the expected differences between the engines (see docs/engines.md)",
     },
 )
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
-    """Compare two images path by path."""
+    """Compare two images path by path; the exit code is 1 if they differ."""
     from imagefactory.build.engines.differences import compare_named
     from imagefactory.commands.show import tables, terminal
 
     differences, declared = compare_named(project, left, right)
     terminal.out.print(tables.differences_table([*differences, *declared] if all else differences))
     if declared:
-        say(f"{len(declared)} declared differences between the engines (--all shows them)")
+        say(f"{len(declared)} expected differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
 
 @command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
 def explain(project: Project, path: str, target: list[str]) -> None:
-    """Say which layer, package and lock entry own a path in an image."""
+    """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.build.explain import explain
     from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
@@ -258,10 +257,10 @@ def explain(project: Project, path: str, target: list[str]) -> None:
 
 @command(
     help={
-        "older_than": "remove what was not used for so many days",
-        "larger_than": "remove the oldest until at most so many GB are left",
+        "older_than": "remove what has not been used for this many days",
+        "larger_than": "remove the oldest files until at most this many GB are left",
         "everything": "remove all downloads, layers and blobs",
-        "dry_run": "only say what would be removed",
+        "dry_run": "only report what would be removed",
     }
 )
 def clean(
@@ -271,7 +270,7 @@ def clean(
     everything: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Clean the cache: by default what was not used for 30 days."""
+    """Remove files from the cache: by default those unused for 30 days."""
     from imagefactory.store.cleaning import clean
 
     days = options.number("--older-than", older_than)

@@ -1,11 +1,11 @@
-"""What there is to build: targets, locks, plans, Dockerfiles."""
+"""Commands that decide what to build: targets, locks, plans, Dockerfiles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import TARGET, command, print_json, say
+from imagefactory.commands.command import TARGET, TARGETS, command, print_json, say
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 @command(
     iterable=["target"],
-    help={"target": TARGET, "json": "print JSON", "excluded": "list what is excluded, and why"},
+    help={
+        "target": f"{TARGETS} (default: all)",
+        "json": "print JSON",
+        "excluded": "list the excluded combinations, and why",
+    },
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
-    """List the images that the matrix stands for."""
+    """List the images that the matrix defines."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.locks.target_status import target_status
     from imagefactory.matrix.cells import exclusions
@@ -38,13 +42,13 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
 @command(
     iterable=["target", "upgrade", "wheel", "toolchain"],
     help={
-        "target": f"{TARGET}; default: everything that is locked already, and the default target",
-        "check": "change nothing; fail when matrix.yaml and the locks disagree",
-        "upgrade": "take the newest version of this package (or base, or all); may be given several times",
-        "wheel": "the key of the compiled wheel to adopt where several would do; may be given several times",
-        "models": "also look up and pin the revisions of models and drafters on the model hub",
-        "environment": "pin the factory's own packages instead (locks/environment/), from pyproject.toml",
-        "toolchain": "pin the compilers of this vLLM version instead, for `invoke compile`; may be given several times",
+        "target": f"{TARGETS} (default: everything locked already)",
+        "check": "change nothing; fail if the locks do not match matrix.yaml",
+        "upgrade": "upgrade this package (or base, or all) to its newest version; repeatable",
+        "wheel": "the key of the compiled wheel to adopt where several fit; repeatable",
+        "models": "also pin the current revisions of models and drafters on the model hub",
+        "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
+        "toolchain": "instead, pin the compilers for this vLLM version (see `invoke compile`); repeatable",
     },
 )
 def lock(
@@ -69,11 +73,9 @@ def lock(
     options.at_most_one(check=check, models=models)
     options.at_most_one(target=target, toolchain=toolchain)
     if check:
-        say(f"{len(check_all_locks(project))} locks agree with matrix.yaml")
+        say(f"{len(check_all_locks(project))} locks match matrix.yaml")
         check_licences(project)
-        say(
-            f"{check_environment(project.root)} locks of the factory's own environment agree with pyproject.toml"
-        )
+        say(f"{check_environment(project.root)} locks of the factory's own environment match pyproject.toml")
         return
     if environment:
         for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
@@ -102,12 +104,12 @@ def lock(
     iterable=["target"],
     help={
         "target": TARGET,
-        "json": "print the plans as JSON (docs/schemas/plan.schema.json)",
-        "diff": "say which input changed since the last build here",
+        "json": "print JSON (schema: docs/schemas/plan.schema.json)",
+        "diff": "show which inputs changed since the last build on this machine",
     },
 )
 def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
-    """Explain what would be built: the layers, their keys, what is cached and what is shared."""
+    """Show what would be built: the layers, their keys, what is cached and what is shared."""
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import locked_plans, make_plan
 
@@ -134,7 +136,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
 
 @command(iterable=["target"], help={"target": TARGET})
 def render(project: Project, target: list[str]) -> None:
-    """Write the Dockerfile of a target, and the description of its build context."""
+    """Write a target's Dockerfile and the description of its build context."""
     from imagefactory.build.engines.docker.dockerfile import write
     from imagefactory.compile.recipe import render
     from imagefactory.matrix.targets import select

@@ -1,4 +1,4 @@
-"""Mods: checked, begun, shown, exported."""
+"""Commands for mods: check, create, show and export them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 @command(
     iterable=["name", "vllm"],
     help={
-        "name": "a mod; may be given several times (default: all)",
-        "vllm": "a vLLM version of the matrix; may be given several times (default: all releases)",
-        "source": "check against this source tree instead, as the version named with --vllm (default: nightly)",
+        "name": "a mod; repeatable (default: all)",
+        "vllm": "a vLLM version of the matrix; repeatable (default: all releases)",
+        "source": "check against this source tree instead, as the version given with --vllm (default: nightly)",
         "json": "print JSON",
         "markdown": "print the table as Markdown",
-        "write": "check everything, and put the table into mods/README.md",
+        "write": "check everything and update the table in mods/README.md",
     },
 )
 def check(
@@ -32,7 +32,7 @@ def check(
     markdown: bool = False,
     write: bool = False,
 ) -> None:
-    """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
+    """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
@@ -53,17 +53,17 @@ def check(
         readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
+@command(positional=["name"], help={"name": "the name of the new mod and of its folder"})
 def new(project: Project, name: str) -> None:
-    """Make the folder of a new mod, with a mod.yaml to fill in."""
+    """Create a new mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
 
     print(scaffold(project, name).relative_to(project.root))
 
 
-@command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
+@command(positional=["name"], help={"name": "the mod", "vllm": "the vLLM version (default: the matrix's)"})
 def diff(project: Project, name: str, vllm: str = "") -> None:
-    """Show exactly what a mod changes in a version, as a diff."""
+    """Show exactly what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
 
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
@@ -72,13 +72,13 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
 @command(
     positional=["name"],
     help={
-        "name": "a mod",
+        "name": "the mod",
         "vllm": "the vLLM version (default: the matrix's)",
-        "output": "the folder to write to (default: build/mods/<name>)",
+        "output": "the folder to write to (default: build/mods/<name>-<version>)",
     },
 )
 def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
-    """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
+    """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.environment.paths import expand_home
     from imagefactory.mods.authoring import changes, export
 

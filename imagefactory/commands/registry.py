@@ -7,26 +7,25 @@ from typing import TYPE_CHECKING, Any
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.command import TARGET, command, need, print_json, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
 
-ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
-NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
-AGAIN = "also promote an image that was rolled back from"
+NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
+AGAIN = "promote an image even if it was rolled back before"
 
 
 @command(
     iterable=["target"],
     help={
         "target": TARGET,
-        "workers": "layers that are built at the same time (default: the number of cores)",
+        "workers": "layers to build at the same time (default: the number of cores)",
     },
 )
 def push(project: Project, target: list[str], workers: str = "") -> None:
-    """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
+    """Push images under a staging tag, building and sending only what the registry does not have."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
@@ -48,7 +47,7 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
 
 @command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
 def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
-    """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
+    """Move tags to pushed images that are locked, audited, and passed the smoke tests their arch requires."""
     from imagefactory.matrix.targets import select
     from imagefactory.publish.promote import promote
 
@@ -64,13 +63,13 @@ def promote(project: Project, target: list[str], nightly: bool = False, again: b
         "target": TARGET,
         "nightly": NIGHTLY,
         "again": AGAIN,
-        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
 def publish(
     project: Project, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
-    """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
+    """Push images, attest and smoke-test them, and promote those that pass."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
@@ -100,11 +99,11 @@ def publish(
 @command(
     help={
         "target": ONE_TARGET,
-        "to": "a digest, or the beginning of one, or a day (2026-11-05): default is the image before this one",
+        "to": "a digest, the start of one, or a day such as 2026-11-05 (default: the image before the current one)",
     }
 )
 def rollback(project: Project, target: str = "", to: str = "") -> None:
-    """Set a target's moving tags to an image that was published earlier; images are not touched."""
+    """Move a target's tags back to an image published earlier; no image is changed."""
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.rollback import rollback
 
@@ -120,7 +119,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
 
 @command(help={"target": ONE_TARGET, "json": "print JSON"})
 def history(project: Project, target: str = "", json: bool = False) -> None:
-    """List what was published of a target: when, what is in it, what changed, which tags name it today."""
+    """List everything published for a target: when, what changed, and which tags point to it today."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import history_rows, history_table
     from imagefactory.matrix.targets import select_one
@@ -141,12 +140,12 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
 
 @command(
     help={
-        "json": "print catalog.json as it lies in the registry",
-        "markdown": "print the table as Markdown, for a web page",
+        "json": "print catalog.json as stored in the registry",
+        "markdown": "print the table as Markdown",
     }
 )
 def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
-    """List what there is to pull today: every moving tag, and the image that it names."""
+    """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish import current_images
@@ -165,11 +164,11 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
 
 @command(
     help={
-        "delete": "delete what was found; without it nothing is changed",
-        "dry_run": "change nothing, which is the default",
-        "staging": "days that an image stays which was pushed but never promoted (default: 14)",
-        "nightlies": "days that nightlies stay (default: for ever)",
-        "keep": "how many of the newest published images of each target stay (default: all)",
+        "delete": "delete what was found",
+        "dry_run": "only list it (the default)",
+        "staging": "days to keep images that were pushed but never promoted (default: 14)",
+        "nightlies": "days to keep nightlies (default: forever)",
+        "keep": "how many published images to keep for each target, newest first (default: all)",
     }
 )
 def prune(
@@ -180,7 +179,7 @@ def prune(
     nightlies: str = "",
     keep: str = "",
 ) -> None:
-    """Delete from the registry what no kept tag reaches."""
+    """Delete from the registry what no kept tag reaches; without --delete, only list it."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune

@@ -1,4 +1,4 @@
-"""The repository itself: its health, its generated files, its tests."""
+"""Commands for the repository itself: the doctor, generated files, tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKS = (
     "ruff format --check .",
     "mypy",
     "hadolint tests/golden/dockerfiles/*.Dockerfile",
-    # Schemas and rules that come with the tools: neither asks anybody else.
+    # Schemas and rules come with the tools, so these work offline.
     "check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml",
     "check-jsonschema --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml",
     "check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml",
@@ -34,7 +34,7 @@ CHECKS = (
 
 @command()
 def doctor(project: Project) -> None:
-    """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
+    """Check that this machine has what the commands need, and suggest fixes."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.doctor import examine
 
@@ -46,7 +46,7 @@ def doctor(project: Project) -> None:
 
 @command()
 def docs(project: Project) -> None:
-    """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
+    """Regenerate parts of the documentation: the README's digest, the settings tables, the pictures."""
     from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods
@@ -63,9 +63,9 @@ def docs(project: Project) -> None:
         print(path.relative_to(project.root))
 
 
-@command(help={"check": "change nothing; fail when a schema is out of date"})
+@command(help={"check": "change nothing; fail if a schema is out of date"})
 def schemas(project: Project, check: bool = False) -> None:
-    """Write the JSON schemas of matrix.yaml and of plans."""
+    """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml and plans."""
     from imagefactory.commands.show.docs import write_schemas
 
     stale = write_schemas(project.root / "docs" / "schemas", check=check)
@@ -81,13 +81,13 @@ def schemas(project: Project, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail when Docker or a registry is missing, and at any skip that is not listed",
+        "require_engine": "fail if Docker or a registry is missing, or if a test is skipped unexpectedly",
         "fast": "unit tests only",
         "match": "run only tests whose name matches (pytest -k)",
     },
 )
 def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
-    """Run linters, type checks and tests; a table at the end says what was skipped, and why."""
+    """Run linters, type checks and tests; a table at the end lists skipped tests and why."""
     options = [
         *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),

@@ -1,4 +1,4 @@
-"""Smoke tests of images: what must hold before anybody gets a tag for one."""
+"""The command for smoke tests, which an image has to pass before it gets a tag."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     needs="smoke",
     iterable=["level"],
     help={
-        "target": "the image that was built for this target (default: the matrix's first)",
-        "image": "instead: a reference by digest, which is pulled; an image of the daemon; or an OCI layout",
-        "level": "static, container, serve or gpu; may be given several times (default: all that the arch has)",
+        "target": "test the image built for this target (default: the first model)",
+        "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
         "json": "print the record as JSON",
     },
 )
 def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
-    """Test an image, and record by its digest what was found; a level that cannot run is never called passed."""
+    """Smoke-test an image and record the results under its digest; a level that cannot run never counts as passed."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.smoke.levels import levels_named
     from imagefactory.smoke.runner import refuse_failed, results_folder, smoke

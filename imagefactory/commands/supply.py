@@ -1,11 +1,11 @@
-"""What images are made of and who says so: licences, SBOMs, signatures."""
+"""Commands for the supply chain of images: licences, SBOMs, signatures."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import TARGET, command, need, print_json, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
         "target": TARGET,
         "json": "print JSON",
         "markdown": "print Markdown",
-        "update": "read the licences of locked files that are not on record yet, into locks/licences.toml",
+        "update": "record the licences of newly locked files in locks/licences.toml",
     },
 )
 def licences(
     project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
-    """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
+    """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
@@ -47,7 +47,7 @@ def licences(
             terminal.out.print(tables.licences_table(summary))
 
 
-@command(help={"target": TARGET})
+@command(help={"target": ONE_TARGET})
 def sbom(project: Project, target: str = "") -> None:
     """Print the SBOM of an image (CycloneDX), made from its locks."""
     from imagefactory.matrix.targets import select_one
@@ -61,12 +61,12 @@ def sbom(project: Project, target: str = "") -> None:
 @command(
     help={
         "image": "a pushed image, NAME:TAG or NAME@DIGEST",
-        "target": TARGET,
-        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own, or the CI job's identity)",
+        "target": ONE_TARGET,
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
 def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
-    """Attach SBOM, provenance and signature to an image that is in a registry."""
+    """Attach an SBOM, provenance and a signature to a pushed image."""
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.attest.published import attest
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
@@ -82,12 +82,12 @@ def attest(project: Project, image: str, target: str = "", key: str = "") -> Non
 
 @command(
     help={
-        "private": "where the private key goes (default: your configuration folder)",
-        "public": "where the public key goes (default: keys/signing.pub, to be committed)",
+        "private": "where to write the private key (default: your configuration folder)",
+        "public": "where to write the public key (default: keys/signing.pub, which you commit)",
     }
 )
 def new(project: Project, private: str = "", public: str = "") -> None:
-    """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
+    """Create a key pair for signing images; FACTORY_SIGNING_PASSWORD encrypts the private key."""
     from imagefactory.environment.paths import expand_home
     from imagefactory.publish.attest.keys import default_key_path, new_key_pair
     from imagefactory.publish.attest.signing import TRUSTED

@@ -1,4 +1,4 @@
-"""Compiled wheels: listed, pushed to the registry, pulled from it."""
+"""Commands for compiled wheels: list, push and pull them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from imagefactory.locks.project import Project
 
 NAME = "only wheels of this package"
-KEY = "only the wheel whose key begins like this"
+KEY = "only the wheel whose key starts with this"
 
 
 @command(
@@ -18,12 +18,12 @@ KEY = "only the wheel whose key begins like this"
     help={
         "name": NAME,
         "key": KEY,
-        "remote": "also list what the registry has (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
+        "remote": "also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
         "json": "print JSON",
     },
 )
 def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
-    """Show the compiled wheels that are kept, and what they were compiled from."""
+    """List the compiled wheels and what they were compiled from."""
     from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.wheelhouse.share import listing
 
@@ -36,7 +36,7 @@ def list_(project: Project, name: str = "", key: str = "", remote: bool = False,
 
 @command(help={"name": NAME, "key": KEY})
 def push(project: Project, name: str = "", key: str = "") -> None:
-    """Bring compiled wheels into the registry, each as an OCI artifact; what is there is not sent again."""
+    """Push compiled wheels to the registry as OCI artifacts, except those already there."""
     from imagefactory.resolve.wheelhouse.share import push_all
 
     for moved in push_all(project, name=name, key=key):
@@ -46,7 +46,7 @@ def push(project: Project, name: str = "", key: str = "") -> None:
 
 @command(help={"name": NAME, "key": KEY})
 def pull(project: Project, name: str = "", key: str = "") -> None:
-    """Bring compiled wheels from the registry: those that the locks name, or those that are asked for."""
+    """Pull compiled wheels from the registry: those the locks name, or those you select."""
     from imagefactory.resolve.wheelhouse.share import pull_all
 
     for moved in pull_all(project, name=name, key=key):

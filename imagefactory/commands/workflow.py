@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
+TARGETS = "what to act on; repeatable, or several separated by spaces"
 
 
-DRY_RUN = "only say what would be done"
+DRY_RUN = "only print what would be done"
 
 
 def cells_named(project: Any, target: list[str]) -> list[Any]:
