@@ -20,8 +20,11 @@ def built_layouts(
 
     An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
     """
-    wanted = targets or [next(iter(project.matrix.models))]
-    cells = [select_one(project.matrix, wanted[0])] if one else select(project.matrix, wanted)
+    cells = (
+        [select_one(project.matrix, targets[0] if targets else "")]
+        if one
+        else select(project.matrix, targets)
+    )
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     found = []
     for cell in cells:

@@ -1,1 +1,1 @@
-"""The commands: each parses, calls one function of a room below, and shows the result. Above `publish`."""
+"""The commands: each reads its options, calls a function of a lower room and shows the result. Above `publish`."""

@@ -7,44 +7,45 @@ from __future__ import annotations
 
 import json as json_
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, need, print_json, say
 from imagefactory.commands.workflow import (
     DRY_RUN,
     TARGETS,
     cells_named,
-    open_project,
     open_repository,
     plan_each,
     write_outputs,
     write_summary,
 )
 
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+
 
 @command(
     iterable=["target"],
     help={
-        "target": f"{TARGETS} (default: what is locked, and every model on the version `nightly`)",
-        "json": "print everything as JSON",
-        "retry": "also test images again that failed their tests",
-        "gpu": "there is a machine with a GPU to test on",
-        "first": "the registry has no such repository yet, and may not even say so: everything is missing",
+        "target": f"{TARGETS} (default: everything locked, and every model on the version `nightly`)",
+        "json": "print JSON",
+        "retry": "retest images that failed their tests",
+        "gpu": "a machine with a GPU is available for tests",
+        "first": "the registry has no such repository yet: treat everything as missing",
     },
 )
 def plan(
-    context: Context,
+    project: Project,
     target: list[str],
     json: bool = False,
     retry: bool = False,
     gpu: bool = False,
     first: bool = False,
 ) -> None:
-    """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
+    """Compare the plans with the registry and list the jobs still to do, each with its reason."""
     from dataclasses import replace
 
     from imagefactory.publish.automation.jobs import fitted
@@ -52,7 +53,6 @@ def plan(
     from imagefactory.publish.automation.night import nightly_cells, plan_night
     from imagefactory.publish.automation.run_summary import night_summary
 
-    project = open_project()
     cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
@@ -69,13 +69,12 @@ def plan(
 
 
 @command(iterable=["target"], help={"target": TARGETS})
-def push(context: Context, target: list[str]) -> None:
-    """Assemble and upload images, each by itself: one that fails does not stop the others."""
+def push(project: Project, target: list[str]) -> None:
+    """Build and push images; one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.publish.staging import stage
 
-    project = open_project()
     plans = plan_each(project, target)
     with open_repository(project) as repository, watching(terminal.err) as watch:
         staged = stage(project, repository, plans, watch, say)
@@ -89,13 +88,12 @@ def push(context: Context, target: list[str]) -> None:
     iterable=["target", "level"],
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
-def smoke(context: Context, target: list[str], level: list[str]) -> None:
-    """Pull what was pushed, test it where it has not passed yet, and leave the records in build/smoke."""
+def smoke(project: Project, target: list[str], level: list[str]) -> None:
+    """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.publish.pipeline import smoke_test
     from imagefactory.publish.staging import find_staged
     from imagefactory.smoke.levels import levels_named
 
-    project = open_project()
     plans = plan_each(project, target)
     levels = levels_named(level, project.matrix, cells_named(project, target)[0].arch) if any(level) else ()
     with open_repository(project) as repository:
@@ -111,15 +109,15 @@ def smoke(context: Context, target: list[str], level: list[str]) -> None:
     iterable=["target", "records"],
     help={
         "target": TARGETS,
-        "records": "a folder of smoke records; may be given several times (default: build/smoke)",
-        "subjects": "write the digests of what was promoted to this file, as checksums (for actions/attest)",
-        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+        "records": "a folder of smoke records; repeatable (default: build/smoke)",
+        "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
 def promote(
-    context: Context, target: list[str], records: list[str], subjects: str = "", key: str = ""
+    project: Project, target: list[str], records: list[str], subjects: str = "", key: str = ""
 ) -> None:
-    """Attach smoke records, SBOM and provenance to images, and move the tags of those that passed."""
+    """Attach smoke records, SBOM and provenance to images, and promote those that passed."""
     from imagefactory.commands.show import terminal
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.automation.run_summary import promotion_summary
@@ -130,10 +128,9 @@ def promote(
     from imagefactory.smoke.runner import records_below
 
     if signs_as_job(key):
-        need("sign")
-    folders = [Path(folder) for folder in records] or [checkout_root() / "build" / "smoke"]
+        need(project.root, "sign")
+    folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
-    project = open_project()
     signer = find_signer(project, key)
     plans = plan_each(project, target)
     with open_repository(project) as repository:
@@ -155,14 +152,13 @@ def promote(
 
 
 @command(help={"dry_run": DRY_RUN})
-def record(context: Context, dry_run: bool = False) -> None:
+def record(project: Project, dry_run: bool = False) -> None:
     """Write the history page and the catalog to the branch `records`."""
     from imagefactory.publish.automation.commits import RECORDS, commit
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.run_summary import history_page
     from imagefactory.publish.catalog_writes import read_catalog
 
-    project = open_project()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
         page = history_page(catalog, repository.reference.name)
@@ -177,12 +173,12 @@ def record(context: Context, dry_run: bool = False) -> None:
 
 @command(
     help={
-        "plan": "show this plan (a file that `ci.plan --json` wrote)",
-        "records": "show the smoke records below this folder, such as build/smoke",
+        "plan": "show this plan (the output of `ci.plan --json`)",
+        "records": "show the smoke records in this folder, such as build/smoke",
     }
 )
-def summary(context: Context, plan: str = "", records: str = "") -> None:
-    """Show a plan or smoke records as Markdown, on the page of the run and here."""
+def summary(project: Project, plan: str = "", records: str = "") -> None:
+    """Print a plan or smoke records as Markdown, and add them to the run's summary."""
     from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
 
@@ -197,12 +193,12 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
 
 @command(
     help={
-        "needs": "what GitHub says of the other jobs: toJSON(needs)",
-        "broken": "how many cells the plan found broken",
+        "needs": "the results of the other jobs, as GitHub's toJSON(needs)",
+        "broken": "the number of cells that the plan found broken",
     }
 )
-def status(context: Context, needs: str, broken: str = "") -> None:
-    """Fail when a job of the run failed or was cancelled: the one result that others look at."""
+def status(project: Project, needs: str, broken: str = "") -> None:
+    """Fail if a job of the run failed or was cancelled: the one result that branch rules look at."""
     from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
     count = options.whole_number("--broken", broken) or 0
@@ -215,14 +211,13 @@ def status(context: Context, needs: str, broken: str = "") -> None:
 @command(
     help={
         "base": "the commit to compare with",
-        "json": "print everything as JSON",
+        "json": "print JSON",
     }
 )
-def changes(context: Context, base: str, json: bool = False) -> None:
-    """Say which mods and which images a change concerns, with the inputs that changed."""
+def changes(project: Project, base: str, json: bool = False) -> None:
+    """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
-    project = open_project()
     found = find_changes(project, base)
     write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
     write_summary(found.markdown())
@@ -237,13 +232,12 @@ def changes(context: Context, base: str, json: bool = False) -> None:
 @command(
     help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
 )
-def check_mods(context: Context, base: str = "", names: str = "") -> None:
-    """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
+def check_mods(project: Project, base: str = "", names: str = "") -> None:
+    """Check the mods that a change touches against every vLLM version."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.publish.automation.pull_request import changed_mods
 
-    project = open_project()
     wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
     if not wanted:
         print("no mod is changed")
@@ -258,16 +252,16 @@ def check_mods(context: Context, base: str = "", names: str = "") -> None:
 @command(
     iterable=["name"],
     help={
-        "name": "a mod; may be given several times (default: all)",
+        "name": "a mod; repeatable (default: all)",
         "source": "a checkout of vLLM's main branch",
-        "vllm": "the version of the matrix that it stands for",
+        "vllm": "the version of the matrix to check it as",
         "dry_run": DRY_RUN,
     },
 )
 def report_mods(
-    context: Context, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
+    project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
-    """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
+    """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.mods.source_files import FolderSource
@@ -276,7 +270,6 @@ def report_mods(
     from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.folder("--source", source)
-    project = open_project()
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = commit_of(tree)
     text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
@@ -292,13 +285,12 @@ def report_mods(
 
 @command(
     iterable=["target"],
-    help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
+    help={"target": TARGETS, "pulled": "for pulling the images into an engine, instead of for building them"},
 )
-def room(context: Context, target: list[str], pulled: bool = False) -> None:
-    """Fail early when this machine has less free disk than the job is going to need."""
+def room(project: Project, target: list[str], pulled: bool = False) -> None:
+    """Check that this machine has enough free disk space for a job."""
     from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 
-    project = open_project()
     plans = plan_each(project, target)
     plans.refuse_failures("planned")
     needed = space_needed(plans.finished.values(), pulled=pulled)

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, say
 from imagefactory.commands.workflow import (
     DRY_RUN,
     TARGETS,
     cells_named,
-    open_project,
     open_repository,
     write_outputs,
     write_summary,
 )
 
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+
 
 @command(help={"commit": "the commit of the branch `records` (default: its head)"})
-def take_locks(context: Context, commit: str = "") -> None:
-    """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
+def take_locks(project: Project, commit: str = "") -> None:
+    """Copy locks from the branch `records` into this checkout where it has none of its own."""
     from imagefactory.publish.automation.commits import take_locks
     from imagefactory.publish.automation.github import GitHub
 
-    sha, written = take_locks(GitHub.from_environment(), checkout_root(), commit)
+    sha, written = take_locks(GitHub.from_environment(), project.root, commit)
     write_outputs({"locks": sha})
     for path in written:
         print(path)
 
 
 @command(iterable=["target"], help={"target": TARGETS, "dry_run": DRY_RUN})
-def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
-    """Lock what was compiled, keep the locks on the branch `records`, and start the next run."""
+def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
+    """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.publish.automation.commits import RECORDS, commit
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
     from imagefactory.publish.automation.night import nightly_cells
 
-    project = open_project()
     cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
     with open_repository(project) as repository:
         compiles = find_compiles(project, repository, cells)
@@ -48,7 +48,7 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
     if not changed or dry_run:
         return
     github = GitHub.from_environment()
-    files = {path: (checkout_root() / path).read_text("utf-8") for path in changed}
+    files = {path: (project.root / path).read_text("utf-8") for path in changed}
     commit(github, RECORDS, files, "Lock what was compiled\n")
     github.start_workflow("nightly.yml")  # finds the new locks
 
@@ -56,21 +56,22 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
 @command(
     iterable=["upgrade"],
     help={
-        "upgrade": "packages to take the newest version of, or base, or all (default: all)",
-        "body": "write the text of a pull request to this file",
+        "upgrade": "upgrade this package (or base, or all) to its newest version; repeatable (default: all)",
+        "body": "write the text for a pull request to this file",
     },
 )
-def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
-    """Take newer packages into the locks, and a new vLLM release into the matrix."""
+def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
+    """Update the locks to newer packages, and the matrix to a new vLLM release."""
     from imagefactory.environment.index_config import IndexConfig
+    from imagefactory.locks.project import Project
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.publish.automation.refresh import refresh
     from imagefactory.store.indexes import Indexes
 
     body_file = options.new_file("--body", body) if body else None
     indexes = Indexes(IndexConfig.from_environment())
-    refreshed = refresh(open_project(), indexes, upgrade or ["all"], say)
-    text = refreshed.body(check_mods(open_project()))
+    refreshed = refresh(project, indexes, upgrade or ["all"], say)
+    text = refreshed.body(check_mods(Project(project.root)))
     write_summary(text)
     print(text)
     if body_file:
@@ -79,19 +80,19 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
 
 @command(
     help={
-        "branch": "the branch to propose from; it is set anew",
+        "branch": "the branch to propose from; it is overwritten",
         "title": "the title of the pull request",
         "body": "a file with its text",
         "dry_run": DRY_RUN,
     }
 )
-def propose(context: Context, branch: str, title: str, body: str, dry_run: bool = False) -> None:
-    """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
+def propose(project: Project, branch: str, title: str, body: str, dry_run: bool = False) -> None:
+    """Open or update a pull request with what changed in this checkout."""
     from imagefactory.publish.automation.commits import changed_files, propose
     from imagefactory.publish.automation.github import GitHub
 
     body_file = options.file("--body", body)
-    files = changed_files(checkout_root())
+    files = changed_files(project.root)
     for path in files:
         print(path)
     if not files or dry_run:
@@ -100,12 +101,12 @@ def propose(context: Context, branch: str, title: str, body: str, dry_run: bool 
     print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
 
 
-@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
-def release(context: Context, tag: str, dry_run: bool = False) -> None:
-    """Publish a release of the factory with what the changelog says about it."""
+@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the release notes"})
+def release(project: Project, tag: str, dry_run: bool = False) -> None:
+    """Publish a release of the factory with its section of the changelog."""
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.releases import publish_release, release_notes
 
-    notes = release_notes(checkout_root(), tag)
+    notes = release_notes(project.root, tag)
     write_summary(notes.text)
     print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))

@@ -1,4 +1,4 @@
-"""The factory's commands: each parses, calls the library and prints. `invoke --list` shows them all."""
+"""All commands of the factory, as `invoke --list` shows them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,12 @@ from imagefactory.commands import (
     supply,
     wheels,
 )
-from imagefactory.commands.checkout import act_on
 from imagefactory.commands.program import take_over
 
 
 def collection(root: Path) -> Collection:
-    """Collect the commands, for one checkout."""
-    act_on(root)
+    """Return all commands, set up to act on one checkout."""
     take_over(plain_invoke)
-
     namespace = Collection(
         matrix.targets,
         matrix.lock,
@@ -89,4 +86,5 @@ def collection(root: Path) -> Collection:
             ci.room,
         )
     )
+    namespace.configure({"checkout": str(root)})
     return namespace

@@ -1,4 +1,4 @@
-"""The file that an internal error leaves: all that is needed to find the mistake, and nothing secret."""
+"""The report that an internal error leaves: everything needed to find the bug, and no secrets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HIDDEN = "***"
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 _SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
 _SHORTEST = 6
-"""Shorter secrets are not looked for in a text: too much of it would vanish."""
+"""Shorter secrets are not searched for: hiding them would garble the text."""
 _PACKAGES = ("spark-image-factory", "invoke", "pydantic", "rich", "requests", "docker", "uv")
 
 
 def write_report(
     error: BaseException, command: Sequence[str], folders: Iterable[Path], notes: Mapping[str, str]
 ) -> Path | None:
-    """Write a report into the first folder that takes it; give None when none does."""
+    """Write a report to the first folder that is writable and return its path, or None."""
     text = report(error, command, os.environ, notes)
     for folder in folders:
         with suppress(OSError, ValueError):
@@ -61,13 +61,13 @@ def report(
 
 
 def hide(text: str, command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Take out of a text what the command line and the environment hold in secret, and what looks like a token."""
+    """Replace the secrets of the command line and the environment, and whatever looks like a token."""
     secrets = {value for name, value in environment.items() if _SECRET_NAME.search(name)}
     shown = without_secrets(command)
     for given, left in zip(command, shown, strict=True):
         if given != left:
             secrets.add(given.removeprefix(left.removesuffix(HIDDEN)))
-    # A key of several lines may be quoted in parts, or as Python writes it.
+    # A key of several lines may be quoted in parts, or escaped as Python does.
     secrets |= {line for value in secrets for line in value.splitlines()}
     secrets |= {repr(value)[1:-1] for value in secrets}
     for secret in sorted(secrets, key=len, reverse=True):
@@ -77,7 +77,7 @@ def hide(text: str, command: Sequence[str], environment: Mapping[str, str]) -> s
 
 
 def without_secrets(command: Sequence[str]) -> list[str]:
-    """Hide the values of options and settings that are secret by their name: --x-token VALUE, X_KEY=VALUE."""
+    """Hide the values of options and settings whose names mean secrets: --x-token VALUE, X_KEY=VALUE."""
     shown: list[str] = []
     value_is_secret = False
     for word in command:

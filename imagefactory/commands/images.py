@@ -1,35 +1,36 @@
-"""Images on this machine: made, moved, started, checked, removed."""
+"""Commands for images on this machine: build, load, run, export, verify, compare, clean up."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
-from imagefactory.commands.command import TARGET, command, need, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, say
 from imagefactory.store import sizes
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
     iterable=["target", "cache_from", "cache_to"],
     help={
         "target": TARGET,
-        "output": "folder for the OCI layout (default: build/<target>); with several targets, one folder each below it",
-        "locked": "fail when a locked file has vanished, instead of using its successor",
-        "workers": "layers that are built at the same time (default: the number of cores)",
-        "engine": "embedded (default) or docker, which runs the rendered Dockerfile and leaves the image in the daemon",
-        "builder": "docker: the buildx builder to use, such as one on another machine or in Kubernetes",
-        "cache_from": "docker: take finished steps from this cache in a registry; may be given several times",
-        "cache_to": "docker: put finished steps into this cache; may be given several times",
+        "output": "folder for the OCI layout (default: build/<target>); with several targets, its parent",
+        "locked": "fail if a locked file has vanished, instead of using its successor",
+        "workers": "layers to build at the same time (default: the number of cores)",
+        "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
+        "builder": "docker only: the buildx builder to use, such as one on another machine or in Kubernetes",
+        "cache_from": "docker only: read the build cache in this registry repository; repeatable (see docs/engines.md)",
+        "cache_to": "docker only: write the build cache to this registry repository; repeatable",
     },
 )
 def build(
-    context: Context,
+    project: Project,
     target: list[str],
     cache_from: list[str],
     cache_to: list[str],
@@ -39,13 +40,12 @@ def build(
     engine: str = "embedded",
     builder: str = "",
 ) -> None:
-    """Build images from the locks, by default without Docker; the digest alone goes to standard output."""
+    """Build images from the locks, by default without Docker, and print their digests."""
     from imagefactory.build.engines.by_name import engine_named
     from imagefactory.build.engines.protocol import BuildOptions
-    from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.live import watching
     from imagefactory.environment.paths import expand_home
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
 
@@ -58,21 +58,21 @@ def build(
         cache_to=tuple(cache_to),
     )
     chosen = engine_named(engine, given)
-    project = Project(checkout_root())
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    cells = select(project.matrix, target)
     with watching(terminal.err) as watch:
         images = chosen.build(project, [make_plan(project, cell) for cell in cells], given, watch, say)
     for image in images:
-        say(terminal.built_message(image))
+        say(tables.built_message(image))
         print(image.digest)
 
 
 @command(iterable=["target"], help={"target": TARGET})
-def load(context: Context, target: list[str]) -> None:
-    """Stream built images into the Docker daemon."""
+def load(project: Project, target: list[str]) -> None:
+    """Load built images into the Docker daemon."""
     from imagefactory.build.engines.docker import load
+    from imagefactory.build.found import built_layouts
 
-    for cell, layout, name in built(target):
+    for cell, layout, name in built_layouts(project, target):
         say(f"loading {cell} as {name}")
         print(load(layout, name))
 
@@ -80,18 +80,18 @@ def load(context: Context, target: list[str]) -> None:
 @command(
     iterable=["set"],
     help={
-        "target": "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)",
-        "image": "a reference by digest, or an image id (default: the target's own)",
-        "set": "a setting, as NAME=VALUE; may be given several times (docs/serving.md lists them)",
-        "models": "the host's folder of downloaded models (default: ~/.cache/huggingface)",
-        "print": "only print the docker run line",
+        "target": ONE_TARGET,
+        "image": "run this image instead of the target's own: a reference by digest, or an image ID",
+        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md)",
+        "models": "the host's folder for downloaded models (default: ~/.cache/huggingface)",
+        "print": "only print the docker run command",
         "compose": "only print a compose file",
         "recipe": "only print a recipe for another launcher: eugr or sparkrun",
-        "detach": "run in the background, and again after a restart of the machine",
+        "detach": "run in the background, and start again after a reboot",
     },
 )
 def run(
-    context: Context,
+    project: Project,
     set: list[str],
     target: str = "",
     image: str = "",
@@ -101,14 +101,12 @@ def run(
     recipe: str = "",
     detach: bool = False,
 ) -> None:
-    """Start an image in Docker, or print how: VLLM_API_KEY in the environment becomes the server's key."""
+    """Start an image in Docker, or print how to; VLLM_API_KEY in the environment becomes the server's key."""
     from imagefactory.build.start import prepare
     from imagefactory.build.start.docker_run import HUB_CACHE
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select_one
 
-    project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     shown = print_ or compose or bool(recipe)
     reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
@@ -133,18 +131,18 @@ def run(
 
 @command(
     positional=["file"],
-    iterable=["target"],
     help={
-        "target": TARGET,
-        "file": "the tar to write; docker load, podman load and skopeo oci-archive: take it",
+        "target": ONE_TARGET,
+        "file": "the tar file to write; docker load, podman load and skopeo (oci-archive:) read it",
     },
 )
-def export(context: Context, file: str, target: list[str]) -> None:
-    """Write a built image as one tar file."""
+def export(project: Project, file: str, target: str = "") -> None:
+    """Write a built image to a tar file."""
+    from imagefactory.build.found import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     place = options.new_file("FILE", file)
-    [(_, layout, name)] = built(target, one=True)
+    [(_, layout, name)] = built_layouts(project, [target], one=True)
     write_archive(archive(layout, name), place)
     print(file)
 
@@ -153,15 +151,15 @@ def export(context: Context, file: str, target: list[str]) -> None:
     iterable=["target", "key"],
     help={
         "target": TARGET,
-        "digest": "compare with this digest instead of the built image",
-        "image": "check a published image (NAME:TAG or NAME@DIGEST): its signature, provenance, SBOM and layers",
-        "key": "with --image: a public key that may have signed it (default: keys/*.pub); may be given several times",
-        "layers": "with --image: download the layers and hash every byte",
-        "rebuild": "with --image: also rebuild it from the lock and compare, bit for bit (implies --layers)",
+        "digest": "compare with this digest instead of with the built image",
+        "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
+        "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
+        "layers": "with --image: also download the layers and check every byte",
+        "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     },
 )
 def verify(
-    context: Context,
+    project: Project,
     target: list[str],
     key: list[str],
     digest: str = "",
@@ -169,19 +167,17 @@ def verify(
     layers: bool = False,
     rebuild: bool = False,
 ) -> None:
-    """Rebuild from the lock with an empty layer cache and compare, bit for bit; or check a published image."""
+    """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.build.verify import verify
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
-    from imagefactory.locks.project import Project
+    from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
-    project = Project(checkout_root())
     if image:
         if not key:
-            need("sign")  # it may be signed by a workflow
+            need(project.root, "sign")  # it may be signed by a workflow
         for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
             if rebuild:
                 with watching(terminal.err) as watch:
@@ -189,7 +185,7 @@ def verify(
                 say(f"{cell}: a rebuild gives the same bits")
             print(found)
         return
-    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
+    for cell in select(project.matrix, target):
         with watching(terminal.err) as watch:
             verified = verify(project, cell, watch, say, digest=digest or None)
         say(f"{cell}: verified")
@@ -197,10 +193,10 @@ def verify(
 
 
 def _check_published(
-    project: Any, image: str, keys: list[str], *, layers: bool, rebuild: bool
+    project: Project, image: str, keys: list[str], *, layers: bool, rebuild: bool
 ) -> list[tuple[Any, str]]:
-    """Check a published image and show what was found; give the cells to rebuild, with their digests."""
-    from imagefactory.commands.show.published_checks import checked_lines
+    """Check a published image and show the findings; return the cells to rebuild, with their digests."""
+    from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.publish.attest.findings import refuse_failing
     from imagefactory.publish.attest.image_check import check_image, require_plan
@@ -220,54 +216,50 @@ def _check_published(
     positional=["left", "right"],
     help={
         "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
-        "right": "another one",
-        "all": "also show the differences between the engines that are declared (docs/engines.md)",
+        "right": "another one of these",
+        "all": "also show the expected differences between the engines (see docs/engines.md)",
     },
 )
-def diff(context: Context, left: str, right: str, all: bool = False) -> None:
-    """Compare two images path by path."""
+def diff(project: Project, left: str, right: str, all: bool = False) -> None:
+    """Compare two images path by path; the exit code is 1 if they differ."""
     from imagefactory.build.engines.differences import compare_named
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
+    from imagefactory.commands.show import tables, terminal
 
-    differences, declared = compare_named(Project(checkout_root()), left, right)
-    terminal.out.print(terminal.differences_table([*differences, *declared] if all else differences))
+    differences, declared = compare_named(project, left, right)
+    terminal.out.print(tables.differences_table([*differences, *declared] if all else differences))
     if declared:
-        say(f"{len(declared)} declared differences between the engines (--all shows them)")
+        say(f"{len(declared)} expected differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
 
 @command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
-def explain(context: Context, path: str, target: list[str]) -> None:
-    """Say which layer, package and lock entry own a path in an image."""
+def explain(project: Project, path: str, target: list[str]) -> None:
+    """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.build.explain import explain
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
 
-    project = Project(checkout_root())
-    for cell in select(project.matrix, target or [next(iter(project.matrix.models))]):
-        terminal.out.print(terminal.ownership_table(explain(project, cell, path), checkout_root()))
+    for cell in select(project.matrix, target):
+        terminal.out.print(tables.ownership_table(explain(project, cell, path), project.root))
 
 
 @command(
     help={
-        "older_than": "remove what was not used for so many days",
-        "larger_than": "remove the oldest until at most so many GB are left",
+        "older_than": "remove what has not been used for this many days",
+        "larger_than": "remove the oldest files until at most this many GB are left",
         "everything": "remove all downloads, layers and blobs",
-        "dry_run": "only say what would be removed",
+        "dry_run": "only report what would be removed",
     }
 )
 def clean(
-    context: Context,
+    project: Project,
     older_than: str = "",
     larger_than: str = "",
     everything: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Clean the cache: by default what was not used for 30 days."""
-    from imagefactory.locks.project import Project
+    """Remove files from the cache: by default those unused for 30 days."""
     from imagefactory.store.cleaning import clean
 
     days = options.number("--older-than", older_than)
@@ -278,18 +270,10 @@ def clean(
     elif days is None and gigabytes is None:
         days = 30
     cleaned = clean(
-        Project(checkout_root()).store,
+        project.store,
         older_than=days,
         larger_than=None if gigabytes is None else int(gigabytes * 1e9),
         dry_run=dry_run,
     )
     verb = "would free" if dry_run else "freed"
     say(f"{verb} {sizes.size(cleaned.freed)} ({cleaned.files} files); {sizes.size(cleaned.kept)} kept")
-
-
-def built(target: list[str], *, one: bool = False, stale: bool = False) -> list[tuple[Any, Any, str]]:
-    """Find built images: the cell, its layout and the name it goes by."""
-    from imagefactory.build.found import built_layouts
-    from imagefactory.locks.project import Project
-
-    return built_layouts(Project(checkout_root()), target, one=one, stale=stale)

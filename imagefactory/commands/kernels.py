@@ -1,14 +1,15 @@
-"""Kernels: compiled for a chip, and looked into."""
+"""Commands for kernels: compile them, and check which chips they run on."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -16,17 +17,17 @@ from imagefactory.commands.command import command, print_json, say
     iterable=["source", "without_mod"],
     help={
         "vllm": "the vLLM version (default: the matrix's)",
-        "arch": "the arch whose chip to compile for (default: the matrix's)",
-        "what": "vllm, flashinfer, or both with a comma (default)",
-        "targets": "only these, with commas: targets of vLLM's CMake such as _qutlass_C, or modules of FlashInfer "
-        "such as norm; the libraries go to build/kernels/, never to the wheelhouse",
-        "source": "NAME=DIR: compile this folder instead of what would be fetched; may be given several times",
-        "without_mod": "leave out this mod, which would change the sources; may be given several times",
-        "jobs": "compilers that run at the same time (default: what cores and memory carry)",
+        "arch": "the arch to compile for (default: the matrix's)",
+        "what": "vllm, flashinfer, or both separated by a comma (default)",
+        "targets": "compile only these: CMake targets of vLLM such as _qutlass_C, or modules of FlashInfer such as "
+        "norm, separated by commas; the libraries go to build/kernels/, not to the wheelhouse",
+        "source": "NAME=DIR: compile the sources in this folder instead of fetching them; repeatable",
+        "without_mod": "do not apply this mod to the sources; repeatable",
+        "jobs": "compilers to run at the same time (default: as many as cores and memory allow)",
     },
 )
 def compile_(
-    context: Context,
+    project: Project,
     source: list[str],
     without_mod: list[str],
     vllm: str = "",
@@ -35,13 +36,14 @@ def compile_(
     targets: str = "",
     jobs: str = "",
 ) -> None:
-    """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers; resumes where it was stopped.
+    """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers.
 
-    The compilers are pinned with `invoke lock --toolchain VERSION`. A finished wheel is kept under a key of everything
-    that it was made from, so nothing compiles twice. See docs/compiling.md.
+    `invoke lock --toolchain VERSION` pins the compilers. An interrupted compile resumes where it stopped, and a
+    finished wheel is kept under a key of everything it was made from, so nothing is compiled twice.
+    See docs/compiling.md.
     """
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_compile import watching_compile
+    from imagefactory.commands.show.live import watching_compile
     from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
@@ -50,9 +52,9 @@ def compile_(
     for text in source:
         if (place := text.partition("=")[2]).strip():
             options.folder("--source", place)
-    project = CompileProject(checkout_root())
+    checkout = CompileProject(project.root)
     wanted = requests_of(
-        project,
+        checkout,
         what=what,
         vllm=vllm,
         arch=arch,
@@ -63,7 +65,7 @@ def compile_(
     )
     for request in wanted:
         with watching_compile(terminal.err) as watch:
-            made = compile_kernels(project, request, watch, say)
+            made = compile_kernels(checkout, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
         else:
@@ -76,37 +78,33 @@ def compile_(
     positional=["subject"],
     help={
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
-        "arch": "the arch to judge by (default: the target's, else the matrix's)",
-        "check": "only compare what locks/kernels.toml says of a target's wheels with the wheels",
+        "arch": "the arch to check for (default: the target's, else the matrix's)",
+        "check": "only check that locks/kernels.toml matches the target's wheels",
         "json": "print JSON",
         "markdown": "print the table as Markdown",
     },
 )
 def audit(
-    context: Context,
+    project: Project,
     subject: str,
     arch: str = "",
     check: bool = False,
     json: bool = False,
     markdown: bool = False,
 ) -> None:
-    """Show for which chips the kernels inside were compiled, and whether they run on an arch."""
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
-    from imagefactory.resolve.audit.auditing import audit, audit_release, refuse_failing, refuse_wrong_record
+    """Check whether the kernels in a library, wheel or image run on an arch."""
+    from imagefactory.commands.show import tables, terminal
+    from imagefactory.resolve.audit.auditing import audit, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
-    project = Project(checkout_root())
     if check:
-        say(f"{refuse_wrong_record(project, subject)} wheels hold what locks/kernels.toml says")
+        say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
         return
-    arch = arch or project.matrix.defaults.arch if subject in project.matrix.vllm else arch
-    judged = audit_release if subject in project.matrix.vllm else audit
-    verdicts = judged(project, subject, arch)
+    verdicts = audit(project, subject, arch)
     if json:
         print_json([asdict(verdict) for verdict in verdicts])
     elif markdown:
-        print(terminal.audit_markdown(verdicts))
+        print(tables.audit_markdown(verdicts))
     else:
-        terminal.out.print(terminal.audit_table(verdicts))
+        terminal.out.print(tables.audit_table(verdicts))
     refuse_failing(subject, verdicts)

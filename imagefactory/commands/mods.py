@@ -1,29 +1,30 @@
-"""Mods: checked, begun, shown, exported."""
+"""Commands for mods: check, create, show and export them."""
 
 from __future__ import annotations
 
 import sys
-
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
     iterable=["name", "vllm"],
     help={
-        "name": "a mod; may be given several times (default: all)",
-        "vllm": "a vLLM version of the matrix; may be given several times (default: all releases)",
-        "source": "check against this source tree instead, as the version named with --vllm (default: nightly)",
+        "name": "a mod; repeatable (default: all)",
+        "vllm": "a vLLM version of the matrix; repeatable (default: all releases)",
+        "source": "check against this source tree instead, as the version given with --vllm (default: nightly)",
         "json": "print JSON",
         "markdown": "print the table as Markdown",
-        "write": "check everything, and put the table into mods/README.md",
+        "write": "check everything and update the table in mods/README.md",
     },
 )
 def check(
-    context: Context,
+    project: Project,
     name: list[str],
     vllm: list[str],
     source: str = "",
@@ -31,9 +32,8 @@ def check(
     markdown: bool = False,
     write: bool = False,
 ) -> None:
-    """Apply every mod to every vLLM version and show the table; fail when a claim does not hold."""
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
+    """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.mods.source_files import FolderSource
@@ -41,57 +41,50 @@ def check(
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     tree = FolderSource(options.folder("--source", source)) if source else None
-    results = check_mods(Project(checkout_root()), [] if write else name, [] if write else vllm, folder=tree)
+    results = check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
         print(readme_table.markdown(results))
     else:
-        terminal.out.print(terminal.mods_table(results))
+        terminal.out.print(tables.mods_table(results))
     refuse_broken(results)
     if write:
-        readme_table.write_table(checkout_root() / "mods" / "README.md", results)
+        readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(positional=["name"], help={"name": "the new mod's name, which becomes its folder"})
-def new(context: Context, name: str) -> None:
-    """Make the folder of a new mod, with a mod.yaml to fill in."""
-    from imagefactory.locks.project import Project
+@command(positional=["name"], help={"name": "the name of the new mod and of its folder"})
+def new(project: Project, name: str) -> None:
+    """Create a new mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
 
-    print(scaffold(Project(checkout_root()), name).relative_to(checkout_root()))
+    print(scaffold(project, name).relative_to(project.root))
 
 
-@command(positional=["name"], help={"name": "a mod", "vllm": "the vLLM version (default: the matrix's)"})
-def diff(context: Context, name: str, vllm: str = "") -> None:
-    """Show exactly what a mod changes in a version, as a diff."""
-    from imagefactory.locks.project import Project
+@command(positional=["name"], help={"name": "the mod", "vllm": "the vLLM version (default: the matrix's)"})
+def diff(project: Project, name: str, vllm: str = "") -> None:
+    """Show exactly what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
 
-    project = Project(checkout_root())
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
 @command(
     positional=["name"],
     help={
-        "name": "a mod",
+        "name": "the mod",
         "vllm": "the vLLM version (default: the matrix's)",
-        "output": "the folder to write to (default: build/mods/<name>)",
+        "output": "the folder to write to (default: build/mods/<name>-<version>)",
     },
 )
-def export(context: Context, name: str, vllm: str = "", output: str = "") -> None:
-    """Write the changed files, and the `docker run` options that mount them over an image without the mod."""
+def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
+    """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.environment.paths import expand_home
-    from imagefactory.locks.project import Project
     from imagefactory.mods.authoring import changes, export
 
-    project = Project(checkout_root())
     version = vllm or project.matrix.defaults.vllm
     folder = (
-        expand_home(output, "--output")
-        if output
-        else checkout_root() / "build" / "mods" / f"{name}-{version}"
+        expand_home(output, "--output") if output else project.root / "build" / "mods" / f"{name}-{version}"
     )
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

@@ -1,6 +1,6 @@
-"""Options are read before any work starts: numbers, paths, and options that exclude each other.
+"""Checks of options before any work starts: numbers, paths, and options that exclude each other.
 
-Numbers arrive as text. Invoke would convert them itself, but says neither which option was wrong nor why.
+Numbers arrive as text: when invoke converts them, its errors name neither the option nor the reason.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from imagefactory.errors.system import FileMissingError, NotPermittedError, Path
 _MOST = 1_000_000
 _SHOWN = 60
 MOST_AT_ONCE = 1024
-"""Processes that may be asked for; more would only fight for memory."""
+"""The most processes to accept; more would only compete for memory."""
 
 
 def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -> int | None:
-    """Read a whole number; None when the option was not given."""
+    """Return a whole number, or None if the option was not given."""
     if not text.strip():
         return None
-    # int() would take 1_0, and digits of every script.
+    # int() would accept 1_0 and the digits of every script.
     digits = text.strip().removeprefix("+")
     if (
         digits.isascii()
@@ -37,11 +37,11 @@ def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -
 
 
 def number(option: str, text: str, *, most: float = _MOST) -> float | None:
-    """Read a number that is not negative; None when the option was not given."""
+    """Return a number of at least 0, or None if the option was not given."""
     if not text.strip():
         return None
     try:
-        # float() would take 1_0, and digits of every script.
+        # float() would accept 1_0 and the digits of every script.
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
@@ -51,39 +51,39 @@ def number(option: str, text: str, *, most: float = _MOST) -> float | None:
 
 
 def folder(option: str, text: str) -> Path:
-    """Read the path of a folder that has to exist, and to be readable."""
+    """Return the path of an existing, readable folder."""
     path = _existing(option, text)
     if not path.is_dir():
         raise PathUnusableError(
             f"{_short(path)} is not a folder.",
             where=option,
-            why="A folder is needed here.",
-            fix="Name the folder, not a file in it.",
+            why="This option needs a folder.",
+            fix="Name the folder instead of a file in it.",
         )
     return path
 
 
 def file(option: str, text: str) -> Path:
-    """Read the path of a file that has to exist, and to be readable."""
+    """Return the path of an existing, readable file."""
     path = _existing(option, text)
     if path.is_dir():
         raise PathUnusableError(
             f"{_short(path)} is a folder.",
             where=option,
-            why="A file is needed here.",
+            why="This option needs a file.",
             fix="Name a file in it.",
         )
     return path
 
 
 def new_file(option: str, text: str) -> Path:
-    """Read the path of a file that is going to be written: its folder has to exist, and to be writable."""
+    """Return the path of a file to write, in an existing, writable folder."""
     path = _path(option, text)
     if path.is_dir():
         raise OutputError(
-            "A folder is in the way.",
+            "There is a folder of that name.",
             where=f"{option} {_short(path)}",
-            why="A file is going to be written here.",
+            why="A file will be written here.",
             fix="Name a file in it, such as " + str(path / "image.tar"),
         )
     parent = path.parent
@@ -92,27 +92,27 @@ def new_file(option: str, text: str) -> Path:
             "There is no such folder.",
             where=f"{option} {_short(path)}",
             why=f"{_short(parent)} does not exist, or is not a folder.",
-            fix="Make it first, or name a file in another folder.",
+            fix="Create it first, or name a file in another folder.",
         )
     if not os.access(path if path.exists() else parent, os.W_OK):
         raise OutputError(
-            "Nothing can be written there.",
+            "The file cannot be written.",
             where=f"{option} {_short(path)}",
-            why=f"{_short(parent)} may not be written to.",
+            why=f"{_short(parent)} is not writable.",
             fix="Change its permissions, or name a file in another folder.",
         )
     return path
 
 
 def at_most_one(**given: object) -> None:
-    """Refuse options that contradict each other, by their names in Python."""
+    """Refuse options that exclude each other, given by their names in Python."""
     named = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
     if len(named) > 1:
         raise OptionError(
-            f"{' and '.join(named)} do not go together.",
+            f"{' and '.join(named)} cannot be used together.",
             where="the command line",
-            why="Each of them says what the command is to do.",
-            fix="Give one of them.",
+            why="They exclude each other.",
+            fix="Use only one of them.",
         )
 
 
@@ -125,14 +125,14 @@ def _existing(option: str, text: str) -> Path:
             f"There is no {_short(path)}.",
             where=option,
             why="Nothing of that name exists.",
-            fix="Check the path; it starts from the folder that you are in.",
+            fix="Check the path; it is relative to the current folder.",
         ) from None
     if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
         raise NotPermittedError(
             f"{_short(path)} cannot be read.",
             where=option,
-            why="Its permissions do not allow it.",
-            fix="Look at owner and permissions with `ls -ld`.",
+            why="You do not have permission.",
+            fix="Check its owner and permissions with `ls -ld`.",
         )
     return path
 
@@ -140,7 +140,10 @@ def _existing(option: str, text: str) -> Path:
 def _path(option: str, text: str) -> Path:
     if not text.strip():
         raise OptionError(
-            "A path is empty.", where=option, why="It names nothing.", fix="Give a path, or leave it out."
+            "The path is empty.",
+            where=option,
+            why="A path is needed.",
+            fix="Give a path, or leave the option out.",
         )
     return expand_home(text, option).absolute()
 
@@ -150,7 +153,7 @@ def _no_number(option: str, text: str, wanted: str) -> OptionError:
         f"{option} cannot be {text[:_SHOWN]!r}.",
         where=f"the {option} option",
         why=f"It has to be {wanted}.",
-        fix="Give such a number, or leave the option out.",
+        fix="Give a number in that range, or leave the option out.",
     )
 
 

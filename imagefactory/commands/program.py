@@ -1,4 +1,4 @@
-"""The program behind `./inv` and `invoke`: mistakes on the command line end like every other failure."""
+"""The program behind `./inv` and `invoke`: it reports usage errors like every other failure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.exceptions import Exit, ParseError
@@ -25,7 +26,7 @@ _LISTS = ("flat", "nested", "json")
 
 
 class FactoryProgram(Program):
-    """Invoke's program in its usual steps, each of which fails in words."""
+    """Invoke's program, with each of its steps reporting failures as messages."""
 
     def create_config(self) -> None:
         """Read invoke's configuration files."""
@@ -38,21 +39,21 @@ class FactoryProgram(Program):
                     "Invoke's own configuration cannot be read.",
                     where="~/.invoke.yaml or /etc/invoke.yaml, or .json, .py and .yml",
                     why=f"{type(error).__name__}: {str(error)[:200]}",
-                    fix="Mend the file or remove it; the factory needs none.",
+                    fix="Fix or remove the file; the factory does not need it.",
                 ) from None
 
     def parse_core(self, argv: list[str] | None) -> None:
-        """Read the options that stand before commands."""
+        """Parse the options in front of the commands."""
         with self._parsing():
             super().parse_core(argv)
 
     def parse_collection(self) -> None:
-        """Find the commands."""
+        """Load the commands."""
         with self._parsing():
             super().parse_collection()
 
     def parse_tasks(self) -> None:
-        """Read the commands and their options."""
+        """Parse the commands and their options."""
         with self._parsing():
             super().parse_tasks()
 
@@ -70,26 +71,39 @@ class FactoryProgram(Program):
             super().parse_cleanup()
 
     def update_config(self, merge: bool = True) -> None:
-        """Read what --config names."""
+        """Read the file that --config names."""
         with self._parsing():
             super().update_config(merge)
 
     def execute(self) -> None:
         """Run the commands."""
-        with in_words("the command line"):
+        with in_words("the command line", self._root):
             super().execute()
+
+    @property
+    def _root(self) -> Path | None:
+        """The checkout, once its commands are loaded."""
+        commands = getattr(self, "collection", self.namespace)
+        return Path(commands.configuration()["checkout"]) if commands else None
+
+    def task_list_opener(self, extra: str = "") -> str:
+        """Return the same heading for `./inv --list` and `invoke --list`; invoke has two."""
+        about = [f"in {self.list_root}"] if self.list_root else []
+        about += [f"depth {self.list_depth}"] if self.list_depth else []
+        about += [extra] if extra else []
+        return f"Commands ({'; '.join(about)})" if about else "Commands"
 
     def _make_parser(self) -> Parser:
         parser = super()._make_parser()
         for context in parser.contexts.values():
             for argument in context.args.values():
                 if argument.kind is list:
-                    argument.raw_value = None  # or a list option at the end of the line would need no value
+                    argument.raw_value = None  # else a list option at the end of the line would need no value
         return parser
 
     @contextmanager
     def _parsing(self) -> Iterator[None]:
-        with in_words("the command line"):
+        with in_words("the command line", self._root):
             try:
                 yield
             except ParseError as error:
@@ -102,7 +116,7 @@ class FactoryProgram(Program):
                 raise _usage(f"{error or type(error).__name__}", _HELP) from None
 
     def _explained(self, error: ParseError) -> UsageError:
-        """Say what the parser did not understand, and what may have been meant."""
+        """Turn a parse error into one that names the nearest command or option."""
         text = str(error)
         context: Any = error.context
         name = getattr(context, "name", None)
@@ -135,7 +149,7 @@ def _usage(why: str, fix: str, command: str | None = None) -> UsageError:
 
 
 def take_over(program: Program) -> None:
-    """Let invoke's own program, which loads our commands halfway through its steps, take the others as ours does."""
+    """Make plain `invoke`, which loads our commands halfway through its steps, continue as our program."""
     if type(program) is Program:
         prepare_streams()
         program.__class__ = FactoryProgram

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
-from imagefactory.commands.command import TARGET, command, need, print_json, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
 from imagefactory.store import sizes
 
-ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
-NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
-AGAIN = "also promote an image that was rolled back from"
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+
+NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
+AGAIN = "promote an image even if it was rolled back before"
 
 
 @command(
     iterable=["target"],
     help={
         "target": TARGET,
-        "workers": "layers that are built at the same time (default: the number of cores)",
+        "workers": "layers to build at the same time (default: the number of cores)",
     },
 )
-def push(context: Context, target: list[str], workers: str = "") -> None:
-    """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
+def push(project: Project, target: list[str], workers: str = "") -> None:
+    """Push images under a staging tag, building and sending only what the registry does not have."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.publish.staging import stage
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
-    project, plans = _planned(target)
+    plans = _planned(project, target)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
@@ -46,12 +46,12 @@ def push(context: Context, target: list[str], workers: str = "") -> None:
 
 
 @command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
-def promote(context: Context, target: list[str], nightly: bool = False, again: bool = False) -> None:
-    """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
+def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
+    """Move tags to pushed images that are locked, audited, and passed the smoke tests their arch requires."""
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
 
-    project, plans = _planned(target)
+    plans = _planned(project, target)
     with _repository(project) as repository:
         staged = find_staged(project, repository, plans)
         _show(promote(project, repository, staged, nightly=nightly, again=again))
@@ -64,21 +64,21 @@ def promote(context: Context, target: list[str], nightly: bool = False, again: b
         "target": TARGET,
         "nightly": NIGHTLY,
         "again": AGAIN,
-        "key": "a private key file to sign with (default: FACTORY_SIGNING_KEY, or the identity of a GitHub job)",
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
 def publish(
-    context: Context, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
+    project: Project, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
-    """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
+    """Push images, attest and smoke-test them, and promote those that pass."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.live_build import watching
+    from imagefactory.commands.show.live import watching
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.pipeline import publish
 
     if signs_as_job(key):
-        need("sign")
-    project, plans = _planned(target)
+        need(project.root, "sign")
+    plans = _planned(project, target)
     signer = find_signer(project, key)
     with _repository(project) as repository:
         with watching(terminal.err) as watch:
@@ -99,14 +99,15 @@ def publish(
 @command(
     help={
         "target": ONE_TARGET,
-        "to": "a digest, or the beginning of one, or a day (2026-11-05): default is the image before this one",
+        "to": "a digest, the start of one, or a day such as 2026-11-05 (default: the image before the current one)",
     }
 )
-def rollback(context: Context, target: str = "", to: str = "") -> None:
-    """Set a target's moving tags to an image that was published earlier; images are not touched."""
+def rollback(project: Project, target: str = "", to: str = "") -> None:
+    """Move a target's tags back to an image published earlier; no image is changed."""
+    from imagefactory.matrix.targets import select_one
     from imagefactory.publish.rollback import rollback
 
-    project, [cell] = _selected([target] if target else [], one=True)
+    cell = select_one(project.matrix, target)
     with _repository(project) as repository:
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
@@ -117,13 +118,14 @@ def rollback(context: Context, target: str = "", to: str = "") -> None:
 
 
 @command(help={"target": ONE_TARGET, "json": "print JSON"})
-def history(context: Context, target: str = "", json: bool = False) -> None:
-    """List what was published of a target: when, what is in it, what changed, which tags name it today."""
+def history(project: Project, target: str = "", json: bool = False) -> None:
+    """List everything published for a target: when, what changed, and which tags point to it today."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import history_rows, history_table
+    from imagefactory.commands.show.tables import history_rows, history_table
+    from imagefactory.matrix.targets import select_one
     from imagefactory.publish.history import read_history
 
-    project, [cell] = _selected([target] if target else [], one=True)
+    cell = select_one(project.matrix, target)
     with _repository(project) as repository:
         found = read_history(project, repository, cell)
     if json:
@@ -138,19 +140,18 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
 
 @command(
     help={
-        "json": "print catalog.json as it lies in the registry",
-        "markdown": "print the table as Markdown, for a web page",
+        "json": "print catalog.json as stored in the registry",
+        "markdown": "print the table as Markdown",
     }
 )
-def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
-    """List what there is to pull today: every moving tag, and the image that it names."""
+def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
+    """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import offers_table
+    from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish import current_images
     from imagefactory.publish.catalog_writes import read_catalog
 
     options.at_most_one(json=json, markdown=markdown)
-    project, _ = _selected(["all"])
     with _repository(project) as repository:
         found = read_catalog(repository).catalog
     if json:
@@ -163,24 +164,24 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
 
 @command(
     help={
-        "delete": "delete what was found; without it nothing is changed",
-        "dry_run": "change nothing, which is the default",
-        "staging": "days that an image stays which was pushed but never promoted (default: 14)",
-        "nightlies": "days that nightlies stay (default: for ever)",
-        "keep": "how many of the newest published images of each target stay (default: all)",
+        "delete": "delete what was found",
+        "dry_run": "only list it (the default)",
+        "staging": "days to keep images that were pushed but never promoted (default: 14)",
+        "nightlies": "days to keep nightlies (default: forever)",
+        "keep": "how many published images to keep for each target, newest first (default: all)",
     }
 )
 def prune(
-    context: Context,
+    project: Project,
     delete: bool = False,
     dry_run: bool = False,
     staging: str = "",
     nightlies: str = "",
     keep: str = "",
 ) -> None:
-    """Delete from the registry what no kept tag reaches."""
+    """Delete from the registry what no kept tag reaches; without --delete, only list it."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import pruning_table
+    from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune
 
     options.at_most_one(delete=delete, dry_run=dry_run)
@@ -190,7 +191,6 @@ def prune(
         nightly_days=options.number("--nightlies", nightlies),
         keep=options.whole_number("--keep", keep, least=1),
     )
-    project, _ = _selected(["all"])
     with _repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.doomed:
@@ -201,23 +201,12 @@ def prune(
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
 
-def _selected(target: list[str], *, one: bool = False) -> tuple[Any, list[Any]]:
-    from imagefactory.locks.project import Project
-    from imagefactory.matrix.targets import select, select_one
-
-    project = Project(checkout_root())
-    wanted = target or [next(iter(project.matrix.models))]
-    if one:
-        return project, [select_one(project.matrix, wanted[0])]
-    return project, select(project.matrix, wanted)
-
-
-def _planned(target: list[str]) -> tuple[Any, Any]:
+def _planned(project: Project, target: list[str]) -> Any:
+    from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.outcomes import Outcomes
 
-    project, cells = _selected(target)
-    return project, Outcomes({cell: make_plan(project, cell) for cell in cells})
+    return Outcomes({cell: make_plan(project, cell) for cell in select(project.matrix, target)})
 
 
 def _repository(project: Any) -> Any:
@@ -229,7 +218,7 @@ def _repository(project: Any) -> Any:
 def _show(outcome: Any) -> None:
     """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
     from imagefactory.commands.show import terminal
-    from imagefactory.commands.show.publications import promoted_table
+    from imagefactory.commands.show.tables import promoted_table
 
     if outcome.promoted:
         terminal.out.print(promoted_table(outcome.promoted))

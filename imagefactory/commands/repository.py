@@ -1,24 +1,27 @@
-"""The repository itself: its health, its generated files, its tests."""
+"""Commands for the repository itself: the doctor, generated files, tests."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import sysconfig
+from typing import TYPE_CHECKING
 
-from invoke.context import Context
 from invoke.exceptions import Exit
 
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 CHECKS = (
     "ruff check .",
     "ruff format --check .",
     "mypy",
     "hadolint tests/golden/dockerfiles/*.Dockerfile",
-    # Schemas and rules that come with the tools: neither asks anybody else.
+    # Schemas and rules come with the tools, so these work offline.
     "check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml",
     "check-jsonschema --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml",
     "check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml",
@@ -30,51 +33,45 @@ CHECKS = (
 
 
 @command()
-def doctor(context: Context) -> None:
-    """Look at this machine: Python, uv, engine, index, mirror, cache, disk, each with a remedy."""
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
+def doctor(project: Project) -> None:
+    """Check that this machine has what the commands need, and suggest fixes."""
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.doctor import examine
 
-    findings = list(examine(Project(checkout_root())))
-    terminal.out.print(terminal.findings_table(findings))
+    findings = list(examine(project))
+    terminal.out.print(tables.findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
 
 @command()
-def docs(context: Context) -> None:
-    """Write the generated parts of the documentation anew: the README's digest, settings tables, pictures."""
-    from imagefactory.commands.show import pictures, readme, settings_docs
-    from imagefactory.locks.project import Project
+def docs(project: Project) -> None:
+    """Regenerate parts of the documentation: the README's digest, the settings tables, the pictures."""
+    from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.plan.make import make_plan
 
-    project = Project(checkout_root())
-    cell = select_one(project.matrix, next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, "")
     plan = make_plan(project, cell)
-    drawn = pictures.draw(project, plan, check_mods(project))
-    print(
-        readme.write_digest(project, plan, checkout_root() / "README.md")
-        or f"build {cell} to know its digest"
-    )
+    drawn = docs.draw_pictures(project, plan, check_mods(project))
+    print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
     for path in (
-        *settings_docs.update(checkout_root()),
-        *pictures.write(checkout_root() / "docs" / "pictures", drawn),
+        *docs.update_tables(project.root),
+        *docs.write_pictures(project.root / "docs" / "pictures", drawn),
     ):
-        print(path.relative_to(checkout_root()))
+        print(path.relative_to(project.root))
 
 
-@command(help={"check": "change nothing; fail when a schema is out of date"})
-def schemas(context: Context, check: bool = False) -> None:
-    """Write the JSON schemas of matrix.yaml and of plans."""
-    from imagefactory.commands.show.schemas import write_schemas
+@command(help={"check": "change nothing; fail if a schema is out of date"})
+def schemas(project: Project, check: bool = False) -> None:
+    """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml and plans."""
+    from imagefactory.commands.show.docs import write_schemas
 
-    stale = write_schemas(checkout_root() / "docs" / "schemas", check=check)
+    stale = write_schemas(project.root / "docs" / "schemas", check=check)
     print(
         "\n".join(
-            f"{'out of date' if check else 'written'}: {path.relative_to(checkout_root())}" for path in stale
+            f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}" for path in stale
         )
     )
     if check and stale:
@@ -84,13 +81,13 @@ def schemas(context: Context, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail when Docker or a registry is missing, and at any skip that is not listed",
+        "require_engine": "fail if Docker or a registry is missing, or if a test is skipped unexpectedly",
         "fast": "unit tests only",
         "match": "run only tests whose name matches (pytest -k)",
     },
 )
-def test(context: Context, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
-    """Run linters, type checks and tests; a table at the end says what was skipped, and why."""
+def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
+    """Run linters, type checks and tests; a table at the end lists skipped tests and why."""
     options = [
         *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),
@@ -99,7 +96,9 @@ def test(context: Context, require_engine: bool = False, fast: bool = False, mat
     ]
     # The tools of this environment, whether it is activated or not.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
-    with context.cd(str(checkout_root())):
-        for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
-            print(f"$ {line}", file=sys.stderr, flush=True)
-            context.run(line, env={"PATH": path}, pty=sys.stdout.isatty(), in_stream=False)
+    environment = {**os.environ, "PATH": path}
+    for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
+        print(f"$ {line}", file=sys.stderr, flush=True)
+        done = subprocess.run(line, shell=True, cwd=project.root, env=environment, check=False)  # noqa: S602 - lines of our own, with globs
+        if done.returncode:
+            raise Exit(code=done.returncode)

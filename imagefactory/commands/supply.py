@@ -1,12 +1,14 @@
-"""What images are made of and who says so: licences, SBOMs, signatures."""
+"""Commands for the supply chain of images: licences, SBOMs, signatures."""
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.checkout import checkout_root
-from imagefactory.commands.command import TARGET, command, need, print_json, say
+from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
+
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
 
 
 @command(
@@ -15,69 +17,63 @@ from imagefactory.commands.command import TARGET, command, need, print_json, say
         "target": TARGET,
         "json": "print JSON",
         "markdown": "print Markdown",
-        "update": "read the licences of locked files that are not on record yet, into locks/licences.toml",
+        "update": "record the licences of newly locked files in locks/licences.toml",
     },
 )
 def licences(
-    context: Context, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+    project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
-    """Sum up the licences of an image's parts, and name those under GPL, LGPL or AGPL."""
-    from imagefactory.commands.show import published_checks, terminal
-    from imagefactory.locks.project import Project
+    """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.attest.licence_record import update_licences
     from imagefactory.publish.attest.licence_summary import summarise
 
     options.at_most_one(json=json, markdown=markdown, update=update)
-    project = Project(checkout_root())
     if update:
         path, changed = update_licences(project, say)
-        say(f"{path.relative_to(checkout_root())}: {'written' if changed else 'unchanged'}")
+        say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
         return
-    cells = select(project.matrix, target or [next(iter(project.matrix.models))])
+    cells = select(project.matrix, target)
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
     if json:
         print_json([summary.data() for summary in summaries])
         return
     for summary in summaries:
         if markdown:
-            print(published_checks.licences_markdown(summary))
+            print(tables.licences_markdown(summary))
         else:
-            terminal.out.print(published_checks.licences_table(summary))
+            terminal.out.print(tables.licences_table(summary))
 
 
-@command(help={"target": TARGET})
-def sbom(context: Context, target: str = "") -> None:
+@command(help={"target": ONE_TARGET})
+def sbom(project: Project, target: str = "") -> None:
     """Print the SBOM of an image (CycloneDX), made from its locks."""
-    from imagefactory.locks.project import Project
     from imagefactory.matrix.targets import select_one
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.attest.sbom import make_sbom
 
-    project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+    cell = select_one(project.matrix, target)
     print(make_sbom(project, make_plan(project, cell)).decode())
 
 
 @command(
     help={
         "image": "a pushed image, NAME:TAG or NAME@DIGEST",
-        "target": TARGET,
-        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own, or the CI job's identity)",
+        "target": ONE_TARGET,
+        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     },
 )
-def attest(context: Context, image: str, target: str = "", key: str = "") -> None:
-    """Attach SBOM, provenance and signature to an image that is in a registry."""
-    from imagefactory.locks.project import Project
+def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
+    """Attach an SBOM, provenance and a signature to a pushed image."""
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.attest.published import attest
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
 
     if signs_as_job(key):
-        need("sign")
-    project = Project(checkout_root())
-    cell = select_one(project.matrix, target or next(iter(project.matrix.models)))
+        need(project.root, "sign")
+    cell = select_one(project.matrix, target)
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
     for digest in attest(project, cell, image, signer):
@@ -86,20 +82,18 @@ def attest(context: Context, image: str, target: str = "", key: str = "") -> Non
 
 @command(
     help={
-        "private": "where the private key goes (default: your configuration folder)",
-        "public": "where the public key goes (default: keys/signing.pub, to be committed)",
+        "private": "where to write the private key (default: your configuration folder)",
+        "public": "where to write the public key (default: keys/signing.pub, which you commit)",
     }
 )
-def new(context: Context, private: str = "", public: str = "") -> None:
-    """Make a key pair to sign images with; FACTORY_SIGNING_PASSWORD encrypts the private one."""
+def new(project: Project, private: str = "", public: str = "") -> None:
+    """Create a key pair for signing images; FACTORY_SIGNING_PASSWORD encrypts the private key."""
     from imagefactory.environment.paths import expand_home
     from imagefactory.publish.attest.keys import default_key_path, new_key_pair
     from imagefactory.publish.attest.signing import TRUSTED
 
     secret = expand_home(private, "--private").absolute() if private else default_key_path()
-    shown = (
-        expand_home(public, "--public").absolute() if public else checkout_root() / TRUSTED / "signing.pub"
-    )
+    shown = expand_home(public, "--public").absolute() if public else project.root / TRUSTED / "signing.pub"
     new_key_pair(secret, shown)
     print(secret)
     print(shown)

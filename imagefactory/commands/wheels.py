@@ -1,14 +1,16 @@
-"""Compiled wheels: listed, pushed to the registry, pulled from it."""
+"""Commands for compiled wheels: list, push and pull them."""
 
 from __future__ import annotations
 
-from invoke.context import Context
+from typing import TYPE_CHECKING
 
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import command, print_json, say
 
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+
 NAME = "only wheels of this package"
-KEY = "only the wheel whose key begins like this"
+KEY = "only the wheel whose key starts with this"
 
 
 @command(
@@ -16,40 +18,37 @@ KEY = "only the wheel whose key begins like this"
     help={
         "name": NAME,
         "key": KEY,
-        "remote": "also list what the registry has (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
+        "remote": "also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
         "json": "print JSON",
     },
 )
-def list_(context: Context, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
-    """Show the compiled wheels that are kept, and what they were compiled from."""
-    from imagefactory.commands.show import terminal
-    from imagefactory.locks.project import Project
+def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
+    """List the compiled wheels and what they were compiled from."""
+    from imagefactory.commands.show import tables, terminal
     from imagefactory.resolve.wheelhouse.share import listing
 
-    rows = listing(Project(checkout_root()), name=name, key=key, remote=remote)
+    rows = listing(project, name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
-        terminal.out.print(terminal.wheels_table(rows))
+        terminal.out.print(tables.wheels_table(rows))
 
 
 @command(help={"name": NAME, "key": KEY})
-def push(context: Context, name: str = "", key: str = "") -> None:
-    """Bring compiled wheels into the registry, each as an OCI artifact; what is there is not sent again."""
-    from imagefactory.locks.project import Project
+def push(project: Project, name: str = "", key: str = "") -> None:
+    """Push compiled wheels to the registry as OCI artifacts, except those already there."""
     from imagefactory.resolve.wheelhouse.share import push_all
 
-    for moved in push_all(Project(checkout_root()), name=name, key=key):
+    for moved in push_all(project, name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
 
 
 @command(help={"name": NAME, "key": KEY})
-def pull(context: Context, name: str = "", key: str = "") -> None:
-    """Bring compiled wheels from the registry: those that the locks name, or those that are asked for."""
-    from imagefactory.locks.project import Project
+def pull(project: Project, name: str = "", key: str = "") -> None:
+    """Pull compiled wheels from the registry: those the locks name, or those you select."""
     from imagefactory.resolve.wheelhouse.share import pull_all
 
-    for moved in pull_all(Project(checkout_root()), name=name, key=key):
+    for moved in pull_all(project, name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)

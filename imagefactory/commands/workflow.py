@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from imagefactory.commands.checkout import checkout_root
 from imagefactory.commands.command import say
 
-TARGETS = "what to act on; may be given several times, and one may hold several, separated by spaces"
+TARGETS = "what to act on; repeatable, or several separated by spaces"
 
 
 DRY_RUN = "only print what would be done"
-
-
-def open_project() -> Any:
-    from imagefactory.locks.project import Project
-
-    return Project(checkout_root())
 
 
 def cells_named(project: Any, target: list[str]) -> list[Any]:

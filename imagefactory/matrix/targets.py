@@ -1,4 +1,4 @@
-"""Targets: how a user names cells. `MODEL[@VLLM][/ARCH[/MACHINE]]`, globs in every part, or `all`."""
+"""Targets are how users name cells: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "
 
 
 def host_machine() -> str:
-    """Name this computer's processor the way container platforms do."""
+    """Return this computer's processor as container platforms name it."""
     return _MACHINES.get(host.machine().lower(), "amd64")
 
 
@@ -51,26 +51,33 @@ class Selector:
         return cls(text, model, vllm or None, arch, machine)
 
 
+def default_target(matrix: Matrix) -> str:
+    """Return what a command acts on when no target is named: the first model of the matrix."""
+    return next(iter(matrix.models))
+
+
 def select(matrix: Matrix, targets: Sequence[str]) -> list[Cell]:
-    """Turn targets into cells, in the order of the matrix and each once."""
-    chosen = {cell for target in targets for cell in _select_one(matrix, Selector.parse(target))}
+    """Return the cells that targets name, each once and in the order of the matrix; none means the default target."""
+    selectors = [Selector.parse(target) for target in targets or [default_target(matrix)]]
+    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector)}
     return [cell for cell in all_combinations(matrix) if cell in chosen]
 
 
 def select_one(matrix: Matrix, target: str) -> Cell:
-    """Turn a target into the one cell that it must stand for."""
-    cells = select(matrix, [target])
+    """Return the one cell that a target names; an empty target means the default one."""
+    cells = select(matrix, [target] if target else [])
     if len(cells) > 1:
+        names = [str(cell) for cell in cells]
         raise UnknownNameError(
-            f"{len(cells)} images are meant; one is needed.",
+            f"The target matches {len(cells)} images; this command needs exactly one.",
             where=f"the target {target!r}",
-            why=f"It stands for {', '.join(str(cell) for cell in cells[:3])} and others.",
-            fix=f"Name one image in full, for example {cells[0]}.",
+            why=f"It matches {', '.join(names[:3])}{' and more' if names[3:] else ''}.",
+            fix=f"Name one image in full, for example {names[0]}.",
         )
     return cells[0]
 
 
-def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
+def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
@@ -89,7 +96,7 @@ def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
         raise UnknownNameError(
             f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
             where=f"the target {selector.text!r}",
-            why="The archs that it names run on other processors.",
+            why="The archs it names run on other processors.",
             fix="`invoke targets` lists the platform of every target.",
         )
     if not cells:
@@ -104,7 +111,7 @@ def _select_one(matrix: Matrix, selector: Selector) -> list[Cell]:
 
 
 def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
-    """Choose platforms: as asked, else the only one, else this computer's own."""
+    """Return the platforms asked for, else this computer's own, else the first."""
     known = {platform.removeprefix("linux/"): str(platform) for platform in matrix.archs[arch].platforms}
     if selector.machine is None:
         return [known[host_machine()]] if host_machine() in known else list(known.values())[:1]
@@ -114,7 +121,7 @@ def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
 
 
 def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
-    """List the known names that a pattern matches; none is an error that names the nearest."""
+    """Return the known names that match a pattern; if none does, the error suggests the nearest."""
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:

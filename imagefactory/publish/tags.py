@@ -1,4 +1,4 @@
-"""The names of images in the registry: which tags a cell has, and which of them move.
+"""Tags: which ones a cell's image gets in the registry, and which of them move.
 
 | tag                     | moves | names |
 |-------------------------|-------|-------|
@@ -24,6 +24,7 @@ from typing import Final
 from imagefactory.errors.publishing import TagNameError
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.targets import default_target
 from imagefactory.store.digests import Sha256
 
 CATALOG: Final = "catalog"
@@ -43,25 +44,25 @@ class Tags:
     """The tags of one image."""
 
     fixed: str
-    """Never moves."""
+    """The tag that never moves."""
     dated: tuple[str, ...]
-    """The day's nightly; whoever comes first has it."""
+    """The day's nightly tag; the first image to claim it keeps it."""
     moving: tuple[str, ...]
-    """The most particular one first, which is the order they are moved in."""
+    """The most specific first, which is also the order in which they are moved."""
 
 
 def staging_tag(key: Sha256) -> str:
-    """Name what was pushed for a plan."""
+    """Return the tag under which an image is pushed before it is tested."""
     return f"{STAGING}{key}"
 
 
 def fixed_tag(cell: Cell, key: Sha256) -> str:
-    """Name a published image for ever; the key of the plan also tells platforms apart."""
+    """Return the tag that names a published image for ever; the plan's key in it also tells platforms apart."""
     return f"{cell.model}-v{cell.vllm}-{cell.arch}-{key[:KEY_DIGITS]}"
 
 
 def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool = False) -> Tags:
-    """List the tags that a cell's image gets when it is published."""
+    """Return the tags that a cell's image gets when it is published."""
     dated = nightly or cell.vllm == NIGHTLY_VERSION
     return Tags(
         fixed=_checked(fixed_tag(cell, key), cell),
@@ -71,29 +72,29 @@ def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool
 
 
 def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
-    """List the moving tags that a cell owns; the short ones belong to the arch that a model is at home on."""
+    """Return the moving tags that a cell owns; the short ones belong to the model's default arch."""
     tags = [f"{cell.model}-v{cell.vllm}"]
     if not is_home(matrix, cell):
         return (_checked(f"{tags[0]}-{cell.arch}", cell),)
     if cell.vllm == matrix.defaults.vllm:
         tags.append(cell.model)
-        if cell.model == next(iter(matrix.models)):
+        if cell.model == default_target(matrix):
             tags.append(LATEST)
     return tuple(_checked(tag, cell) for tag in tags)
 
 
 def is_home(matrix: Matrix, cell: Cell) -> bool:
-    """Say whether a cell is on the arch that its model is meant for when none is named."""
+    """Return whether a cell is on its model's default arch."""
     return cell.arch == (matrix.models[cell.model].arch or matrix.defaults.arch)
 
 
 def nightly_tag(cell: Cell, day: date) -> str:
-    """Name the nightly of a day."""
+    """Return the tag of a day's nightly."""
     return f"{NIGHTLY}{day:%Y%m%d}-{cell.model}"
 
 
 def nightly_date(tag: str) -> date | None:
-    """Read the day of a nightly's tag; None for every other tag."""
+    """Return the day in a nightly's tag, or None for any other tag."""
     found = _DATED.fullmatch(tag)
     if found is None:
         return None
@@ -104,7 +105,7 @@ def nightly_date(tag: str) -> date | None:
 
 
 def refuse_ambiguous(matrix: Matrix) -> None:
-    """Stop when names of the matrix make one tag out of two cells, or a tag that means something else."""
+    """Refuse a matrix whose names give two cells the same tag, or a cell a reserved tag."""
     owners: dict[str, Cell] = {}
     for cell in buildable(matrix):
         for tag in moving_tags(matrix, cell):
@@ -112,7 +113,7 @@ def refuse_ambiguous(matrix: Matrix) -> None:
                 raise TagNameError(
                     f"{cell} would be published as {tag!r}.",
                     where=f"matrix.yaml, models.{cell.model}",
-                    why="The factory itself uses tags of that shape.",
+                    why="Tags of that form are reserved for the factory.",
                     fix="Rename the model.",
                 )
             owner = owners.setdefault(tag, cell)
@@ -121,7 +122,7 @@ def refuse_ambiguous(matrix: Matrix) -> None:
                 raise TagNameError(
                     f"{owner} and {cell} would both be published as {tag!r}.",
                     where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",
-                    why="Their names run together to the same tag.",
+                    why="Joined together, their names give the same tag.",
                     fix="Rename one of them.",
                 )
 
@@ -131,12 +132,12 @@ def _checked(tag: str, cell: Cell) -> str:
         raise TagNameError(
             f"{cell} has no tag that registries accept.",
             where=f"matrix.yaml, models.{cell.model}",
-            why=f"{tag!r} is longer than 128 letters or has letters that are not allowed.",
+            why=f"{tag!r} is longer than 128 characters, or has characters that tags may not have.",
             fix="Give the model, the vLLM version or the arch a shorter name.",
         )
     return tag
 
 
 def short_digest(digest: str) -> str:
-    """Shorten a digest as far as `--to` still takes it."""
+    """Shorten a digest to the length that `--to` still accepts."""
     return digest.removeprefix("sha256:")[:KEY_DIGITS]

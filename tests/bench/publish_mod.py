@@ -70,7 +70,7 @@ def main() -> None:
 def measure(checkout: Path, target: str) -> None:
     count_bytes()
     began = time.monotonic()
-    from imagefactory.commands.show.live_build import PlainDisplay  # noqa: PLC0415 - part of what is measured
+    from imagefactory.commands.show.live import PlainDisplay  # noqa: PLC0415 - part of what is measured
     from imagefactory.commands.show.terminal import err  # noqa: PLC0415
     from imagefactory.locks.project import Project  # noqa: PLC0415
     from imagefactory.matrix.targets import select  # noqa: PLC0415

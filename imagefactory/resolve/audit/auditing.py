@@ -38,7 +38,9 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
 def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
-    """Judge every library of a subject by the policy of an arch; a target has its own arch."""
+    """Judge every library of a subject by an arch's policy; by default the target's own arch, else the matrix's."""
+    if subject in project.matrix.vllm:
+        return audit_release(project, subject, arch or project.matrix.defaults.arch)
     if arch:
         refuse_unknown_arch(project, arch)
     path = Path(subject)

@@ -188,7 +188,7 @@ def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:
 
 
 def test_where_one_image_is_needed_several_are_refused(small_factory: SmallFactory) -> None:
-    with pytest.raises(UnknownNameError, match="2 images are meant"):
+    with pytest.raises(UnknownNameError, match="matches 2 images"):
         built_layouts(small_factory.project, ["all"], one=True)
 
 

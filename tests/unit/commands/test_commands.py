@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from invoke.config import Config
+from invoke.context import Context
 
+from imagefactory.commands.collection import collection
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     CompileNeededError,
@@ -201,3 +204,34 @@ def test_every_command_explains_itself(factory_checkout: Checkout) -> None:
     listed = factory_checkout.invoke("--list").stdout
     for name in ("targets", "lock", "plan", "doctor", "schemas", "test"):
         assert re.search(rf"^  {name} +\S", listed, re.MULTILINE), listed
+
+
+@pytest.mark.parametrize(
+    "options", [["--list"], ["--list", "ci"], ["--list", "--list-format", "nested"]], ids=" ".join
+)
+def test_every_way_to_list_the_commands_prints_the_same(
+    factory_checkout: Checkout, options: list[str]
+) -> None:
+    plain = factory_checkout.invoke(*options)
+    own = subprocess.run(
+        [sys.executable, "tasks.py", *options],
+        cwd=factory_checkout.root,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert plain.stdout.startswith("Commands")
+    assert own.stdout == plain.stdout
+
+
+def test_commands_act_on_the_checkout_that_they_were_collected_for(
+    factory_checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = collection(factory_checkout.root)
+    collection(tmp_path / "another")
+    context = Context(Config(overrides=commands.configuration("mods.new")))
+    commands["mods.new"](context, "a-mod")
+    assert capsys.readouterr().out == "mods/a-mod/mod.yaml\n"
+    assert (factory_checkout.root / "mods" / "a-mod" / "mod.yaml").is_file()
+    assert not (tmp_path / "another").exists()

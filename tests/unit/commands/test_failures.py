@@ -18,8 +18,8 @@ from imagefactory.resolve.doctor import Diagnosis
 MENTION = "`invoke doctor` examines the machine"
 
 
-def fail(kind: type[FactoryError]) -> None:
-    with pytest.raises(Exit), in_words("the command build"):
+def fail(kind: type[FactoryError], tmp_path: Path) -> None:
+    with pytest.raises(Exit), in_words("the command build", tmp_path):
         raise kind("It broke.", where="here", why="Because.", fix="Mend it.")
 
 
@@ -34,12 +34,12 @@ def test_the_doctor_speaks_once_and_only_about_the_machine(
     monkeypatch.setattr("imagefactory.resolve.doctor.examine", lambda _project: found)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / STAMPS).mkdir()
-    fail(MatrixError)
+    fail(MatrixError, tmp_path)
     assert MENTION not in capsys.readouterr().err
-    fail(IndexUnreachableError)
+    fail(IndexUnreachableError, tmp_path)
     said = capsys.readouterr().err
     assert MENTION in said
     assert "failed: package index: no answer Check the network." in said
     assert "docker" not in said
-    fail(IndexUnreachableError)
+    fail(IndexUnreachableError, tmp_path)
     assert MENTION not in capsys.readouterr().err

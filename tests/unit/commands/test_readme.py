@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from imagefactory.commands.show.readme import promised_digests
-from imagefactory.commands.show.settings_docs import settings_table
-from imagefactory.commands.show.settings_tables import replace_between
+from imagefactory.commands.show.docs import promised_digests, replace_between, settings_table
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.plan.known_layers import KnownLayers

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.commands.show.schemas import SCHEMAS, write_schemas
+from imagefactory.commands.show.docs import SCHEMAS, write_schemas
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.plan.make import make_plan

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from imagefactory.commands.show.live_compile import told
+from imagefactory.commands.show.live import compile_progress
 from imagefactory.compile.container import lines
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader, duration
 
@@ -27,8 +27,8 @@ def test_objects_and_time_left_are_read() -> None:
     first, third = ninja.read("[1/9] Building CUDA object a.o"), ninja.read("[3/9] Building CUDA object c.o")
     assert first is not None
     assert third is not None
-    assert told(first) == "1 of 9 objects, 10 s so far, about 1 min left"
-    assert told(third) == "3 of 9 objects, 30 s so far, about 1 min left"
+    assert compile_progress(first) == "1 of 9 objects, 10 s so far, about 1 min left"
+    assert compile_progress(third) == "3 of 9 objects, 30 s so far, about 1 min left"
 
 
 def test_what_an_earlier_run_made_does_not_make_this_one_look_fast() -> None:

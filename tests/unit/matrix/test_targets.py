@@ -10,7 +10,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
-from imagefactory.matrix.targets import select
+from imagefactory.matrix.targets import default_target, select, select_one
 from tests.fixtures.checkouts import REPOSITORY
 
 MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
@@ -28,6 +28,17 @@ def test_the_defaults_fill_in_what_is_left_out(matrix: Matrix) -> None:
     assert select(matrix, ["gemma4-31b@0.28.0/rtx5090"]) == [
         Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64")
     ]
+
+
+def test_without_a_target_the_first_model_of_the_matrix_is_meant(matrix: Matrix) -> None:
+    assert default_target(matrix) == "gemma4-31b"
+    assert select(matrix, []) == [select_one(matrix, "")] == select(matrix, ["gemma4-31b"])
+
+
+def test_a_target_that_matches_several_images_is_refused_where_one_is_needed(matrix: Matrix) -> None:
+    with pytest.raises(UnknownNameError, match=r"matches \d+ images") as refused:
+        select_one(matrix, "qwen*")
+    assert refused.value.why.endswith(" and more.")
 
 
 def test_a_model_may_have_an_arch_of_its_own(matrix: Matrix) -> None:

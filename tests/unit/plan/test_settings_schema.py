@@ -19,8 +19,7 @@ from imagefactory.build.start.docker_run import (
     write_key_file,
 )
 from imagefactory.build.start.preview import Preview
-from imagefactory.commands.show.settings_docs import model_table
-from imagefactory.commands.show.settings_tables import defaults_by_model, replace_between
+from imagefactory.commands.show.docs import defaults_by_model, model_table, replace_between
 from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedError, UnpinnedImageError
 from imagefactory.matrix.matrix import Matrix, Serve
 from imagefactory.matrix.targets import select

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from imagefactory.commands.show.terminal import wheels_table
+from imagefactory.commands.show.tables import wheels_table
 from imagefactory.errors.registry import RepositoryMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.errors.wheelhouse import DamagedWheelError, WheelArtifactError, WrongWheelError

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from imagefactory.commands.show.live_build import LiveDisplay, PlainDisplay, watching
+from imagefactory.commands.show.live import LiveDisplay, PlainDisplay, watching
 from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.store.digests import Digest, Sha256
 

@@ -1,0 +1,181 @@
+"""Generated documentation: the README's digest, the tables of settings, the pictures, the JSON schemas."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console, RenderableType
+
+from imagefactory.build.start.preview import Preview
+from imagefactory.commands.show.live import LiveDisplay
+from imagefactory.commands.show.tables import mods_table, plan_table
+from imagefactory.compile.settings import CompileSettings
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell, usable_drafters
+from imagefactory.matrix.matrix import Matrix, load_matrix
+from imagefactory.matrix.targets import select_one
+from imagefactory.mods.compatibility import ModResult
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import locked_plans
+from imagefactory.plan.plan import Plan
+from imagefactory.plan.serve.description import Description, describe_image, image_environment
+from imagefactory.plan.status import PlanStatus, plan_status
+from imagefactory.store.atomic import write_text
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+from images.shipped.mods.manifest import Manifest
+
+_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
+BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
+SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
+WIDTH = 116
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "compile.schema.json": CompileSettings,
+    "matrix.schema.json": Matrix,
+    "mod.schema.json": Manifest,
+    "plan.schema.json": Plan,
+}
+
+
+def promised_digests(readme: Path) -> list[str]:
+    """Return the digests that the README shows."""
+    return _DIGEST.findall(readme.read_text("utf-8"))
+
+
+def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
+    """Put the plan's image digest into the README and return it; None while a layer has never been built."""
+    image = KnownLayers(project.known_layers).image(plan)
+    if image is None:
+        return None
+    _write_changed(readme, _DIGEST.sub(image.digest, readme.read_text("utf-8")))
+    return image.digest
+
+
+def settings_table(root: Path) -> str:
+    """Return the table of settings, with the defaults of the matrix's first model."""
+    matrix = load_matrix(root / "matrix.yaml")
+    cell = select_one(matrix, "")
+    document = _model(matrix, cell)
+    return Preview(root, describe_image(matrix, cell, document), document).markdown()
+
+
+def model_table(root: Path) -> str:
+    """Return the table of each model's defaults on its default arch."""
+    matrix = load_matrix(root / "matrix.yaml")
+    described: dict[str, Description] = {}
+    for name, model in matrix.models.items():
+        if model.generated is None:
+            cell = select_one(matrix, name)
+            described[name] = describe_image(matrix, cell, _model(matrix, cell))
+    return defaults_by_model(described)
+
+
+def update_tables(root: Path) -> list[Path]:
+    """Update the tables in README.md and docs/serving.md; return the files that changed."""
+    serving, readme = root / "docs" / "serving.md", root / "README.md"
+    settings = settings_table(root)
+    texts = {path: replace_between(path.read_text("utf-8"), settings) for path in (serving, readme)}
+    texts[serving] = replace_between(texts[serving], model_table(root), MODEL_BEGIN, MODEL_END)
+    return [path for path, text in texts.items() if _write_changed(path, text)]
+
+
+def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
+    """Describe a model by matrix.yaml alone, without revisions and mods: the tables change only with the matrix."""
+    model = matrix.models[cell.model]
+    return {
+        "model": model.repo or str(model.generated),
+        "drafters": [
+            drafter.model_dump(mode="json", exclude_none=True) for drafter in usable_drafters(matrix, cell)
+        ],
+        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+    }
+
+
+def defaults_by_model(descriptions: Mapping[str, Description]) -> str:
+    """Return a Markdown table of the settings whose defaults differ between models."""
+    columns = {name: image_environment(description) for name, description in descriptions.items()}
+    names = [
+        setting
+        for setting in dict.fromkeys(key for column in columns.values() for key in column)
+        if setting not in SHARED and len({column.get(setting) for column in columns.values()}) > 1
+    ]
+    lines = [
+        "| Setting | " + " | ".join(f"`{name}`" for name in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for setting in names:
+        cells = [column.get(setting, "") for column in columns.values()]
+        lines.append(f"| `{setting}` | " + " | ".join(f"`{cell}`" if cell else "" for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def replace_between(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """Replace what is between two marks of a document with a table."""
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the document has no {begin} … {end}")
+    return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
+
+
+def draw_pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[str, str]:
+    """Draw the plan, a finished build and the compatibility of mods as terminals show them: SVG by file name."""
+    with tempfile.TemporaryDirectory() as empty:
+        # What is cached differs from machine to machine; a newcomer has nothing.
+        newcomer = replace(project, store=Store(Path(empty)))
+        status = plan_status(newcomer, plan, locked_plans(project))
+    return {
+        "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
+        "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
+        "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
+    }
+
+
+def write_pictures(folder: Path, pictures: dict[str, str]) -> list[Path]:
+    """Write the pictures that changed, and return their paths."""
+    return [folder / name for name, svg in pictures.items() if _write_changed(folder / name, svg)]
+
+
+def _finished_build(status: PlanStatus) -> LiveDisplay:
+    """Show the end of a build, with the recorded sizes."""
+    display = LiveDisplay()
+    display.layers(status.plan.layers)
+    for layer, blob, _ in status.layers:
+        if blob is not None:
+            display.state(layer.key, "done", blob.size, blob.size)
+    return display
+
+
+def _svg(renderable: RenderableType, name: str, title: str) -> str:
+    console = Console(
+        record=True, width=WIDTH, height=100, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    console.print(renderable)
+    return console.export_svg(title=title, unique_id=name)
+
+
+def _write_changed(path: Path, text: str, *, write: bool = True) -> bool:
+    """Write a file unless it holds this text already; return whether it did not."""
+    if path.exists() and path.read_text("utf-8") == text:
+        return False
+    if write:
+        write_text(path, text)
+    return True
+
+
+def write_schemas(folder: Path, *, check: bool) -> list[Path]:
+    """Write the schemas that are out of date, or with `check` only return their paths."""
+    texts = {
+        folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
+        for name, model in SCHEMAS.items()
+    }
+    return [path for path, text in texts.items() if _write_changed(path, text, write=not check)]

@@ -1,0 +1,328 @@
+"""Tables and messages for a terminal, made from values alone: nothing here reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from imagefactory.publish.tags import short_digest
+from imagefactory.store.sizes import size
+
+if TYPE_CHECKING:
+    # For annotations only: showing a plan must not import what resolves and downloads.
+    from imagefactory.build.engines.protocol import BuiltImage
+    from imagefactory.build.explain import Ownership
+    from imagefactory.locks.kernel_policy import KernelVerdict
+    from imagefactory.locks.target_status import TargetStatus
+    from imagefactory.matrix.cells import Exclusion
+    from imagefactory.mods.compatibility import ModResult
+    from imagefactory.oci.compare import Difference
+    from imagefactory.plan.changes import LayerChange
+    from imagefactory.plan.status import PlanStatus
+    from imagefactory.publish.attest.image_check import Checked
+    from imagefactory.publish.attest.licence_summary import LicenceSummary
+    from imagefactory.publish.current_images import CurrentImage
+    from imagefactory.publish.history import Line
+    from imagefactory.publish.promote import Promoted
+    from imagefactory.publish.prune import Pruning
+    from imagefactory.resolve.doctor import Diagnosis
+    from imagefactory.resolve.wheelhouse.share import ListedWheel
+    from imagefactory.smoke.record import SmokeRecord
+
+_SHOWN_CHANGES = 4
+
+
+def targets_table(targets: Iterable[TargetStatus]) -> Table:
+    """Show what is known about each target."""
+    table = Table("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision", box=None)
+    for target in targets:
+        table.add_row(*vars(target).values())
+    return table
+
+
+def exclusions_table(exclusions: Sequence[Exclusion]) -> Table:
+    """Show which combinations are excluded, and why."""
+    table = Table("target", "platform", "excluded because", box=None)
+    for exclusion in exclusions:
+        table.add_row(str(exclusion.cell), exclusion.cell.platform, exclusion.reason)
+    return table
+
+
+def plan_table(status: PlanStatus) -> RenderableType:
+    """Show the layers of a plan, which of them are cached, and the totals; recorded sizes are exact."""
+    plan = status.plan
+    table = Table("layer", "what", "inputs", "layer size", "unpacked", "key", "here", box=None)
+    for column in (2, 3, 4):
+        table.columns[column].justify = "right"
+    for layer, blob, cached in status.layers:
+        table.add_row(
+            layer.kind,
+            layer.name,
+            size(layer.download),
+            size(blob.size) if blob else "?",
+            size(blob.unpacked if blob else layer.unpacked),
+            layer.key[:12],
+            Text("cached", "green") if cached else Text("to build", "yellow"),
+        )
+    here = sum(layer.cached for layer in status.layers)
+    download = sum(layer.download for layer in plan.layers)
+    unpacked = sum(layer.unpacked for layer in plan.layers)
+    summary = (
+        f"{len(plan.layers)} layers ({here} cached), {size(download)} of inputs, "
+        f"{size(unpacked)} unpacked; {size(status.shared)} shared with other targets\nplan  {plan.key}\n"
+        f"image {status.image.digest if status.image else 'not known before it is built'}"
+    )
+    title = f"{plan.target} for {plan.platform}, kernels {plan.kernels}"
+    notes = [Text(f"mod {note}", "cyan") for note in plan.notes]
+    return Group(Text(title, "bold"), table, *notes, Text(summary))
+
+
+def mods_table(results: Sequence[ModResult]) -> Table:
+    """Show the compatibility of mods: one row per mod, one column per vLLM version."""
+    versions = list(dict.fromkeys(result.vllm for result in results))
+    table = Table("mod", *versions, box=None)
+    styles = {"applies": "green", "upstream": "cyan", "not needed": "dim", "out of reach": "yellow"}
+    for name in dict.fromkeys(result.mod for result in results):
+        row = {result.vllm: result for result in results if result.mod == name}
+        cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
+        table.add_row(name, *cells)
+    return table
+
+
+def audit_table(verdicts: Sequence[KernelVerdict]) -> Table:
+    """Show whether libraries run on an arch, and why."""
+    styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
+    table = Table("library", "outcome", "why", box=None)
+    for verdict in verdicts:
+        table.add_row(verdict.library, Text(verdict.outcome, styles[verdict.outcome]), verdict.why)
+    return table
+
+
+def audit_markdown(verdicts: Sequence[KernelVerdict]) -> str:
+    """Return the same table as Markdown."""
+    rows = [f"| {verdict.library} | {verdict.outcome} | {verdict.why} |" for verdict in verdicts]
+    return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
+
+
+def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
+    """Show compiled wheels: the chips they are for, what they were compiled from, and where they are."""
+    if not wheels:
+        return Text(
+            "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them", "yellow"
+        )
+    table = Table("wheel", "version", "chips", "platform", "size", "mods", "key", "where", "locked", box=None)
+    table.columns[4].justify = "right"
+    for wheel in wheels:
+        inputs = wheel.inputs
+        places = [name for name, there in (("here", wheel.here), ("registry", wheel.shared)) if there]
+        table.add_row(
+            inputs.name,
+            inputs.version,
+            inputs.arch_list or "none",
+            inputs.platform,
+            size(wheel.size),
+            str(len(inputs.mods)),
+            wheel.key[:16],
+            ", ".join(places),
+            "yes" if wheel.locked else "no",
+        )
+    return table
+
+
+def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
+    """Show what changed since the last build."""
+    if changes is None:
+        return Text("never built here, so there is nothing to compare with", "yellow")
+    if not changes:
+        return Text("nothing changed since the last build", "green")
+    table = Table("changed", "because", box=None)
+    for change in changes:
+        table.add_row(change.name, change.what)
+    return table
+
+
+def built_message(built: BuiltImage) -> Text:
+    """Report what was built, and where it is."""
+    blobs = built.layers
+    content = (
+        f": {len(blobs)} layers, {size(sum(blob.size for blob in blobs))} "
+        f"({size(sum(blob.unpacked for blob in blobs))} unpacked) in {built.where}"
+        if blobs
+        else f" as {built.where}"
+    )
+    return Text.assemble(("built ", "bold green"), f"{built.plan.target} for {built.plan.platform}{content}")
+
+
+def differences_table(differences: Sequence[Difference]) -> RenderableType:
+    """Show how two images differ."""
+    if not differences:
+        return Text("the images are the same", "green")
+    table = Table("path", "field", "left", "right", box=None)
+    for difference in differences:
+        table.add_row(difference.path, difference.field, difference.left[:60], difference.right[:60])
+    return table
+
+
+def ownership_table(ownership: Ownership, root: Path) -> Table:
+    """Show which layer, package and lock entry a path comes from."""
+    table = Table(box=None, show_header=False)
+    table.add_row("path", f"/{ownership.path}")
+    table.add_row("layer", f"{ownership.layer.kind} {ownership.layer.name} (key {ownership.layer.key[:12]})")
+    table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
+    if ownership.lock:
+        table.add_row("locked in", str(ownership.lock.relative_to(root)))
+        table.add_row("needed by", ", ".join(ownership.needed_by))
+    return table
+
+
+def findings_table(findings: Iterable[Diagnosis]) -> Table:
+    """Show what the doctor found."""
+    styles = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+    table = Table("", "needed by", "health", "detail", "remedy", box=None)
+    for finding in findings:
+        health = Text(finding.health, styles[finding.health])
+        table.add_row(finding.subject, finding.needed_by, health, finding.detail, finding.remedy)
+    return table
+
+
+def smoke_table(record: SmokeRecord) -> Table:
+    """Show the outcome of smoke tests, level by level."""
+    colours = {"passed": "green", "failed": "bold red", "not-run": "yellow"}
+    table = Table("level", "outcome", "tests", "time", "why", box=None)
+    for level, result in record.levels.items():
+        passed = sum(test.outcome == "passed" for test in result.tests)
+        applicable = sum(test.outcome != "not-applicable" for test in result.tests)
+        table.add_row(
+            level,
+            Text(result.outcome.replace("-", " "), colours[result.outcome]),
+            f"{passed} of {applicable}" if result.tests else "-",
+            f"{result.seconds:.0f} s" if result.tests else "-",
+            f"ran on its sister {result.ran_on[:19]}" if result.ran_on and not result.why else result.why,
+        )
+    return table
+
+
+def checked_lines(checked: Checked) -> Text:
+    """Show what the checks of a published image found, one per line; digests stay whole, so that they can be copied."""
+    styles = {"ok": "green", "failed": "bold red", "not checked": "yellow"}
+    lines = Text(checked.reference, "bold")
+    for finding in checked.findings:
+        lines.append(f"\n  {finding.check:<14}", "default not bold")
+        lines.append(f"{finding.state:<12}", styles[finding.state])
+        lines.append(finding.detail, "default not bold")
+    return lines
+
+
+def licences_table(summary: LicenceSummary) -> RenderableType:
+    """Show the parts of an image that involve a GNU licence, and count the rest."""
+    table = Table("part", "kind", "version", "GNU licences", "how", box=None)
+    for part in summary.gnu:
+        table.add_row(part.name, part.kind, part.version, " ".join(part.licences), part.how)
+    return Group(Text(summary.target, "bold"), table, Text("\n".join(_licence_lines(summary))))
+
+
+def licences_markdown(summary: LicenceSummary) -> str:
+    """Return the licence summary as Markdown."""
+    lines = [f"## Licences of {summary.target}", "", *_licence_lines(summary), ""]
+    lines += ["| Part | Kind | Version | GNU licences | How |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {part.name} | {part.kind} | {part.version} | {' '.join(part.licences)} | {part.how} |"
+        for part in summary.gnu
+    ]
+    lines += ["", "| Licence | Parts |", "|---|---:|"]
+    lines += [f"| {licence} | {count} |" for licence, count in summary.counts.items()]
+    return "\n".join(lines)
+
+
+def _licence_lines(summary: LicenceSummary) -> list[str]:
+    how = [part.how for part in summary.gnu]
+    counted = ", ".join(f"{how.count(kind)} {kind}" for kind in dict.fromkeys(how)) or "none"
+    lines = [
+        f"{sum(summary.counts.values())} parts under {len(summary.counts)} licences; with a GNU licence: {counted}"
+    ]
+    if summary.undeclared:
+        lines.append(f"no licence declared: {', '.join(summary.undeclared)}")
+    if summary.elsewhere:
+        lines.append(f"not in the image, under licences of their own: {', '.join(summary.elsewhere)}")
+    return lines
+
+
+def history_table(lines: Iterable[Line]) -> Table:
+    """Show what was published, newest last."""
+    table = Table("when (UTC)", "what", "image", "vLLM", "mods", "tags today", "changed", box=None)
+    for line in lines:
+        table.add_row(
+            f"{line.time:%Y-%m-%d %H:%M}",
+            line.kind,
+            short_digest(line.image.digest),
+            line.image.vllm,
+            " ".join(line.image.mods) or "none",
+            Text("\n".join(line.now) or "-", "bold green" if line.now else "dim"),
+            "\n".join(_shortened(line.changed)),
+        )
+    return table
+
+
+def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
+    """Return the same as values for JSON."""
+    return [
+        {
+            "time": line.time.isoformat(),
+            "kind": line.kind,
+            "digest": line.image.digest,
+            "tag": line.image.tag,
+            "platform": line.image.platform,
+            "vllm": line.image.vllm,
+            "mods": list(line.image.mods),
+            "moved": list(line.moved),
+            "now": list(line.now),
+            "changed": list(line.changed),
+        }
+        for line in lines
+    ]
+
+
+def offers_table(found: Iterable[CurrentImage]) -> Table:
+    """Show the images that can be pulled."""
+    table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
+    for offer in found:
+        image = offer.image
+        mods = " ".join(image.mods) or "none"
+        day = f"{offer.since:%Y-%m-%d}"
+        table.add_row(
+            offer.tag, image.platform, short_digest(image.digest), image.vllm, mods, day, size(image.size)
+        )
+    return table
+
+
+def promoted_table(promoted: Iterable[Promoted]) -> Table:
+    """Show promoted images with their tags."""
+    table = Table("target", "platform", "image", "for ever", "moved here", box=None)
+    for one in promoted:
+        image = one.image
+        table.add_row(
+            str(image.cell),
+            image.platform,
+            short_digest(image.digest),
+            "\n".join(one.named),
+            "\n".join(one.moved),
+        )
+    return table
+
+
+def pruning_table(pruning: Pruning) -> Table:
+    """Show what is deleted, or would be."""
+    table = Table("what", "digest", "bytes", "tags", box=None)
+    for item in pruning.doomed:
+        table.add_row(item.kind, short_digest(item.digest), size(item.size), "\n".join(item.tags))
+    return table
+
+
+def _shortened(changes: Sequence[str]) -> list[str]:
+    more = len(changes) - _SHOWN_CHANGES
+    return [*changes[:_SHOWN_CHANGES], *([f"and {more} more"] if more > 0 else [])]
