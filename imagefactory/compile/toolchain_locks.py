@@ -1,4 +1,4 @@
-"""Locking toolchains: the packages and wheels of the compilers, and the FlashInfer that a vLLM release asks for."""
+"""Locking toolchains: the packages and wheels of the compilers, and the FlashInfer that a vLLM release requires."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FlashInferLock(Lock):
 def make_toolchain_locks(
     project: CompileProject, versions: Sequence[str], *, upgrade: bool = False, say: Say
 ) -> Iterator[LockResult]:
-    """Pin what vLLM versions are compiled with; what already answers matrix and compile.yaml stays as it is."""
+    """Pin the toolchains of vLLM versions; locks that still match matrix.yaml and compile.yaml are left alone."""
     for vllm in versions:
         release = _release(project, vllm)
         sdist = project.source_lock.find(release, ".tar.gz")
@@ -68,7 +68,7 @@ def make_toolchain_locks(
             raise CompileDataError(
                 f"The sources of vLLM {release} are not locked.",
                 where="locks/sources.toml",
-                why="They say which torch and which FlashInfer they are compiled with.",
+                why="They specify which torch and FlashInfer to compile with.",
                 fix="Run `invoke lock` first.",
             )
         indexes = Indexes(IndexConfig.from_environment())
@@ -118,7 +118,7 @@ def check_all_locks(project: Project) -> list[Path]:
 
 
 def build_requirements(pyproject: str | None, where: str) -> list[str]:
-    """Read what a source's build backend asks for, as its pyproject.toml says."""
+    """Read the build requirements from a pyproject.toml."""
     try:
         found = tomllib.loads(pyproject or "")["build-system"]["requires"]
         return [str(Requirement(text)) for text in found]
@@ -132,7 +132,7 @@ def build_requirements(pyproject: str | None, where: str) -> list[str]:
 
 
 def pinned(name: str, requirements: Sequence[str], where: str) -> str:
-    """Find the one version that requirements allow of something."""
+    """Return the version that requirements pin a package to."""
     for text in requirements:
         try:
             requirement = Requirement(text)
@@ -144,7 +144,7 @@ def pinned(name: str, requirements: Sequence[str], where: str) -> str:
     raise CompileDataError(
         f"No version of {name} is pinned.",
         where=where,
-        why="vLLM is compiled against one torch and with one FlashInfer, and says which.",
+        why="vLLM must pin the torch and the FlashInfer that it is compiled with.",
         fix="Choose another release.",
     )
 
@@ -179,7 +179,7 @@ def _lock_flashinfer(
 
 
 def flashinfer_version(requirements: str | None, where: str) -> str:
-    """Read which FlashInfer a vLLM release asks for."""
+    """Return the FlashInfer version that a vLLM release requires."""
     lines = [line.partition("#")[0].strip() for line in (requirements or "").splitlines()]
     return pinned(FLASHINFER, [line for line in lines if line and not line.startswith("-")], where)
 

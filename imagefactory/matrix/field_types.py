@@ -12,7 +12,7 @@ def unique(values: list[str]) -> list[str]:
     """Reject a list with duplicates."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise PydanticCustomError("unique", "{text} stands twice", {"text": repr(twice)})
+        raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})
     return values
 
 

@@ -25,8 +25,17 @@ from imagefactory.matrix.cells import buildable, exclusions
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.matrix.targets import EVERYTHING, select
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.small_matrix import MATRIX
 
 REAL = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+
+
+@pytest.fixture
+def small_matrix(tmp_path: Path) -> Checkout:
+    """A folder with nothing in it but a small matrix.yaml."""
+    checkout = Checkout(tmp_path)
+    checkout.matrix.write_text(MATRIX, "utf-8")
+    return checkout
 
 
 def test_the_committed_matrix_holds_what_the_project_promises() -> None:
@@ -47,28 +56,13 @@ def test_the_committed_matrix_holds_what_the_project_promises() -> None:
 
 MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     # what stands there, what a hand makes of it, the failure, a word of its message
-    ("    weights: mxfp4", "    wieghts: mxfp4", MatrixError, "Did you mean weights"),
+    ("    weights: bf16", "    wieghts: bf16", MatrixError, "Did you mean weights"),
     ("defaults: {vllm:", "defualts: {vllm:", MatrixError, "Did you mean defaults"),
     ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
     ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", MatrixError, "Did you mean model"),
-    (
-        "    draft: optional\n    # Weights as fp8",
-        "    draft: sometimes\n    # Weights as fp8",
-        MatrixError,
-        "required",
-    ),
-    (
-        'defaults: {vllm: "0.32.0", arch: gb10}',
-        'defaults: {vllm: "0.32.0", arch: gb11}',
-        UnknownNameError,
-        "gb10",
-    ),
-    (
-        'defaults: {vllm: "0.32.0", arch: gb10}',
-        'defaults: {vllm: "0.32.1", arch: gb10}',
-        UnknownNameError,
-        "0.32.0",
-    ),
+    ("    draft: optional", "    draft: sometimes", MatrixError, "required"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', UnknownNameError, "spark"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', UnknownNameError, "3.0"),
     ("    arch: cpu\n", "    arch: cpus\n", UnknownNameError, "cpu"),
     (
         "    base: bookworm\n    distribution",
@@ -76,18 +70,18 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
         UnknownNameError,
         "bookworm",
     ),
-    ("  gemma4-26b-a4b:", "  gemma4-31b:", DuplicateKeyError, "line"),
-    ('  "0.28.0": {release: "0.28.0"}', '  "0.24.0": {release: "0.28.0"}', DuplicateKeyError, "twice"),
-    ('    vllm: ">=0.10.1"', '    vllm: "=>0.10.1"', SpecifierError, "not a version range"),
-    ('    vllm: ">=0.10.1"', '    vllm: ">=zero"', SpecifierError, "PEP 440"),
+    ("  quantized:", "  large:", DuplicateKeyError, "line"),
+    ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', DuplicateKeyError, "twice"),
+    ('    vllm: ">=1.5"', '    vllm: "=>1.5"', SpecifierError, "not a version range"),
+    ('    vllm: ">=1.5"', '    vllm: ">=zero"', SpecifierError, "PEP 440"),
     ('    capability: "9.0"', "    capability: hopper", SpecifierError, "not a version"),
-    ('    vllm: ">=0.10.1"', "    vllm: >=0.10.1", YamlSyntaxError, "YAML"),
-    ("    repo: openai/gpt-oss-120b", "    repo: [openai/gpt-oss-120b", YamlSyntaxError, "YAML"),
-    ("    repo: openai/gpt-oss-120b", "    repo: gpt-oss-120b", MatrixError, "models.gpt-oss-120b.repo"),
-    ("    repo: openai/gpt-oss-120b\n", "", MatrixError, "repo"),
-    ("    wins: cuda-bindings", "    wins: cuda-core", MatrixError, "between"),
+    ('    vllm: ">=1.5"', "    vllm: >=1.5", YamlSyntaxError, "YAML"),
+    ("    repo: somebody/large", "    repo: [somebody/large", YamlSyntaxError, "YAML"),
+    ("    repo: somebody/large", "    repo: large", MatrixError, "models.large.repo"),
+    ("    repo: somebody/large\n", "", MatrixError, "repo"),
+    ("    wins: two", "    wins: three", MatrixError, "between"),
     ("    generated: tiny", "    generated: huge", MatrixError, "tiny"),
-    ("  gpt-oss-120b:", "  GPT OSS:", MatrixError, "GPT OSS"),
+    ("  large:", "  LARGE ONE:", MatrixError, "LARGE ONE"),
     ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),
     ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", MatrixError, "linux/arm64"),
     ("ref: main, counts_as", "counts_as", MatrixError, "ref"),
@@ -97,11 +91,11 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
 
 @pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
 def test_a_mistake_is_named_with_its_line(
-    factory_checkout: Checkout, old: str, new: str, kind: type[FactoryError], word: str
+    small_matrix: Checkout, old: str, new: str, kind: type[FactoryError], word: str
 ) -> None:
-    line = factory_checkout.edit_matrix(old, new)
+    line = small_matrix.edit_matrix(old, new)
     with pytest.raises(FactoryError) as failure:
-        load_matrix(factory_checkout.matrix)
+        load_matrix(small_matrix.matrix)
     assert type(failure.value) is kind
     assert word in str(failure.value)
     found = re.fullmatch(r"matrix\.yaml:(\d+)", failure.value.where)
@@ -110,29 +104,29 @@ def test_a_mistake_is_named_with_its_line(
     assert abs(int(found[1]) - line) <= 2
 
 
-def test_of_several_mistakes_the_first_is_shown_and_the_rest_are_counted(factory_checkout: Checkout) -> None:
-    factory_checkout.edit_matrix("    weights: mxfp4", "    wieghts: mxfp4")
-    line = factory_checkout.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
+def test_of_several_mistakes_the_first_is_shown_and_the_rest_are_counted(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("    weights: bf16", "    wieghts: bf16")
+    line = small_matrix.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
     with pytest.raises(MatrixError, match=r"capabilty.*\(1 more"):
-        load_matrix(factory_checkout.matrix)
+        load_matrix(small_matrix.matrix)
     with pytest.raises(MatrixError) as failure:
-        load_matrix(factory_checkout.matrix)
+        load_matrix(small_matrix.matrix)
     assert failure.value.where == f"matrix.yaml:{line}"
 
 
-def test_a_model_may_have_the_name_of_a_setting(factory_checkout: Checkout) -> None:
-    factory_checkout.edit_matrix("  gpt-oss-120b:", "  serve:")
-    factory_checkout.edit_matrix("    weights: mxfp4", "    weigths: mxfp4")
+def test_a_model_may_have_the_name_of_a_setting(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("  large:", "  serve:")
+    small_matrix.edit_matrix("    weights: bf16", "    weigths: bf16")
     with pytest.raises(MatrixError, match="Did you mean weights"):
-        load_matrix(factory_checkout.matrix)
+        load_matrix(small_matrix.matrix)
 
 
-def test_a_base_may_not_share_its_folder_with_a_version(factory_checkout: Checkout) -> None:
-    text = factory_checkout.matrix.read_text("utf-8")
+def test_a_base_may_not_share_its_folder_with_a_version(small_matrix: Checkout) -> None:
+    text = small_matrix.matrix.read_text("utf-8")
     text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
-    factory_checkout.matrix.write_text(text, "utf-8")
+    small_matrix.matrix.write_text(text, "utf-8")
     with pytest.raises(MatrixError, match="both a base and a vLLM version"):
-        load_matrix(factory_checkout.matrix)
+        load_matrix(small_matrix.matrix)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "42", "registry: 1", "null"])

@@ -9,14 +9,10 @@ import pytest
 
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
-from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import load_matrix
-from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import Chosen, choose_mods
-from imagefactory.plan.make import make_plan
 from images.shipped.mods.load import load_mods
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 
 MATRIX = """\
@@ -192,30 +188,3 @@ def test_mods_that_cannot_be_together_are_found_when_planning(root: Path) -> Non
     write_mod(root, one("b"))
     with pytest.raises(ModConflictError, match="a and b cannot be together"):
         choose(root)
-
-
-# --- the real matrix -----------------------------------------------------------------------------
-
-
-def test_a_mod_that_is_upstream_appears_as_such_in_the_plan() -> None:
-    project = Project(REPOSITORY)
-    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.32.0/gb10"])
-    plan = make_plan(project, cell)
-    assert "eagle3-marker: upstream since 0.24.0" in plan.notes
-    assert "eagle3-marker" not in [layer.name for layer in plan.layers if layer.kind == "mod"]
-
-
-def test_an_older_version_gets_the_mod() -> None:
-    project = Project(REPOSITORY)
-    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.20.2/gb10"])
-    chosen = choose_mods(project.matrix, cell, project.mods)
-    assert names(chosen) == ["eagle3-marker", "gb10-cutlass-fallback"]
-    assert chosen.mods[0][1].versions == ">=0.20,<0.24"
-    assert any(note.startswith("preserve-sm121a: changes sources") for note in chosen.notes)
-
-
-def test_gemma_with_a_drafter_gets_the_split_backend_in_the_one_version_that_needs_it() -> None:
-    project = Project(REPOSITORY)
-    for vllm, expected in (("0.20.2", True), ("0.24.0", False)):
-        [cell] = select(project.matrix, [f"gemma4-31b@{vllm}/rtx5090"])
-        assert ("dflash-split-backend" in names(choose_mods(project.matrix, cell, project.mods))) is expected

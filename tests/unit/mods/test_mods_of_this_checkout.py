@@ -12,8 +12,11 @@ import pytest
 import yaml
 
 from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select
+from imagefactory.mods.choose import choose_mods
 from imagefactory.mods.compatibility import refuse_idle_variants
 from imagefactory.mods.readme_table import BEGIN, END
+from imagefactory.plan.make import make_plan
 from images.shipped.mods.load import load_mod, load_mods
 from images.shipped.mods.manifest import STAGES, Mod
 from tests.fixtures.checkouts import REPOSITORY
@@ -115,3 +118,28 @@ def test_every_mod_and_every_release_is_in_the_table() -> None:
 def test_the_readme_has_its_marks_once() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert (text.count(BEGIN), text.count(END)) == (1, 1)
+
+
+def test_a_mod_that_is_upstream_appears_as_such_in_the_plan() -> None:
+    project = Project(REPOSITORY)
+    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.32.0/gb10"])
+    plan = make_plan(project, cell)
+    assert "eagle3-marker: upstream since 0.24.0" in plan.notes
+    assert "eagle3-marker" not in [layer.name for layer in plan.layers if layer.kind == "mod"]
+
+
+def test_an_older_version_gets_the_mod() -> None:
+    project = Project(REPOSITORY)
+    [cell] = select(project.matrix, ["qwen3-coder-next-nvfp4@0.20.2/gb10"])
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    assert [mod.name for mod, _ in chosen.mods] == ["eagle3-marker", "gb10-cutlass-fallback"]
+    assert chosen.mods[0][1].versions == ">=0.20,<0.24"
+    assert any(note.startswith("preserve-sm121a: changes sources") for note in chosen.notes)
+
+
+def test_gemma_with_a_drafter_gets_the_split_backend_in_the_one_version_that_needs_it() -> None:
+    project = Project(REPOSITORY)
+    for vllm, expected in (("0.20.2", True), ("0.24.0", False)):
+        [cell] = select(project.matrix, [f"gemma4-31b@{vllm}/rtx5090"])
+        chosen = choose_mods(project.matrix, cell, project.mods)
+        assert ("dflash-split-backend" in [mod.name for mod, _ in chosen.mods]) is expected

@@ -25,21 +25,21 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.make import make_plan
-from imagefactory.resolve import wheel_locks as resolving
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.making import LockResult, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
-from tests.fixtures.wheels import COMPILER, WheelFactory, make_wheel
+from tests.fixtures.wheels import WheelFactory, make_wheel
 
-TARGET = "gemma4-31b@0.19.1/gb10"
-LOCK = "0.19.1/gb10-linux-arm64.toml"
+TARGET = "big@1.0/gpu"
+LOCK = "1.0/gpu-linux-arm64.toml"
 NATIVE = GpuCode(cubins={"sm_121a": 3})
 INPUTS = CompileInputs(
     name="vllm",
-    version="0.19.1",
+    version="1.0",
     sources={"vllm": "a" * 64},
     toolchain="sha256:" + "b" * 64,
     arch_list="12.1a",
@@ -48,7 +48,7 @@ INPUTS = CompileInputs(
 
 
 class Wheelhouse:
-    """A checkout whose version 0.19.1 has to be compiled, an index for the rest, and kernels as a test wants them."""
+    """A checkout whose version 1.0 has to be compiled, an index for the rest, and kernels as a test wants them."""
 
     def __init__(self, checkout: Checkout, folder: Path) -> None:
         self.checkout = checkout
@@ -65,7 +65,7 @@ class Wheelhouse:
             self.folder / inputs.key[:8],
             inputs.name,
             inputs.version,
-            requires=["torch==2.10.0"] if inputs.name == "vllm" else [],
+            requires=["torch==1.0"] if inputs.name == "vllm" else [],
             tag="cp38-abi3-linux_aarch64",
             files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": content or inputs.key},
         )
@@ -73,7 +73,8 @@ class Wheelhouse:
 
     def mods(self) -> tuple[str, ...]:
         """Digest the mods that a compile in this checkout would apply to the sources."""
-        return tuple(mod.digest(variant) for mod, variant in source_mods(self.project, "0.19.1", "gb10", ()))
+        [(mod, variant)] = source_mods(self.project, "1.0", "gpu", ())
+        return (mod.digest(variant),)
 
     def lock(
         self, *wheels: str, target: str = TARGET, upgrade: tuple[str, ...] = ()
@@ -90,23 +91,24 @@ class Wheelhouse:
 
 @pytest.fixture
 def wheelhouse(
-    factory_checkout: Checkout,
+    locked_checkout: Checkout,
     simple_index: SimpleIndex,
     wheel_factory: WheelFactory,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Wheelhouse:
     simple_index.add(
-        wheel_factory("vllm", "0.19.1", requires=["torch==2.10.0", "never-built"]),
-        wheel_factory("vllm", "0.32.0", requires=["flashinfer-python==0.7.0"]),
+        wheel_factory("vllm", "1.0", requires=["torch==1.0", "never-built"]),
+        wheel_factory("vllm", "2.0", requires=["flashinfer-python==0.7.0"]),
         wheel_factory("flashinfer-python", "0.7.0"),
-        wheel_factory("torch", "2.10.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
-        wheel_factory("torch", "2.10.0+cu130", tag="cp311-cp311-manylinux_2_28_aarch64"),
-        *(wheel_factory(name, "13.0") for name in COMPILER),
+        wheel_factory("torch", "1.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
+        wheel_factory("torch", "1.0+cu130", tag="cp311-cp311-manylinux_2_28_aarch64"),
     )
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    monkeypatch.setattr(resolving, "reachable", lambda _: False)
-    made = Wheelhouse(factory_checkout, tmp_path / "compiled")
+    change = edit("CMakeLists.txt", "set(ARCHS 1)", replace="set(ARCHS 2)")
+    mod = manifest("m", change, checks=[has("CMakeLists.txt", "2")], variant={"stage": "source"})
+    write_mod(locked_checkout.root / "mods", mod)
+    made = Wheelhouse(locked_checkout, tmp_path / "compiled")
     monkeypatch.setattr(auditing, "cuobjdump", lambda _: Path("cuobjdump"))
     monkeypatch.setattr(auditing, "read_kernels", lambda *_: made.kernels)
     return made
@@ -117,11 +119,11 @@ def test_a_lock_names_the_compiled_wheel_and_takes_its_requirements(wheelhouse: 
     assert wheelhouse.lock()[LOCK].changed
     wheel = wheelhouse.locked()
     assert (wheel.file, wheel.sha256, wheel.size) == (kept.filename, kept.sha256, kept.size)
-    assert (wheel.compiled, wheel.version, wheel.needed_by) == (kept.key, "0.19.1", ("matrix.yaml",))
+    assert (wheel.compiled, wheel.version, wheel.needed_by) == (kept.key, "1.0", ("matrix.yaml",))
     lock = WheelLock.read(wheelhouse.checkout.locks / LOCK)
     assert lock.kernels == "compiled"
     # The published wheel of that version asks for more; it was not looked at.
-    assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch", *COMPILER}
+    assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch"}
     assert f'compiled = "{kept.key}"' in (wheelhouse.checkout.locks / LOCK).read_text()
     check_all_locks(wheelhouse.project)
 
@@ -129,7 +131,7 @@ def test_a_lock_names_the_compiled_wheel_and_takes_its_requirements(wheelhouse: 
 def test_a_version_that_needs_another_torch_gets_it_on_machines_with_a_gpu(wheelhouse: Wheelhouse) -> None:
     wheelhouse.keep()
     wheelhouse.lock()
-    assert wheelhouse.locked("torch").version == "2.10.0+cu130"
+    assert wheelhouse.locked("torch").version == "1.0+cu130"
     assert wheelhouse.locked("torch").compiled is None
 
 
@@ -160,8 +162,8 @@ def test_what_is_on_the_disk_later_does_not_matter(wheelhouse: Wheelhouse) -> No
 def test_without_the_wheel_the_command_that_makes_it_is_named(wheelhouse: Wheelhouse) -> None:
     with pytest.raises(CompileNeededError) as caught:
         wheelhouse.lock()
-    assert "`invoke compile --vllm 0.19.1 --arch gb10 --what vllm`" in caught.value.fix
-    assert "invoke lock --target gemma4-31b@0.19.1/gb10" in caught.value.fix
+    assert "`invoke compile --vllm 1.0 --arch gpu --what vllm`" in caught.value.fix
+    assert "invoke lock --target big@1.0/gpu" in caught.value.fix
     assert not (wheelhouse.checkout.locks / LOCK).exists()
 
 
@@ -170,7 +172,7 @@ def test_without_the_wheel_the_command_that_makes_it_is_named(wheelhouse: Wheelh
     [
         {"arch_list": "12.0a"},
         {"arch_list": "12.1a 12.0a"},
-        {"version": "0.20.2"},
+        {"version": "2.0"},
         {"name": "flashinfer-jit-cache"},
     ],
 )
@@ -184,7 +186,7 @@ def test_what_is_kept_for_other_chips_is_mentioned(wheelhouse: Wheelhouse) -> No
     wheelhouse.keep(replace(INPUTS, arch_list="12.0a"))
     with pytest.raises(CompileNeededError) as caught:
         wheelhouse.lock()
-    assert "0.19.1 for 12.0a" in caught.value.why
+    assert "1.0 for 12.0a" in caught.value.why
 
 
 def test_a_compiled_wheel_whose_kernels_do_not_load_is_refused(wheelhouse: Wheelhouse) -> None:
@@ -201,7 +203,7 @@ def test_a_compiled_wheel_without_kernels_for_the_chip_is_refused(
 ) -> None:
     wheelhouse.keep()
     wheelhouse.kernels = kernels
-    with pytest.raises(WrongWheelError, match="no kernels for gb10"):
+    with pytest.raises(WrongWheelError, match="no kernels for gpu"):
         wheelhouse.lock()
     assert not (wheelhouse.checkout.locks / LOCK).exists()
 
@@ -311,13 +313,13 @@ def test_flashinfer_alone_can_be_our_own_compile_in_the_version_that_vllm_asks_f
     wheelhouse: Wheelhouse,
 ) -> None:
     wheelhouse.checkout.edit_matrix(
-        '"0.32.0": {release: "0.32.0"}', '"0.32.0": {release: "0.32.0", compile: [flashinfer-jit-cache]}'
+        '"2.0": {release: "2.0"}', '"2.0": {release: "2.0", compile: [flashinfer-jit-cache]}'
     )
     old = replace(INPUTS, name="flashinfer-jit-cache", version="0.6.0")
     wheelhouse.keep(old)
     kept = wheelhouse.keep(replace(old, version="0.7.0"))
-    lock = "0.32.0/gb10-linux-arm64.toml"
-    wheelhouse.lock(target="gemma4-31b@0.32.0/gb10")
+    lock = "2.0/gpu-linux-arm64.toml"
+    wheelhouse.lock(target="big@2.0/gpu")
     assert wheelhouse.locked("flashinfer-jit-cache", lock).compiled == kept.key
     assert wheelhouse.locked("vllm", lock).compiled is None
     assert WheelLock.read(wheelhouse.checkout.locks / lock).kernels == "upstream"
@@ -325,8 +327,8 @@ def test_flashinfer_alone_can_be_our_own_compile_in_the_version_that_vllm_asks_f
 
 def test_other_packages_are_compiled_with_their_own_command(wheelhouse: Wheelhouse) -> None:
     wheelhouse.checkout.edit_matrix(
-        '"0.32.0": {release: "0.32.0"}', '"0.32.0": {release: "0.32.0", compile: [flashinfer-jit-cache]}'
+        '"2.0": {release: "2.0"}', '"2.0": {release: "2.0", compile: [flashinfer-jit-cache]}'
     )
     with pytest.raises(CompileNeededError) as caught:
-        wheelhouse.lock(target="gemma4-31b@0.32.0/gb10")
-    assert "invoke compile --vllm 0.32.0 --arch gb10 --what flashinfer`" in caught.value.fix
+        wheelhouse.lock(target="big@2.0/gpu")
+    assert "invoke compile --vllm 2.0 --arch gpu --what flashinfer`" in caught.value.fix
