@@ -1,4 +1,4 @@
-"""What a smoke run is to do on this machine: the image made ready, and the reason for every level that cannot run."""
+"""What a smoke run can do on this machine: the prepared image, and the reason for every level that cannot run."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class _Value(BaseModel):
 
 
 class Serving(_Value):
-    """The image that serves at the level `serve`: the one under test, or its sister for CPUs."""
+    """The image that runs at the level `serve`: the one under test, or its counterpart for CPUs."""
 
     image: str
     digest: Digest
     target: str
     mods: tuple[str, ...] = ()
-    """Mods of the image under test that its sister lacks; they are applied at its start."""
+    """Mods that only the image under test has; its counterpart applies them at start-up."""
 
 
 class Assignment(_Value):
@@ -58,7 +58,7 @@ class Assignment(_Value):
     run: str
     subject: Subject
     image: str = ""
-    """The id by which the daemon runs the image; empty where it cannot."""
+    """The image's id in the daemon; empty if it cannot run there."""
     serving: Serving | None = None
     hindered: dict[Level, str] = {}
     """Why a level cannot run."""
@@ -72,7 +72,7 @@ class _CannotRunError(Exception):
 
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
-    """Make an image ready for its tests; whatever that brought into the daemon is gone afterwards."""
+    """Prepare an image for its tests; whatever that loaded into the daemon is removed afterwards."""
     run = uuid4().hex[:12]
     preparing = _Preparing(project, subject, Containers(run))
     try:
@@ -116,11 +116,11 @@ class _Preparing:
         return {"image": self._in_daemon(self.subject)}
 
     def _for_serving(self) -> dict[str, object]:
-        sister = self._sister()
-        mods = self._mods_to_add(sister) if sister != self.subject else ()
-        image = self._in_daemon(sister)
-        target = f"{sister.cell}/{sister.cell.machine}"
-        return {"serving": Serving(image=image, digest=sister.digest, target=target, mods=mods)}
+        counterpart = self._counterpart()
+        mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
+        image = self._in_daemon(counterpart)
+        target = f"{counterpart.cell}/{counterpart.cell.machine}"
+        return {"serving": Serving(image=image, digest=counterpart.digest, target=target, mods=mods)}
 
     def _for_a_gpu(self) -> dict[str, object]:
         arch = self.project.matrix.archs[self.subject.arch]
@@ -151,12 +151,12 @@ class _Preparing:
         return self.engine.machine
 
     def _refuse_foreign(self, platform: str) -> None:
-        """A foreign image may start under emulation, but that would be a test of the emulator: vLLM crashes in it."""
+        """Raise for a foreign image: under emulation we would test the emulator, and vLLM crashes in it."""
         here = f"linux/{self._machine()}"
         if platform != here:
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
 
-    def _sister(self) -> Subject:
+    def _counterpart(self) -> Subject:
         """Find the image of the same vLLM that serves without a GPU."""
         project, subject = self.project, self.subject
         if not has_gpu(project.matrix, subject.arch):
@@ -171,14 +171,14 @@ class _Preparing:
             raise _CannotRunError(f"{cells[0]} is not locked for {here}")
         return _built(project, locked[0])
 
-    def _mods_to_add(self, sister: Subject) -> tuple[str, ...]:
-        """List the mods that the image under test has and its sister lacks; a sister can take most at its start."""
-        has = {mod.name for mod in _mods(self.project, sister)}
+    def _mods_to_add(self, counterpart: Subject) -> tuple[str, ...]:
+        """List the mods that only the image under test has; its counterpart can apply most of them at start-up."""
+        has = {mod.name for mod in _mods(self.project, counterpart)}
         missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
         for mod in missing:
             if mod.manifest.variants[0].source is not None:
                 raise _CannotRunError(
-                    f"{sister.cell} cannot take the mod {mod.name} at its start: it brings other sources along"
+                    f"{counterpart.cell} cannot apply the mod {mod.name} at start-up: it brings other sources along"
                 )
         return tuple(mod.name for mod in missing)
 
@@ -196,7 +196,7 @@ def _mods(project: Project, subject: Subject) -> list[Mod]:
 
 
 def _built(project: Project, cell: Cell) -> Subject:
-    """Take the image of a cell, building it when it is not there or out of date."""
+    """Return the image of a cell; build it if it is missing or out of date."""
     try:
         return subject_of_target(project, f"{cell}/{cell.machine}")
     except ImageMissingError:
@@ -205,13 +205,13 @@ def _built(project: Project, cell: Cell) -> Subject:
 
 
 class _Unwatched:
-    """A watcher that tells nobody."""
+    """A watcher that reports nothing."""
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Hear which layers there are."""
+        """Ignore the list of layers."""
 
     def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
-        """Hear how far a layer is."""
+        """Ignore a layer's progress."""
 
 
 def _reason(error: Exception) -> str:

@@ -18,7 +18,7 @@ from imagefactory.store.digests import Sha256
 from images.shipped.mods.manifest import Mod
 
 OWN_LICENCE: Final = "Apache-2.0"
-"""What the factory's own files stand under; LICENSE says so."""
+"""The licence of the factory's own files, as in LICENSE."""
 ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
@@ -32,20 +32,20 @@ class Component:
     purl: str | None
     sha256: Sha256 | None
     licence: str | None
-    """An SPDX expression; None where the part is not in the image and its licence is the user's to look up."""
+    """An SPDX expression; None if the part is not in the image, and its licence is up to the user to check."""
     says: str
-    """Where the licence stands."""
+    """Where the licence is stated."""
     notices: tuple[str, ...] = ()
     layer: Sha256
     file: str | None = None
     size: int | None = None
     needed_by: tuple[str, ...] = ()
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that have no part of their own: those of the serve program, and those that a mod changes or adds."""
+    """Files that are not parts themselves: those of the serve program, and those that a mod changes or adds."""
 
     @property
     def reference(self) -> str:
-        """Name the part within an SBOM."""
+        """Return the part's reference in an SBOM."""
         return self.purl or f"{self.kind}:{self.name}"
 
     @property
@@ -80,7 +80,7 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
 
 
 def wheel_purl(wheel: LockedWheel) -> str:
-    """Name a wheel for scanners. One that was compiled here is not what its publisher has on the index."""
+    """Return the package URL of a wheel. One that was compiled here is not the one on the index."""
     name, file = f"{wheel.name}@{_quoted(wheel.version)}", f"file_name={_quoted(wheel.file)}"
     if wheel.compiled is None:
         return f"pkg:pypi/{name}?{file}"
@@ -141,7 +141,7 @@ def _program(layer: Layer) -> Component:
 
 
 def _mod(layer: Layer) -> Iterator[Component]:
-    """Give a mod, and the distribution that it brings along where it does."""
+    """List a mod, and the distribution that it brings along, if any."""
     *_, link = cast("list[dict[str, object]]", layer.settings["chain"])
     mod = Mod.from_data(link)
     [variant] = mod.manifest.variants
@@ -173,7 +173,7 @@ def _mod(layer: Layer) -> Iterator[Component]:
 
 
 def _models(layer: Layer) -> Iterator[Component]:
-    """Give the model and its drafters. Their weights are not in an image, unless the factory makes them."""
+    """List the model and its drafters. Their weights are not in the image unless the factory generates them."""
     model = cast("dict[str, Any]", layer.settings["model"])
     if "generated" in model:
         yield Component(
