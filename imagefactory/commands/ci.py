@@ -1,4 +1,4 @@
-"""What the workflows in .github do: each of their steps is one of these commands, and runs by hand as well.
+"""The commands that the workflows in .github run, one per step; each can also be run by hand.
 
 In a workflow the results also go where GitHub reads them: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
 """
@@ -31,9 +31,9 @@ from imagefactory.commands.workflow import (
     help={
         "target": f"{TARGETS} (default: what is locked, and every model on the version `nightly`)",
         "json": "print everything as JSON",
-        "retry": "also test images again that failed their tests",
+        "retry": "retest images that failed their tests",
         "gpu": "there is a machine with a GPU to test on",
-        "first": "the registry has no such repository yet, and may not even say so: everything is missing",
+        "first": "the repository does not exist in the registry yet: everything is missing",
     },
 )
 def plan(
@@ -44,7 +44,7 @@ def plan(
     gpu: bool = False,
     first: bool = False,
 ) -> None:
-    """Compare the plans with the registry, and list the jobs that are missing, each with its reason."""
+    """Compare the plans with the registry, and list the jobs to run, each with its reason."""
     from dataclasses import replace
 
     from imagefactory.publish.automation.jobs import fitted
@@ -70,7 +70,7 @@ def plan(
 
 @command(iterable=["target"], help={"target": TARGETS})
 def push(context: Context, target: list[str]) -> None:
-    """Assemble and upload images, each by itself: one that fails does not stop the others."""
+    """Assemble and upload images; one that fails does not stop the others."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.staging import stage
@@ -90,7 +90,7 @@ def push(context: Context, target: list[str]) -> None:
     help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
 )
 def smoke(context: Context, target: list[str], level: list[str]) -> None:
-    """Pull what was pushed, test it where it has not passed yet, and leave the records in build/smoke."""
+    """Pull staged images, run the smoke tests that they have not passed yet, and write the records to build/smoke."""
     from imagefactory.publish.pipeline import smoke_test
     from imagefactory.publish.staging import find_staged
     from imagefactory.smoke.levels import levels_named
@@ -182,7 +182,7 @@ def record(context: Context, dry_run: bool = False) -> None:
     }
 )
 def summary(context: Context, plan: str = "", records: str = "") -> None:
-    """Show a plan or smoke records as Markdown, on the page of the run and here."""
+    """Print a plan or smoke records as Markdown, and add them to the run's summary page."""
     from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
 
@@ -197,12 +197,12 @@ def summary(context: Context, plan: str = "", records: str = "") -> None:
 
 @command(
     help={
-        "needs": "what GitHub says of the other jobs: toJSON(needs)",
+        "needs": "the results of the other jobs: toJSON(needs)",
         "broken": "how many cells the plan found broken",
     }
 )
 def status(context: Context, needs: str, broken: str = "") -> None:
-    """Fail when a job of the run failed or was cancelled: the one result that others look at."""
+    """Fail if a job of the run failed or was cancelled, so that one status covers the whole run."""
     from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
     count = options.whole_number("--broken", broken) or 0
@@ -219,7 +219,7 @@ def status(context: Context, needs: str, broken: str = "") -> None:
     }
 )
 def changes(context: Context, base: str, json: bool = False) -> None:
-    """Say which mods and which images a change concerns, with the inputs that changed."""
+    """List the mods and images that a change affects, with the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
     project = open_project()
@@ -238,7 +238,7 @@ def changes(context: Context, base: str, json: bool = False) -> None:
     help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
 )
 def check_mods(context: Context, base: str = "", names: str = "") -> None:
-    """Check the mods that a change touches on every vLLM version; the table goes to the page of the run."""
+    """Check the mods that a change touches on every vLLM version; the table goes to the run's summary page."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.publish.automation.pull_request import changed_mods
@@ -267,7 +267,7 @@ def check_mods(context: Context, base: str = "", names: str = "") -> None:
 def report_mods(
     context: Context, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
-    """Check mods on vLLM's main branch, and open or update one issue for each that does not hold."""
+    """Check mods on vLLM's main branch, and open or update one issue for each that no longer fits."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.mods.source_files import FolderSource
@@ -292,10 +292,10 @@ def report_mods(
 
 @command(
     iterable=["target"],
-    help={"target": TARGETS, "pulled": "for an engine that pulls the images, instead of for assembling them"},
+    help={"target": TARGETS, "pulled": "estimate for pulling the images instead of assembling them"},
 )
 def room(context: Context, target: list[str], pulled: bool = False) -> None:
-    """Fail early when this machine has less free disk than the job is going to need."""
+    """Fail early if this machine has less free disk than the job needs."""
     from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 
     project = open_project()

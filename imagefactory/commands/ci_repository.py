@@ -1,4 +1,4 @@
-"""What workflows do to the repository on GitHub: locks, pull requests and releases."""
+"""Commands with which workflows change the repository on GitHub: locks, pull requests and releases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from imagefactory.commands.workflow import (
 
 @command(help={"commit": "the commit of the branch `records` (default: its head)"})
 def take_locks(context: Context, commit: str = "") -> None:
-    """Lay the locks of the branch `records` over this checkout, where it has none of its own."""
+    """Copy locks from the branch `records` into this checkout, where it has none of its own."""
     from imagefactory.publish.automation.commits import take_locks
     from imagefactory.publish.automation.github import GitHub
 
@@ -56,12 +56,12 @@ def adopt(context: Context, target: list[str], dry_run: bool = False) -> None:
 @command(
     iterable=["upgrade"],
     help={
-        "upgrade": "packages to take the newest version of, or base, or all (default: all)",
+        "upgrade": "packages to upgrade, or base, or all (default: all)",
         "body": "write the text of a pull request to this file",
     },
 )
 def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
-    """Take newer packages into the locks, and a new vLLM release into the matrix."""
+    """Upgrade packages in the locks, and add a new vLLM release to the matrix."""
     from imagefactory.environment.index_config import IndexConfig
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.publish.automation.refresh import refresh
@@ -79,14 +79,14 @@ def refresh(context: Context, upgrade: list[str], body: str = "") -> None:
 
 @command(
     help={
-        "branch": "the branch to propose from; it is set anew",
+        "branch": "the branch to propose from; it is reset",
         "title": "the title of the pull request",
         "body": "a file with its text",
         "dry_run": DRY_RUN,
     }
 )
 def propose(context: Context, branch: str, title: str, body: str, dry_run: bool = False) -> None:
-    """Open a pull request with what changed in this checkout, or bring the one that is open up to date."""
+    """Open a pull request with what changed in this checkout, or update the open one."""
     from imagefactory.publish.automation.commits import changed_files, propose
     from imagefactory.publish.automation.github import GitHub
 
@@ -100,9 +100,9 @@ def propose(context: Context, branch: str, title: str, body: str, dry_run: bool 
     print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
 
 
-@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print what would be said"})
+@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the text of the release"})
 def release(context: Context, tag: str, dry_run: bool = False) -> None:
-    """Publish a release of the factory with what the changelog says about it."""
+    """Publish a release of the factory with its changelog entry."""
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.releases import publish_release, release_notes
 

@@ -1,4 +1,4 @@
-"""The registry: images are pushed, tested, promoted, gone back from, listed and pruned there."""
+"""Commands for the registry: push, promote, publish, roll back, list and prune images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imagefactory.commands.command import TARGET, command, need, print_json, say
 from imagefactory.store import sizes
 
 ONE_TARGET = "which image, as MODEL[@VLLM][/ARCH[/MACHINE]] (default: the matrix's first)"
-NIGHTLY = "also give the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
+NIGHTLY = "also set the day's tag, nightly-DATE-MODEL (images of the version `nightly` get it anyway)"
 AGAIN = "also promote an image that was rolled back from"
 
 
@@ -25,7 +25,7 @@ AGAIN = "also promote an image that was rolled back from"
     },
 )
 def push(context: Context, target: list[str], workers: str = "") -> None:
-    """Upload images by digest, under a staging tag; nothing is made or sent that the registry has."""
+    """Upload images by digest, under a staging tag; what the registry has is neither built nor sent."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.staging import stage
@@ -47,7 +47,7 @@ def push(context: Context, target: list[str], workers: str = "") -> None:
 
 @command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
 def promote(context: Context, target: list[str], nightly: bool = False, again: bool = False) -> None:
-    """Move tags to what was pushed, if it is locked, audited and passed the smoke tests that its arch requires."""
+    """Move tags to pushed images that are locked, audited and passed the smoke tests that their arch requires."""
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
 
@@ -70,7 +70,7 @@ def promote(context: Context, target: list[str], nightly: bool = False, again: b
 def publish(
     context: Context, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
-    """Push, attach SBOM and provenance, test the pulled image, and promote it if it passes."""
+    """Push, test the pulled image, attach SBOM and provenance, and promote it if it passed."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live_build import watching
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
@@ -99,11 +99,11 @@ def publish(
 @command(
     help={
         "target": ONE_TARGET,
-        "to": "a digest, or the beginning of one, or a day (2026-11-05): default is the image before this one",
+        "to": "a digest or the beginning of one, or a date such as 2026-11-05 (default: the previous image)",
     }
 )
 def rollback(context: Context, target: str = "", to: str = "") -> None:
-    """Set a target's moving tags to an image that was published earlier; images are not touched."""
+    """Point a target's moving tags at an image that was published earlier; images are not touched."""
     from imagefactory.publish.rollback import rollback
 
     project, [cell] = _selected([target] if target else [], one=True)
@@ -118,7 +118,7 @@ def rollback(context: Context, target: str = "", to: str = "") -> None:
 
 @command(help={"target": ONE_TARGET, "json": "print JSON"})
 def history(context: Context, target: str = "", json: bool = False) -> None:
-    """List what was published of a target: when, what is in it, what changed, which tags name it today."""
+    """List what was published of a target: when, what changed, and which tags point at it today."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.publications import history_rows, history_table
     from imagefactory.publish.history import read_history
@@ -138,12 +138,12 @@ def history(context: Context, target: str = "", json: bool = False) -> None:
 
 @command(
     help={
-        "json": "print catalog.json as it lies in the registry",
+        "json": "print catalog.json as stored in the registry",
         "markdown": "print the table as Markdown, for a web page",
     }
 )
 def catalog(context: Context, json: bool = False, markdown: bool = False) -> None:
-    """List what there is to pull today: every moving tag, and the image that it names."""
+    """List what can be pulled today: every moving tag and its image."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.publications import offers_table
     from imagefactory.publish import current_images
@@ -163,11 +163,11 @@ def catalog(context: Context, json: bool = False, markdown: bool = False) -> Non
 
 @command(
     help={
-        "delete": "delete what was found; without it nothing is changed",
+        "delete": "delete what was found; without it, nothing changes",
         "dry_run": "change nothing, which is the default",
-        "staging": "days that an image stays which was pushed but never promoted (default: 14)",
-        "nightlies": "days that nightlies stay (default: for ever)",
-        "keep": "how many of the newest published images of each target stay (default: all)",
+        "staging": "days to keep images that were pushed but never promoted (default: 14)",
+        "nightlies": "days to keep nightlies (default: forever)",
+        "keep": "how many of the newest published images of each target to keep (default: all)",
     }
 )
 def prune(
@@ -196,7 +196,7 @@ def prune(
     if found.doomed:
         terminal.out.print(pruning_table(found))
     for tag in found.undated:
-        say(f"{tag} stays: nothing was attached to it that says how old it is")
+        say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
@@ -227,7 +227,7 @@ def _repository(project: Any) -> Any:
 
 
 def _show(outcome: Any) -> None:
-    """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
+    """Show what got its tags, and exit with the code of the first refusal, if any."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.publications import promoted_table
 
