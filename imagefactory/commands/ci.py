@@ -1,4 +1,4 @@
-"""What the workflows in .github do: each of their steps is one of these commands, and runs by hand as well.
+"""The commands that the workflows in .github run, one per step; each can also be run by hand.
 
 In a workflow the results also go where GitHub reads them: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
 """

@@ -1,4 +1,4 @@
-"""What workflows do to the repository on GitHub: locks, pull requests and releases."""
+"""Commands with which workflows change the repository on GitHub: locks, pull requests and releases."""
 
 from __future__ import annotations
 

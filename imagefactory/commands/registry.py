@@ -1,4 +1,4 @@
-"""The registry: images are pushed, tested, promoted, gone back from, listed and pruned there."""
+"""Commands for the registry: push, promote, publish, roll back, list and prune images."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def prune(
     if found.doomed:
         terminal.out.print(pruning_table(found))
     for tag in found.undated:
-        say(f"{tag} stays: nothing was attached to it that says how old it is")
+        say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
@@ -216,7 +216,7 @@ def _repository(project: Any) -> Any:
 
 
 def _show(outcome: Any) -> None:
-    """Show what got its tags, and why something else did not; that is a failure with its own exit code."""
+    """Show what got its tags, and exit with the code of the first refusal, if any."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import promoted_table
 

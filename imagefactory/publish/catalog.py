@@ -1,7 +1,7 @@
-"""The catalog: every image that was published, and every time that tags were moved.
+"""The catalog: every published image, and every change of tags.
 
-It lies in the registry itself, as `catalog.json` under the tag `catalog`. It is the truth about moving tags: they are
-set to what its newest event says, so whoever is interrupted can be followed by anybody.
+It is kept in the registry, as `catalog.json` under the tag `catalog`. It is the source of truth for moving tags: they
+point where its newest event says, so anybody can finish what was interrupted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class _Value(BaseModel):
 
 
 class ImagePart(_Value):
-    """One layer of an image: what it is, and what tells it from others of that name."""
+    """One layer of an image, and what distinguishes it from others of that name."""
 
     key: str
     """The beginning of the layer's key."""
     version: str = ""
-    """Of the package, where a layer is one package."""
+    """The version of the package, if the layer is a single package."""
 
 
 class Published(_Value):
-    """An image that passed everything, described well enough to be found and compared."""
+    """An image that passed everything, with what is needed to find and compare it."""
 
     digest: Digest = Field(pattern=_DIGEST)
     model: str
@@ -48,7 +48,7 @@ class Published(_Value):
     kernels: KernelOrigin
     mods: tuple[str, ...]
     size: int
-    """Bytes to pull, without what is there already."""
+    """Bytes to pull if nothing is there yet."""
     made_of: dict[str, ImagePart]
     """Layer -> what is in it; two images differ where these do."""
     smoke: dict[str, str]
@@ -61,7 +61,7 @@ class Published(_Value):
 
 
 class Pointer(_Value):
-    """What a moving tag was set to: an image, or an index of one image for each platform."""
+    """What a moving tag was pointed at: an image, or an index with one image per platform."""
 
     digest: Digest = Field(pattern=_DIGEST)
     images: dict[str, Digest]
@@ -72,7 +72,7 @@ class Event(_Value):
     """One change of tags."""
 
     id: str
-    """Tells this event from every other one, also when it is written again."""
+    """Identifies this event, also if it is written again."""
     kind: Literal["promote", "rollback"]
     time: AwareDatetime
     image: Digest = Field(pattern=_DIGEST)
@@ -80,7 +80,7 @@ class Event(_Value):
     """Tags that never move again."""
     moved: dict[str, Pointer]
     left: Digest | None = None
-    """The image that a rollback took users off."""
+    """The image that a rollback moved users away from."""
 
 
 class Catalog(_Value):
@@ -95,11 +95,11 @@ class Catalog(_Value):
         return next((image for image in self.images if image.digest == digest), None)
 
     def owner_of(self, tag: str) -> Digest | None:
-        """Say which image a tag that never moves was given to."""
+        """Return the image that a fixed tag was given to."""
         return next((event.image for event in self.events if tag in event.named), None)
 
     def pointer(self, tag: str) -> Pointer | None:
-        """Say where a moving tag belongs."""
+        """Return where a moving tag belongs."""
         return next((event.moved[tag] for event in reversed(self.events) if tag in event.moved), None)
 
     def moving_tags(self) -> set[str]:
@@ -126,13 +126,13 @@ class Catalog(_Value):
         }
 
     def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
-        """Find the rollback that took users of these tags off an image, if that was the last thing that happened."""
+        """Find the rollback that moved users of these tags away from an image, if nothing happened since."""
         wanted = set(tags)
         last = next((event for event in reversed(self.events) if wanted & set(event.moved)), None)
         return last if last is not None and last.kind == "rollback" and last.left == digest else None
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
-        """Say which image users of these tags get; the first tag that has one decides."""
+        """Return the image that users of these tags get; the first tag that has one decides."""
         for tag in tags:
             pointer = self.pointer(tag)
             digest = pointer.images.get(platform) if pointer else None
@@ -141,7 +141,7 @@ class Catalog(_Value):
         return None
 
     def with_event(self, event: Event, *images: Published) -> Catalog:
-        """Add an event, and the images that it is the first to speak of."""
+        """Add an event, and the images that it introduces."""
         known = {image.digest for image in self.images}
         new = tuple(image for image in images if image.digest not in known)
         # Two clocks may disagree; the order of the list is what counts, and times do not contradict it.
@@ -150,7 +150,7 @@ class Catalog(_Value):
         return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
 
     def without(self, digests: Iterable[str]) -> Catalog:
-        """Forget images, and the events that speak of nothing else."""
+        """Drop images, and the events about nothing else."""
         gone = set(digests)
         return self.model_copy(
             update={
@@ -165,11 +165,11 @@ class Catalog(_Value):
         return tuple(event for event in self.events if event.id not in known)
 
     def has_event(self, identity: str) -> bool:
-        """Say whether an event is on record."""
+        """Check whether an event is in the catalog."""
         return any(event.id == identity for event in self.events)
 
     def without_events(self, identities: Collection[str]) -> Catalog:
-        """Take events back that are to be written anew."""
+        """Remove events that are about to be written again."""
         kept = tuple(event for event in self.events if event.id not in identities)
         return self.model_copy(update={"events": kept})
 
@@ -199,7 +199,7 @@ class Catalog(_Value):
 def pointed_at(
     image: Published, current: Pointer | None, known: Mapping[Digest, Published], platforms: Iterable[str]
 ) -> dict[str, Digest]:
-    """Say which image each platform gets once a tag is set to an image: the others keep theirs."""
+    """Return the image of each platform once a tag points at an image: the other platforms keep theirs."""
     others = {
         platform: digest
         for platform, digest in (current.images.items() if current else ())
@@ -210,5 +210,5 @@ def pointed_at(
 
 
 def now() -> datetime:
-    """Tell the time."""
+    """Return the current time."""
     return datetime.now(UTC)

@@ -1,6 +1,6 @@
-"""Writing the catalog so that of two writers at once, one wins and the other knows.
+"""Writing the catalog so that of two concurrent writers, one wins and the other is told.
 
-Registries have no "write only if unchanged". Fischer's way to take turns needs none, only time: look at the tag,
+Registries have no "write only if unchanged". Fischer's mutual exclusion needs only time: look at the tag,
 write it within WINDOW, wait WINDOW, look again. Whoever is still there has won. Suppose that two had: both saw the
 same catalog, so the later of the two writes came within WINDOW after a look that came before the earlier write, and the
 earlier writer, who waited WINDOW after writing, saw it and knew. A writer that was too slow does not count its write
@@ -37,14 +37,14 @@ CatalogChange = Callable[[Catalog], Catalog]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A catalog as it was at a moment, and the manifest that held it (None before the first publication)."""
+    """A catalog at one moment, and the digest of its manifest (None before anything is published)."""
 
     catalog: Catalog
     digest: Digest | None
 
 
 def read_catalog(repository: Repository) -> Snapshot:
-    """Read the catalog of a repository; an empty one where nothing was published yet."""
+    """Read the catalog of a repository; an empty one if nothing was published yet."""
     manifest = repository.manifest(CATALOG)
     if manifest is None:
         return Snapshot(Catalog(), None)
@@ -64,7 +64,7 @@ def read_catalog(repository: Repository) -> Snapshot:
 def write_catalog(
     repository: Repository, change: CatalogChange, *, tags: Collection[str] = (), own: Collection[str] = ()
 ) -> Snapshot:
-    """Change the catalog, again and again until nobody interferes; stop when somebody else moved one of `tags`.
+    """Change the catalog, retrying until nobody interferes; raise if somebody else moved one of `tags`.
 
     `own` names the events that `change` adds: a write that came too late to count may have left them there.
     """
@@ -90,7 +90,7 @@ def write_catalog(
 
 
 def _write_once(repository: Repository, seen: Snapshot, catalog: Catalog, window: float) -> Snapshot | None:
-    """Try to put one catalog in the place of another; None when somebody else did, or may have."""
+    """Try to replace one catalog with another; None if somebody else did, or may have."""
     body = _upload(repository, catalog, seen.digest)
     began = time.monotonic()
     if repository.resolve(CATALOG) != seen.digest:
@@ -103,7 +103,7 @@ def _write_once(repository: Repository, seen: Snapshot, catalog: Catalog, window
 
 
 def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -> bytes:
-    """Bring everything but the tag into the registry; give the manifest."""
+    """Upload everything but the tag; return the manifest."""
     # The claim makes two manifests of the same catalog differ; else two writers could take each other for one.
     annotations = {_CLAIM: uuid.uuid4().hex} | ({PREVIOUS: previous} if previous else {})
     payload = Payload(CATALOG_TYPE, catalog.to_json(), {TITLE: "catalog.json"})
@@ -117,7 +117,7 @@ def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: 
 
 
 def lost(repository: Repository, rival: Event, tags: Collection[str]) -> PromotionLostError:
-    """Tell the one who came second."""
+    """Make the error for whoever came second."""
     both = sorted(set(tags) & set(rival.moved))
     return PromotionLostError(
         "Somebody else published at the same moment, and was first.",

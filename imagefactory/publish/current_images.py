@@ -1,4 +1,4 @@
-"""What there is to pull today: every moving tag with the image behind it, for people and for web pages."""
+"""What can be pulled today: every moving tag and its image, for people and for web pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CurrentImage:
 
 
 def current_images(catalog: Catalog) -> list[CurrentImage]:
-    """List what moving tags name, in the order of the tags."""
+    """List the images that moving tags point at, in the order of the tags."""
     found: list[CurrentImage] = []
     for tag in sorted(catalog.moving_tags()):
         pointer = catalog.pointer(tag)
@@ -32,7 +32,7 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 
 
 def _since(catalog: Catalog, tag: str, platform: str) -> datetime:
-    """Find the event that brought a tag's present image for a platform."""
+    """Find the event that gave a tag its current image for a platform."""
     moves = [event for event in catalog.events if tag in event.moved]
     present = moves[-1].moved[tag].images[platform]
     since = moves[-1].time
@@ -44,7 +44,7 @@ def _since(catalog: Catalog, tag: str, platform: str) -> datetime:
 
 
 def markdown(repository: str, found: Iterable[CurrentImage]) -> str:
-    """Write the list as a table for a web page."""
+    """Format the list as a Markdown table."""
     rows = [
         "| tag | platform | vLLM | mods | since | to pull | digest |",
         "|---|---|---|---|---|---:|---|",

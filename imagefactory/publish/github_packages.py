@@ -1,4 +1,4 @@
-"""GHCR's own way to list and delete what it keeps; it does not take DELETE as registries do.
+"""GHCR's own API to list and delete packages; it does not support DELETE as registries do.
 
 https://docs.github.com/en/rest/packages/packages. Deleting a version deletes its tags, and nothing that it names.
 """
@@ -51,7 +51,7 @@ class GitHubPackages:
         found = find_credentials(reference.registry, reference.repository)
         if found is None:
             raise AccessDeniedError(
-                "GitHub tells nobody in particular what a package holds.",
+                "GitHub lists the versions of a package only for users it knows.",
                 where=reference.name,
                 why="There are no credentials for ghcr.io.",
                 fix="Set GITHUB_TOKEN, or run `docker login ghcr.io` with a token that may delete packages.",
@@ -59,11 +59,11 @@ class GitHubPackages:
         return cls(reference, found.secret, os.environ.get("GITHUB_API_URL") or "https://api.github.com")
 
     def versions(self) -> dict[Digest, datetime]:
-        """List every manifest that is kept, tagged or not, with the time that it came."""
+        """List every manifest, tagged or not, with the time of its upload."""
         return {digest: created for digest, (_, created) in self._listed().items()}
 
     def delete(self, digest: Digest) -> bool:
-        """Delete a manifest; say whether it was there."""
+        """Delete a manifest; return whether it was there."""
         listed = self._listed()
         if digest not in listed:
             return False
@@ -105,7 +105,7 @@ class GitHubPackages:
             return self._session.request(method, url, timeout=_TIMEOUT)
         except requests.RequestException as error:
             raise RegistryUnreachableError(
-                "GitHub's interface for packages does not answer.",
+                "GitHub's packages API does not answer.",
                 where=url,
                 why=f"{type(error).__name__}.",
                 fix="Check the network and run the command again; GITHUB_API_URL names another address.",

@@ -1,4 +1,4 @@
-"""What was published of a target: when, what is in it, what changed, and which tags name it now."""
+"""The history of a target: what was published when, what changed, and which tags point at it now."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from imagefactory.store.digests import Digest
 
 @dataclass(frozen=True)
 class Line:
-    """One change of what users of a target get."""
+    """One change in what users of a target get."""
 
     time: datetime
     kind: Literal["promote", "rollback"]
     image: Published
     moved: tuple[str, ...]
-    """Moving tags that were set to it then."""
+    """Moving tags that were pointed at it then."""
     named: tuple[str, ...]
-    """Tags that name it for ever."""
+    """Tags that point at it for good."""
     now: tuple[str, ...]
-    """Moving tags that name it today."""
+    """Moving tags that point at it today."""
     changed: tuple[str, ...]
-    """What is different from the image that users had before."""
+    """How it differs from the image that users had before."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class History:
 
 
 def read_history(project: Project, repository: Repository, cell: Cell) -> History:
-    """Read the history of a cell, and look where its tags really are."""
+    """Read the history of a cell, and check where its tags really point."""
     tags = moving_tags(project.matrix, cell)
     catalog = read_catalog(repository).catalog
     lines = history(catalog, tags, cell.platform)
@@ -58,7 +58,7 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
-    """List what the owners of these tags were given, oldest first."""
+    """List what users of these tags got, oldest first."""
     lines: list[Line] = []
     before: Published | None = None
     for event in catalog.events:
@@ -90,7 +90,7 @@ def _names_today(catalog: Catalog, image: Published, event: Event) -> tuple[str,
 
 
 def changes(before: Published | None, image: Published) -> tuple[str, ...]:
-    """Say how an image differs from another one, in a few words for each difference."""
+    """Describe how one image differs from another, in a few words per difference."""
     if before is None:
         return ("first",)
     if before.digest == image.digest:
@@ -120,7 +120,7 @@ def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
 
 
 def astray(catalog: Catalog, tags: Sequence[str], found: dict[str, Digest | None]) -> list[str]:
-    """List tags that are not where the catalog has them: a promotion was interrupted, or somebody moved them."""
+    """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
     wrong: list[str] = []
     for tag in tags:
         pointer = catalog.pointer(tag)

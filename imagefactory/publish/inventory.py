@@ -1,4 +1,4 @@
-"""What a repository holds, and what hangs on what: tags, indexes, images, and what was attached to them.
+"""The inventory of a repository: tags, indexes, images, attachments, and which of them need which.
 
 An index keeps its images. An image keeps what refers to it, and the `sha256-...` tag that lists it where the registry
 does not: pruning that looked at tags alone would break all of these.
@@ -22,20 +22,20 @@ from imagefactory.store.digests import Digest
 
 HoldingKind = Literal["catalog", "index", "image", "list", "attached"]
 KINDS: tuple[HoldingKind, ...] = ("catalog", "index", "image", "list", "attached")
-"""In the order of deletion: nothing loses a part while it can still be found."""
+"""In the order of deletion: nothing that can still be found ever lacks a part."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 _CREATED = "org.opencontainers.image.created"
 
 
 def subject_of(tag: str) -> Digest | None:
-    """Say which manifest a tag only exists for: a list of referrers, or a signature beside it."""
+    """Return the manifest that a tag exists for, if it is a list of referrers or a signature."""
     found = _ABOUT.fullmatch(tag)
     return Digest(f"sha256:{found[1]}") if found else None
 
 
 @dataclass
 class Holdings:
-    """A repository as it was when it was looked at."""
+    """A repository at the time it was examined."""
 
     snapshot: Snapshot
     tags: dict[str, Digest] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Holdings:
     """Manifest -> what was attached to it."""
 
     def tags_on(self, digest: Digest) -> list[str]:
-        """List the tags that name a manifest."""
+        """List the tags that point at a manifest."""
         return sorted(tag for tag, found in self.tags.items() if found == digest)
 
     def parts(self, digest: Digest) -> set[Digest]:
-        """List the manifests that one keeps: an index its images, an image what is attached to it."""
+        """List the manifests that one keeps alive: the images of an index, the attachments of an image."""
         found = set(self.referrers.get(digest, ()))
         found |= {listed for tag, listed in self.tags.items() if subject_of(tag) == digest}
         if digest in self.manifests:
@@ -56,7 +56,7 @@ class Holdings:
         return found
 
     def reach(self, roots: Iterable[Digest]) -> set[Digest]:
-        """List everything that hangs on some manifests, with them."""
+        """List manifests and everything that they keep alive."""
         reached: set[Digest] = set()
         waiting = list(roots)
         while waiting:
@@ -67,7 +67,7 @@ class Holdings:
         return reached
 
     def kind(self, digest: Digest) -> HoldingKind:
-        """Say what a manifest is."""
+        """Return the kind of a manifest."""
         document = self.manifests[digest].document()
         if document.get("artifactType") == CATALOG_TYPE:
             return "catalog"
@@ -78,7 +78,7 @@ class Holdings:
         return "attached" if "subject" in document else "image"
 
     def created(self, digest: Digest) -> str | None:
-        """Say when something was last attached to an image; the image itself carries no date."""
+        """Return when something was last attached to an image; the image itself has no date."""
         dates = [
             str(self.manifests[item].document().get("annotations", {}).get(_CREATED, ""))
             for item in self.referrers.get(digest, ())
@@ -88,7 +88,7 @@ class Holdings:
 
 
 def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
-    """Look at everything that can be found from tags and from the catalog, and at what is `also` known to be there."""
+    """Examine everything reachable from tags and from the catalog, and what is `also` known to be there."""
     snapshot = read_catalog(repository)
     holdings = Holdings(snapshot)
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -136,6 +136,6 @@ def _children(manifest: StoredManifest) -> list[Digest]:
 
 
 def _leads_to(manifest: StoredManifest) -> list[Digest]:
-    """List what can be found from a manifest: what it keeps, and the catalog before a catalog."""
+    """List what a manifest leads to: what it keeps alive, and the predecessor of a catalog."""
     previous = manifest.document().get("annotations", {}).get(PREVIOUS)
     return [*_children(manifest), *([Digest(previous)] if previous else [])]

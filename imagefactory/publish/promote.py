@@ -1,8 +1,8 @@
-"""Promoting: an image that passed everything gets its tags.
+"""Promotion: an image that passed everything gets its tags.
 
-The order of writes is what makes a crash harmless. First the catalog says what is about to happen; then the tag that
-never moves, then the moving ones, the most particular first. Each is one write of a manifest whose content is in the
-registry, complete and tested. Whoever runs the same promotion again finishes it.
+The order of writes makes a crash harmless. First the catalog says what is about to happen; then the tag that
+never moves is written, then the moving ones, the most specific first. Each write is a manifest whose content is in the
+registry, complete and tested. Running the same promotion again finishes it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Promoted:
 
 @dataclass(frozen=True)
 class Promotion:
-    """What became of the targets: those that have their tags, and why others have not."""
+    """The result of a promotion: the targets that got their tags, and why others did not."""
 
     promoted: list[Promoted]
     refused: list[FactoryError]
@@ -111,14 +111,14 @@ def _promote(
 
 
 class Manifests:
-    """The documents that tags are set to: images from the registry, indexes made here."""
+    """The documents that tags point at: images from the registry, and indexes made here."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
         self._known: dict[Digest, StoredManifest] = {}
 
     def get(self, digest: Digest) -> StoredManifest:
-        """Give a document, from the registry when it was not seen yet."""
+        """Return a document, from the registry unless it was seen before."""
         if digest not in self._known:
             self.keep(self._repository.require_manifest(digest))
         return self._known[digest]
@@ -128,13 +128,13 @@ class Manifests:
         self._known[manifest.digest] = manifest
 
     def create(self, manifest: StoredManifest) -> None:
-        """Bring a new document into the registry, so that whoever reads the catalog finds it."""
+        """Upload a new document, so that whoever reads the catalog finds it."""
         if manifest.digest not in self._known:
             self._repository.put_manifest(manifest.body, manifest.media_type)
             self.keep(manifest)
 
     def put(self, digest: Digest, tag: str) -> None:
-        """Let a tag point at a document."""
+        """Point a tag at a document."""
         manifest = self.get(digest)
         self._repository.put_manifest(manifest.body, manifest.media_type, tag)
 
@@ -142,7 +142,7 @@ class Manifests:
 def pointer(
     matrix: Matrix, manifests: Manifests, catalog: Catalog, image: Published, current: Pointer | None
 ) -> Pointer:
-    """Work out what a tag is set to so that it names an image; an index where the arch has several platforms."""
+    """Work out what a tag has to point at for an image: an index, if the arch has several platforms."""
     known = {known.digest: known for known in (*catalog.images, image)}
     arch = matrix.archs.get(image.arch)
     platforms = arch.platforms if arch else [image.platform]
@@ -167,7 +167,7 @@ def _entry(platform: str, manifest: StoredManifest) -> Descriptor:
 def set_tags(
     repository: Repository, manifests: Manifests, written: Snapshot, tags: Iterable[str], own: Sequence[str]
 ) -> None:
-    """Let tags follow the catalog until both agree: somebody may promote further while this goes on."""
+    """Point tags where the catalog says until both agree: somebody else may promote at the same time."""
     tags = list(dict.fromkeys(tags))
     done: dict[str, Digest] = {}
     latest = written
@@ -184,7 +184,7 @@ def set_tags(
             raise PromotionLostError(
                 "Somebody else wrote the catalog over this one.",
                 where=repository.reference.name,
-                why="The registry held back a write for longer than two writers need to take turns.",
+                why="The registry delayed a write for longer than two writers need to take turns.",
                 fix="Run the command again; every tag names a complete and tested image meanwhile.",
             )
 
@@ -194,11 +194,11 @@ def _wanted(catalog: Catalog, tags: Iterable[str]) -> Mapping[str, Digest]:
 
 
 def _refuse_taken(repository: Repository, catalog: Catalog, found: Candidate, tags: Tags) -> None:
-    """Stop when the tag that never moves is somebody else's."""
+    """Raise if the fixed tag belongs to another image."""
     owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
     if owner is not None and owner != found.image.digest:
         raise TagTakenError(
-            f"The tag {tags.fixed} names another image, and never moves.",
+            f"The tag {tags.fixed} belongs to another image, and never moves.",
             where=str(repository.reference.tagged(tags.fixed)),
             why=f"It names {owner}; this image is {found.image.digest}.",
             fix="The same plan must give the same image: run `invoke verify`. Nothing was written.",
@@ -206,7 +206,7 @@ def _refuse_taken(repository: Repository, catalog: Catalog, found: Candidate, ta
 
 
 def _still_free(repository: Repository, found: Candidate, tags: Iterable[str]) -> tuple[str, ...]:
-    """List the day's tags that no other image has yet: the first of a day keeps them."""
+    """List the day's tags that no other image has taken: the first image of a day keeps them."""
     return tuple(tag for tag in tags if repository.resolve(tag) in (None, found.image.digest))
 
 
@@ -217,5 +217,5 @@ def _refuse_taken_off(catalog: Catalog, found: Candidate, tags: Tags) -> None:
             f"{found.staged.plan.target} was rolled back from this very image.",
             where=found.image.digest,
             why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
-            fix="Change what was wrong with it; or give it its tags once more with --again.",
+            fix="Fix what was wrong with it, or promote it again with --again.",
         )

@@ -1,4 +1,4 @@
-"""Pruning: deleting what no kept tag reaches. What was published stays unless somebody asks for less."""
+"""Pruning: delete what no kept tag reaches. Published images stay unless a policy says otherwise."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SETTLED = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Policy:
-    """What is kept beyond what tags in use reach."""
+    """What to keep besides everything that tags in use reach."""
 
     staging_days: float = 14
-    """An image that was pushed but never promoted stays for so long."""
+    """How long an image that was pushed but never promoted stays."""
     nightly_days: float | None = None
-    """Nightlies stay for so long; for ever without it."""
+    """How long nightlies stay; None for good."""
     keep: int | None = None
-    """So many of the newest published images of each target stay; all without it."""
+    """How many of the newest published images of each target stay; None for all."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Doomed:
     kind: HoldingKind
     tags: tuple[str, ...]
     size: int
-    """Bytes of what it names. Some of them may be shared with what stays."""
+    """The bytes it refers to. Some may be shared with what stays."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Pruning:
     doomed: tuple[Doomed, ...]
     kept: int
     undated: tuple[str, ...]
-    """Staging tags that stay because nothing says how old they are."""
+    """Staging tags that stay because their age is unknown."""
     forgotten: tuple[Digest, ...]
-    """Images that the catalog lists and that are gone, or go."""
+    """Images in the catalog that are gone, or about to go."""
 
 
 def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Pruning:
@@ -120,9 +120,9 @@ def prune(
         return pruning
     if read_catalog(repository).digest != holdings.snapshot.digest:
         raise PromotionLostError(
-            "Somebody published while the registry was looked at.",
+            "Somebody published while the registry was being examined.",
             where=str(repository.reference.tagged(CATALOG)),
-            why="What was found to be of no use may be in use now.",
+            why="What was unused then may be in use now.",
             fix="Run `invoke prune` again. Nothing was deleted.",
         )
     for item in pruning.doomed:
@@ -135,7 +135,7 @@ def prune(
 
 
 def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: datetime) -> bool:
-    """Say whether a published image may go: it is in no use, and the policy wants fewer."""
+    """Check whether a published image may go: it is unused, and the policy keeps fewer."""
     in_use = {
         digest
         for tag in catalog.moving_tags()
@@ -154,7 +154,7 @@ def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: dateti
 
 
 def _newest(catalog: Catalog, image: Published, count: int) -> list[Digest]:
-    """List the images of the same target that were promoted last."""
+    """List the most recently promoted images of the same target."""
     same = {other.digest for other in catalog.images if other.cell == image.cell}
     promoted = [
         event.image for event in reversed(catalog.events) if event.kind == "promote" and event.image in same
@@ -177,7 +177,7 @@ def _age(holdings: Holdings, digest: Digest, moment: datetime) -> timedelta | No
 
 
 def _catalogs(holdings: Holdings) -> set[Digest]:
-    """Keep the catalog and the one before it, which somebody may have to go back to."""
+    """Keep the catalog and its predecessor, in case somebody has to go back to it."""
     current = holdings.snapshot.digest
     if current is None:
         return set()

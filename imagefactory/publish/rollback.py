@@ -1,4 +1,4 @@
-"""Going back: moving tags are set to an image that was published earlier. Nothing but manifests is written."""
+"""Rolling back: point moving tags at an image that was published earlier. Only manifests are written."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class RolledBack:
-    """What users get now instead of what they got before."""
+    """What users get after a rollback, and what they got before."""
 
     image: Published
     left: Published | None
     moved: tuple[str, ...]
     kept: tuple[str, ...]
-    """Tags of the target that the image never had, and that stay where they are."""
+    """Tags of the target that stay: the image was never published under them."""
 
 
 def rollback(
     project: Project, repository: Repository, cell: Cell, to: str = "", *, moment: datetime | None = None
 ) -> RolledBack:
-    """Set a cell's moving tags to the image before the present one, or to one by digest or date."""
+    """Point a cell's moving tags at its previous image, or at one named by digest or date."""
     own = moving_tags(project.matrix, cell)
     snapshot = read_catalog(repository)
     image = choose(snapshot.catalog, own, cell, to)
@@ -65,7 +65,7 @@ def rollback(
 
 
 def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> Published:
-    """Find the image to go back to among those that were promoted to any of the tags."""
+    """Find the image to go back to, among those that were promoted to any of the tags."""
     promotions = catalog.promotions(tags, cell.platform)
     if not promotions:
         raise NeverPublishedError(
@@ -81,7 +81,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     if _DIGEST.fullmatch(to):
         return _named(catalog, promotions, to.removeprefix("sha256:"), cell)
     raise NeverPublishedError(
-        f"{to!r} names neither an image nor a day.",
+        f"{to!r} is neither a digest nor a date.",
         where="the --to option",
         why="It is neither a digest (or the beginning of one) nor a date.",
         fix="Write a digest of `invoke history`, or a date such as 2026-11-05.",

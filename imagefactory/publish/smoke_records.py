@@ -1,4 +1,4 @@
-"""Smoke records in the registry: attached to the very image that was tested, for everybody to read."""
+"""Smoke records in the registry, attached to the image that was tested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
 
 
 def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
-    """Attach what smoke tests found to the image that they looked at, whether it passed or not."""
+    """Attach a smoke record to its image, whether the image passed or not."""
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
     return referrers.attach(
@@ -24,7 +24,7 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
-    """Read what was found about an image; a level that ran more than once counts as it last ended."""
+    """Read all smoke records of an image as one; of a level that ran more than once, the last result counts."""
     found = [
         SmokeRecord.from_json(
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
@@ -33,7 +33,7 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
         for item in contents(repository, repository.require_manifest(referrer.digest))
         if item.media_type == SMOKE_TYPE
     ]
-    # A record speaks for the image that it names, whatever it is attached to.
+    # A record counts for the image that it names, whatever it is attached to.
     own = [record for record in found if (record.digest, record.plan_key) == (digest, key)]
     merged: SmokeRecord | None = None
     for record in sorted(own, key=lambda record: record.started):

@@ -1,1 +1,1 @@
-"""What an image must show, as the image it is, before anybody gets a tag for it. Above `compile`."""
+"""Smoke tests: what an image has to pass before it gets a tag. Above `compile`."""

@@ -117,11 +117,11 @@ class _Preparing:
         return {"image": self._in_daemon(self.subject)}
 
     def _for_serving(self) -> dict[str, object]:
-        sister = self._sister()
-        mods = self._mods_to_add(sister) if sister != self.subject else ()
-        image = self._in_daemon(sister)
-        target = f"{sister.cell}/{sister.cell.machine}"
-        return {"serving": Serving(image=image, digest=sister.digest, target=target, mods=mods)}
+        counterpart = self._counterpart()
+        mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
+        image = self._in_daemon(counterpart)
+        target = f"{counterpart.cell}/{counterpart.cell.machine}"
+        return {"serving": Serving(image=image, digest=counterpart.digest, target=target, mods=mods)}
 
     def _for_a_gpu(self) -> dict[str, object]:
         arch = self.project.matrix.archs[self.subject.arch]
@@ -157,7 +157,7 @@ class _Preparing:
         if platform != here:
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
 
-    def _sister(self) -> Subject:
+    def _counterpart(self) -> Subject:
         """Find the image of the same vLLM that serves without a GPU."""
         project, subject = self.project, self.subject
         if not has_gpu(project.matrix, subject.arch):
@@ -179,7 +179,7 @@ class _Preparing:
         for mod in missing:
             if mod.manifest.variants[0].source is not None:
                 raise _CannotRunError(
-                    f"{sister.cell} cannot take the mod {mod.name} at its start: it brings other sources along"
+                    f"{sister.cell} cannot apply the mod {mod.name} at start-up: it brings other sources along"
                 )
         return tuple(mod.name for mod in missing)
 

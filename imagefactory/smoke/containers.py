@@ -1,4 +1,4 @@
-"""Containers of a smoke run: started by the docker command, found again by their label, gone when the run is."""
+"""Containers of a smoke run: started with the docker command, labelled, and removed when the run ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
 
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120
-"""Seconds for commands that only ask."""
+"""Seconds for commands that start nothing."""
 
 
 def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run the docker command; one that takes too long ends with code 124, as timeout(1) has it."""
+    """Run the docker command; one that takes too long ends with code 124, as with timeout(1)."""
     command = ["docker", *words]
     try:
         return subprocess.run(  # noqa: S603 - the user's own docker
@@ -40,12 +40,12 @@ class Containers:
     """Starts containers of one smoke run."""
 
     run: str
-    """What their label says."""
+    """The value of their label."""
 
     def once(
         self, image: str, *arguments: str, options: Sequence[str] = (), timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container of its own, as `docker run --rm` does."""
+        """Run a command in a new container, as `docker run --rm` does."""
         name = self._name()
         done = docker(
             *("run", "--rm", "--name", name, "--label", f"{LABEL}={self.run}", "--network", "none"),
@@ -68,7 +68,7 @@ class Containers:
 
     @contextmanager
     def serve(self, image: str, folder: Path, *, options: Sequence[str] = ()) -> Iterator[Server]:
-        """Run a server as the documentation says: with a key from a file (made in `folder`), on the host's network."""
+        """Run a server as documented: with a key from a file (made in `folder`), on the host's network."""
         key, port = secrets.token_hex(16), _free_port()
         key_file = folder / "key"
         key_file.write_text(key)
@@ -84,13 +84,13 @@ class Containers:
             container.remove()
 
     def caches(self, image: str) -> tuple[str, str]:
-        """Give the options that let containers of an image share what Python and others compile, as users should."""
+        """Return the options that let containers of an image share their caches, as the documentation recommends."""
         volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
         docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
         return ("--volume", f"{volume}:{CACHES}")
 
     def remove_all(self) -> None:
-        """Remove what the run has left: containers, if it broke off, and volumes."""
+        """Remove what the run left behind: volumes, and containers if it was interrupted."""
         mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
         found = docker("ps", "--all", *mine).stdout.split()
         if found:
@@ -124,23 +124,23 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Say whether its main process is there."""
+        """Check whether it is running."""
         return self._inspect("{{.State.Running}}") == "true"
 
     @property
     def exit_code(self) -> int | None:
-        """Give the code that it ended with, if it ended."""
+        """Return its exit code, if it ended."""
         code = self._inspect("{{.State.ExitCode}}")
         return None if self.is_running or not code.isdecimal() else int(code)
 
     @property
     def log(self) -> str:
-        """Read everything that it wrote."""
+        """Return everything that it wrote."""
         done = docker("logs", self.name)
         return done.stdout + done.stderr
 
     def stop(self, seconds: int) -> float:
-        """Ask it to stop, and give the seconds that it took; after the limit it is killed."""
+        """Stop it, and return the seconds that took; after the limit it is killed."""
         started = time.monotonic()
         docker("stop", "--time", str(seconds), self.name, timeout=seconds + _PATIENCE)
         return time.monotonic() - started
@@ -162,7 +162,7 @@ class Server:
     key: str
 
     def wait_until_healthy(self, limit: float) -> float:
-        """Wait for the server; give the seconds it took. One that ended says what it last wrote."""
+        """Wait for the server, and return the seconds that took; raise with the end of its log if it ended."""
         started = time.monotonic()
         while time.monotonic() - started < limit:
             try:
@@ -177,15 +177,15 @@ class Server:
         raise ContainerError(f"the server was not ready after {limit:.0f} s: {self.last_words()}")
 
     def last_words(self, lines: int = 15) -> str:
-        """Give the end of the log."""
+        """Return the end of the log."""
         return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
 
     def get(self, path: str) -> requests.Response:
-        """Ask with the key."""
+        """Send a GET request with the key."""
         return requests.get(f"{self.address}{path}", headers=self._headers(), timeout=120)
 
     def post(self, path: str, body: dict[str, object], *, key: str | None = None) -> requests.Response:
-        """Ask with the key, or with another one."""
+        """Send a POST request with the key, or with another one."""
         return requests.post(
             f"{self.address}{path}",
             json=body,

@@ -1,4 +1,4 @@
-"""Looking into an image that is tested: what a container would see, without starting one."""
+"""The files of an image under test: what a container would see, without starting one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Contents(Protocol):
 
 
 class LayoutContents:
-    """An image in an OCI layout; a layer is unpacked only for files that somebody asks for."""
+    """An image in an OCI layout; a layer is only unpacked for files that are read."""
 
     def __init__(self, layout: Layout, store: Store) -> None:
         self._layout = layout
@@ -64,7 +64,7 @@ class LayoutContents:
 
     @cached_property
     def _layer_of(self) -> dict[str, Digest]:
-        """Name the layer whose version of a path a container sees: the uppermost."""
+        """Return the layer whose version of a path a container sees: the topmost."""
         layers = zip(self._layout.layer_digests(), self._opened.layers, strict=True)
         return {entry.path: digest for digest, listing in layers for entry in listing}
 

@@ -1,4 +1,4 @@
-"""Sisters of an image: the same vLLM for a CPU, which can serve on a machine without a GPU."""
+"""CPU counterparts of an image: the same vLLM, able to serve on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from imagefactory.smoke.levels import has_gpu
 
 
 def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
-    """List the cells of a vLLM version that serve a model of their own without a GPU, locked or not."""
+    """List the cells of a vLLM version that serve a generated model without a GPU, locked or not."""
     matrix = project.matrix
     return [
         cell
@@ -18,13 +18,15 @@ def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
 
 
 def serving_elsewhere(project: Project, cell: Cell) -> str:
-    """Name the platform whose machines have to test how a cell serves; empty where its own will do.
+    """Return the platform whose machines have to run the level `serve` for a cell; empty if its own can.
 
-    What is tested is Python code that is the same on every platform, so a machine of another kind is good for that.
+    That level tests Python code, which is the same on every platform, so a machine of another platform will do.
     """
     if not has_gpu(project.matrix, cell.arch):
         return ""
     platforms = [
-        sister.platform for sister in cpu_counterparts(project, cell.vllm) if project.is_locked(sister)
+        counterpart.platform
+        for counterpart in cpu_counterparts(project, cell.vllm)
+        if project.is_locked(counterpart)
     ]
     return "" if not platforms or cell.platform in platforms else platforms[0]

@@ -1,4 +1,4 @@
-"""Levels of smoke tests: which there are, and which an arch needs before its images get a tag."""
+"""Levels of smoke tests, and which of them an arch requires before its images get a tag."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from imagefactory.smoke.record import LEVELS, Level
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """List the levels that say something about an arch's images."""
+    """List the levels that apply to an arch's images."""
     return LEVELS if has_gpu(matrix, arch) else tuple(level for level in LEVELS if level != "gpu")
 
 
 def required_levels(matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """List the levels that must have passed before an image of an arch gets a tag, as matrix.yaml has it.
+    """List the levels that an image of an arch has to pass before it gets a tag, according to matrix.yaml.
 
     A level beyond those need not run; but a record that says it failed keeps the tag away like any other
     (`SmokeRecord.missing`).
@@ -25,7 +25,7 @@ def required_levels(matrix: Matrix, arch: str) -> tuple[Level, ...]:
 
 
 def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """Read the levels that a user names, in the order in which they run; none means all of the arch."""
+    """Read the levels that a user names, in the order in which they run; default: all of the arch."""
     names = [name.strip() for word in names for name in word.split(",") if name.strip()]
     for name in names:
         if name not in LEVELS:
@@ -39,5 +39,5 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
 
 
 def has_gpu(matrix: Matrix, arch: str) -> bool:
-    """Say whether an arch is that of a GPU."""
+    """Check whether an arch has a GPU."""
     return matrix.archs[arch].capability is not None

@@ -21,7 +21,7 @@ Level = Literal["static", "container", "serve", "gpu"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 LevelOutcome = Literal["passed", "failed", "not-run"]
 TestOutcome = Literal["passed", "failed", "not-run", "not-applicable"]
-"""`not-run` is a question that stays open; `not-applicable` is one that this image does not raise."""
+"""`not-run`: the test could not run; `not-applicable`: it does not apply to this image."""
 
 _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 _SHA256: Final = r"^[0-9a-f]{64}$"
@@ -43,7 +43,7 @@ class TestResult(_Value):
     means: str = ""
     """What a failure of this test means for somebody who runs the image."""
     measured: dict[str, float] = {}
-    """Figures that were taken on the way, such as the seconds that an import needs."""
+    """Measurements of the test, such as how many seconds an import took."""
 
 
 class SmokeMachine(_Value):
@@ -60,7 +60,7 @@ class SmokeMachine(_Value):
 
 
 class LevelResult(_Value):
-    """One level: passed only when every test that the image raises was run and passed."""
+    """One level: passed only if every test that applies to the image ran and passed."""
 
     outcome: LevelOutcome
     why: str = ""
@@ -68,15 +68,15 @@ class LevelResult(_Value):
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
     started: datetime | None = None
-    """When it ran, where that was another run than the record's own."""
+    """When it ran, if that was in another run than the record's own."""
     machine: SmokeMachine | None = None
-    """Where it ran then."""
+    """Where it ran, if that was in another run."""
     ran_on: str = ""
-    """The digest of the image that ran, where that is another one: a GPU image is served by its sister for CPUs."""
+    """The digest of the image that ran, if that is another one: a CPU counterpart serves for a GPU image."""
 
     @classmethod
     def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
-        """Judge a level by its tests."""
+        """Work out the result of a level from its tests."""
         tests = tuple(tests)
         failed = [test for test in tests if test.outcome == "failed"]
         open_ = [test for test in tests if test.outcome == "not-run"]
@@ -92,7 +92,7 @@ class LevelResult(_Value):
 
     @classmethod
     def not_run(cls, why: str) -> Self:
-        """Note that a level could not run."""
+        """Make the result of a level that could not run."""
         return cls(outcome="not-run", why=why)
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class LevelResult(_Value):
 
 
 class SmokeRecord(_Value):
-    """Everything that was found out about one image, by level."""
+    """The results of one image, by level."""
 
     format: Literal[1] = 1
     digest: Digest = Field(pattern=_DIGEST)
@@ -130,7 +130,7 @@ class SmokeRecord(_Value):
         return ", ".join(f"{level}: {result.outcome}" for level, result in self.levels.items())
 
     def missing(self, required_levels: Iterable[str]) -> list[str]:
-        """Say what keeps the image from a tag: required levels that did not pass, and any level that failed."""
+        """List what keeps the image from a tag: required levels that did not pass, and any level that failed."""
         required = list(required_levels)
         found = []
         for level in (*required, *(level for level in self.levels if level not in required)):
@@ -144,7 +144,7 @@ class SmokeRecord(_Value):
         return found
 
     def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:
-        """Keep the levels of an earlier record of the same image that were not asked for this time."""
+        """Add the levels of an earlier record of the same image that did not run this time."""
         if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
             raise ValueError("a record speaks for one image only")
         kept = {
@@ -168,7 +168,7 @@ class SmokeRecord(_Value):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: Path | str = "the smoke record") -> Self:
-        """Read a record; `where` is named when it is damaged."""
+        """Parse a record; `where` goes into the error if it is damaged."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Running smoke tests: pytest in a process of its own, its results bound to the image and written down."""
+"""Running smoke tests: pytest in a separate process, its results recorded for exactly one image."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL: Final = 0.3
 
 
 def results_folder(project: Project, digest: Digest | str) -> Path:
-    """Say where the results of an image are: record.json, junit.xml and the log of the last run."""
+    """Return the folder with the results of an image: record.json, junit.xml and the log of the last run."""
     return project.root / "build" / "smoke" / digest.removeprefix("sha256:")
 
 
@@ -50,7 +50,7 @@ def records_below(folders: Iterable[Path], digest: Digest | str) -> list[SmokeRe
 
 
 def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:
-    """Test an image at some levels, and record what was found; levels of earlier runs on it are kept."""
+    """Test an image at some levels, and record the results; those of other levels from earlier runs are kept."""
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Let a run that is told to end (SIGTERM) remove its containers first, as one that is interrupted does."""
+    """Let a run that gets SIGTERM remove its containers first, as one that is interrupted does."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
@@ -93,7 +93,7 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, folder: Path) -> None:
-    """Fail when a level of this run failed, or could not run although it was asked for by name."""
+    """Raise if a level of this run failed, or could not run although it was asked for by name."""
     this_run = record.model_copy(update={"levels": {level: record.levels[level] for level in ran}})
     wrong = this_run.missing(ran if by_name else ())
     if wrong:
@@ -101,7 +101,7 @@ def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, f
             f"{record.target} did not pass its smoke tests.",
             where=record.image,
             why="; ".join(wrong),
-            fix=f"{folder / LOG} has the whole story.",
+            fix=f"{folder / LOG} has the details.",
         )
 
 
@@ -157,7 +157,7 @@ def _pytest(
         *("--assignment", str(work / "assignment.json"), "--results", str(work / "results.jsonl")),
         *(str(tests / f"test_{level}.py") for level in levels),
     ]
-    # Options of somebody's own test runs are not meant for this one.
+    # pytest options in the environment are not meant for this run.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with (
         (folder / LOG).open("wb") as log,
@@ -172,7 +172,7 @@ def _pytest(
 
 
 def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[dict[str, Any]]:
-    """Read results as tests end, and tell of them."""
+    """Read results as tests end, and report them."""
     entries: list[dict[str, Any]] = []
     position = 0
     while True:

@@ -1,7 +1,7 @@
-"""The image under test: one manifest digest, wherever the image lies.
+"""The image under test: one manifest digest, wherever the image is stored.
 
 A daemon keeps no manifest of an image that was loaded into it; it knows the image by the digest of its configuration.
-The manifest names that configuration, so the two are held against each other before anything is tested.
+The manifest names that configuration, so the two are compared before anything is tested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INDEXES = frozenset(
 
 
 class Subject(BaseModel):
-    """An image, and where it can be looked at."""
+    """An image, and where to find it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +46,7 @@ class Subject(BaseModel):
     arch: str
     platform: str
     name: str
-    """What the user called it, or where it lies."""
+    """The name the user gave, or the path."""
     digest: Digest
     """Of the manifest: what a registry calls the image."""
     config: Digest
@@ -62,13 +62,13 @@ class Subject(BaseModel):
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
-    """Take the image that was built for a target."""
+    """Return the image that was built for a target."""
     [(_, layout, _)] = built_layouts(project, [target], one=True)
     return subject_of_layout(project, layout)
 
 
 def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subject:
-    """Take the image of an OCI layout, after its documents were held against their names."""
+    """Return the image of an OCI layout, after checking its documents against their digests."""
     digest, config = layout.manifest_digest(), layout.config_digest()
     for what, blob in (("manifest", digest), ("configuration", config)):
         _refuse_other_bytes(layout, what, blob)
@@ -78,7 +78,7 @@ def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subje
 
 
 def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | None = None) -> Subject:
-    """Take an image by its name: a layout's folder, a reference in a registry, or an image of the daemon."""
+    """Return an image by name: a layout's folder, a reference in a registry, or an image of the daemon."""
     if Path(name, "index.json").exists():
         return subject_of_layout(project, Layout(Path(name)))
     if _BY_DIGEST.fullmatch(name):
@@ -98,8 +98,8 @@ def plan_of(project: Project, subject: Subject) -> Plan | None:
 def bring_into_daemon(subject: Subject) -> tuple[str, str]:
     """Load the image unless the daemon has it.
 
-    Gives the id by which exactly this image runs, and the name that it was loaded under: to be removed again, since
-    it was not there before. The name is empty where nothing was loaded.
+    Returns the id of exactly this image in the daemon, and the name that it was loaded under, which the caller has to
+    remove again. The name is empty if nothing was loaded.
     """
     # By the configuration's digest; a daemon on containerd's image store goes by the manifest's.
     for known in (subject.config, subject.digest):
@@ -122,7 +122,7 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
 
 
 def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
-    """Pull an image by its digest. Where it cannot run anyway, a layout of the very same one spares the pull."""
+    """Pull an image by digest. If it cannot run here anyway, a local layout of the same image saves the pull."""
     found = _BY_DIGEST.fullmatch(reference)
     assert found is not None, reference  # noqa: S101 - both callers made it of these parts
     digest = Digest(found["digest"])
@@ -154,7 +154,7 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
 
 
 def _layout_of(project: Project, digest: Digest) -> Layout | None:
-    """Find an image among those that were built here."""
+    """Find an image among the local builds."""
     for index in sorted((project.root / "build").glob("*/index.json")):
         layout = Layout(index.parent)
         with suppress(ImageMissingError):
@@ -173,12 +173,12 @@ def _another(reference: str, why: str) -> EngineError:
 
 
 def _document(known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write what a daemon says of an image as the image's own configuration has it."""
+    """Turn the daemon's description of an image into the form of an image configuration."""
     return {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
 
 
 def _loaded(project: Project, name: str) -> Subject:
-    """Take an image of the daemon; its manifest is that of the layout, or of the record, that names its id."""
+    """Return an image of the daemon; its manifest is that of the layout, or of the record, with its id."""
     known = daemon.inspect(name)
     if known is None:
         raise ImageMissingError(
@@ -257,7 +257,7 @@ def _refuse_other_bytes(layout: Layout, what: str, digest: Digest) -> None:
 
 
 def _has_registry(name: str) -> bool:
-    """Say whether a name begins with a server, the way Docker tells."""
+    """Check whether a name starts with a registry's host, by Docker's rule."""
     first, slash, _ = name.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 

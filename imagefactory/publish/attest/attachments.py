@@ -1,6 +1,6 @@
-"""Attaching to an image what is said about it: the SBOM, and signed statements with SBOM and provenance.
+"""Attaching the SBOM to an image, and signed statements with SBOM and provenance.
 
-Everything is attached to the manifest's digest, so it can be there before a tag points at the image.
+Everything is attached to the manifest's digest, so it is in place before a tag points at the image.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def attach_all(
     manifest: StoredManifest | Descriptor,
     signer: Signer | None,
 ) -> list[Digest]:
-    """Attach SBOM, provenance and signature to an image; give the digests of what is attached now.
+    """Attach SBOM, provenance and signature to an image; return the digests of what is attached now.
 
-    Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. What is there
-    already, signed by the same signer, stays as it is.
+    Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. Statements that
+    the same signer attached earlier stay as they are.
     """
     descriptor = _descriptor(manifest)
     document = sbom.make_sbom(project, plan)
@@ -63,7 +63,7 @@ def attach_all(
 
 
 def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
-    """Go through the signed statements of an image: each as a bundle, or why it cannot be read."""
+    """Iterate over the signed statements of an image: a bundle, or the reason why it cannot be read."""
     for descriptor in referrers.find(repository, subject, bundles.MEDIA_TYPE):
         for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
             if isinstance(content, str):
@@ -78,7 +78,7 @@ def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[
 def attached_contents(
     repository: Repository, descriptor: Descriptor, media_type: str
 ) -> Iterator[tuple[Digest, bytes | str]]:
-    """Give what an attached artifact holds, with the artifact's digest; text says why it cannot be had."""
+    """Iterate over the contents of an attached artifact, with its digest; a string is the reason why one is missing."""
     try:
         manifest = repository.manifest(descriptor.digest)
         if manifest is None:
@@ -105,7 +105,7 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
 def _statements_of(
     repository: Repository, subject: Digest, signer: Signer
 ) -> Iterator[tuple[Digest, Statement]]:
-    """Find what this signer has said of an image before."""
+    """Find the statements that this signer attached to an image before."""
     for digest, bundle in attached_bundles(repository, subject):
         if isinstance(bundle, Bundle):
             try:
@@ -116,7 +116,7 @@ def _statements_of(
 
 
 def _says_the_same(old: Statement, new: Statement) -> bool:
-    """Compare statements. The run that first made an image stands: a later one only made the same again."""
+    """Compare statements. Provenance may name another run: a later one only built the same image again."""
     if new.predicate_type != provenance.PREDICATE_TYPE:
         return old.predicate == new.predicate
     same = "buildDefinition"

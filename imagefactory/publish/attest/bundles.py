@@ -23,12 +23,12 @@ SIGNATURE_PREDICATE: Final = "https://sigstore.dev/cosign/sign/v1"
 
 
 class BadBundleError(ValueError):
-    """What is attached is not a bundle with one signed statement."""
+    """An attachment is not a bundle with one signed statement."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """Something that is said about an image."""
+    """A statement about an image."""
 
     predicate_type: str
     predicate: dict[str, Any]
@@ -65,18 +65,18 @@ class Statement:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A signed statement as it is stored; nothing in it may be believed before the signature was checked."""
+    """A signed statement as it is stored; do not trust anything in it before checking the signature."""
 
     data: bytes
     payload_type: str
     payload: bytes
     signature: bytes
     key_hint: str | None
-    """Which key signed it; None when somebody signed with an identity instead."""
+    """A hint at the key that signed it; None if it was signed with an identity."""
 
     @classmethod
     def read(cls, data: bytes) -> Bundle:
-        """Take a bundle apart."""
+        """Parse a bundle."""
         try:
             document = json.loads(data)
             envelope = document["dsseEnvelope"]
@@ -94,12 +94,12 @@ class Bundle:
 
     @property
     def signed_bytes(self) -> bytes:
-        """Give what the signature is over."""
+        """Return the bytes that the signature covers."""
         return pre_authentication(self.payload_type, self.payload)
 
 
 def write_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
-    """Put a statement and a key's signature into a bundle."""
+    """Make a bundle from a statement and a key's signature."""
     return canonical_json(
         {
             "mediaType": MEDIA_TYPE,
@@ -114,6 +114,6 @@ def write_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
 
 
 def pre_authentication(payload_type: str, payload: bytes) -> bytes:
-    """Encode type and payload so that neither can be taken for the other (DSSE's PAE)."""
+    """Encode type and payload unambiguously (DSSE's pre-authentication encoding)."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)

@@ -1,4 +1,4 @@
-"""What a check of an image found: a list that can be shown, and an error when something failed."""
+"""Findings: the results of checking an image, and the error if something failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CheckName = Literal[
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check, and what it is about."""
+    """The result of one check."""
 
     check: CheckName
     state: FindingState
@@ -25,22 +25,22 @@ class Finding:
 
 
 def ok(check: CheckName, detail: str) -> Finding:
-    """Note that something is as it should be."""
+    """Make a finding: as it should be."""
     return Finding(check, "ok", detail)
 
 
 def failed(check: CheckName, detail: str) -> Finding:
-    """Note that something is wrong."""
+    """Make a finding: wrong."""
     return Finding(check, "failed", detail)
 
 
 def not_checked(check: CheckName, detail: str) -> Finding:
-    """Note that something could not be checked here, and why."""
+    """Make a finding: could not be checked here, and why."""
     return Finding(check, "not checked", detail)
 
 
 def refuse_failing(image: str, findings: Sequence[Finding]) -> None:
-    """Stop when a check failed; a missing signature is told from content that was changed."""
+    """Raise if a check failed: one error for missing signatures, another for changed content."""
     wrong = [finding for finding in findings if finding.state == "failed"]
     if not wrong:
         return

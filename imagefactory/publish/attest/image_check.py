@@ -1,4 +1,4 @@
-"""Checking a published image: who signed it, what it says of itself, and whether this checkout says the same."""
+"""Checking a published image: who signed it, what it claims, and whether this checkout agrees."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Checked:
-    """An image that was checked: what was found, and the plan of this checkout where it is the image's own."""
+    """The findings about an image, and this checkout's plan if the image was made from it."""
 
     reference: str
     digest: Digest
@@ -66,7 +66,7 @@ def check_image(
 
 
 def require_plan(checked: Checked) -> Plan:
-    """Give the plan to rebuild an image from; this checkout has to be the one that it was made from."""
+    """Return the plan to rebuild an image from; raise if the image was made from another checkout."""
     if checked.plan is None:
         at = f"commit {checked.commit}" if checked.commit else "the commit that it was made from"
         raise VerificationError(
@@ -80,7 +80,7 @@ def require_plan(checked: Checked) -> Plan:
 
 @dataclass
 class _Check:
-    """The check of one image, step by step; each step adds what it found."""
+    """Checks one image, step by step; each step adds its findings."""
 
     project: Project
     repository: Repository
@@ -109,7 +109,7 @@ class _Check:
         return Checked(self.reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
 
     def _read_config(self) -> None:
-        """Read the configuration, and find the plan that it was made from."""
+        """Read the configuration, and find the plan that the image was made from."""
         try:
             digest = Digest(self.manifest.document()["config"]["digest"])
             self.config = json.loads(self.repository.blob(digest))
@@ -128,7 +128,7 @@ class _Check:
             self.plan = None
 
     def _check_signatures(self) -> dict[str, Statement]:
-        """Read the statements that somebody who is trusted has signed about exactly this image."""
+        """Read the statements about exactly this image that a trusted signer made."""
         found: dict[str, Statement] = {}
         signers: dict[str, str] = {}
         reasons: list[str] = []
@@ -153,12 +153,12 @@ class _Check:
         else:
             self.findings.append(ok("signature", ", ".join(sorted(set(signers.values())))))
             if reasons:
-                # Others may sign, too; that takes nothing from the signatures that count.
+                # Others may sign too; that does not affect the signatures that count.
                 self.findings.append(not_checked("signature", f"not counted: {'; '.join(reasons)}"))
         return found
 
     def _check_provenance(self, statement: Statement | None) -> str | None:
-        """Compare what the builder said with the image and with this checkout; give the commit it names."""
+        """Compare the provenance with the image and with this checkout; return the commit that it names."""
         if statement is None:
             self.findings.append(not_checked("provenance", "there is none that is signed"))
             return None
@@ -192,7 +192,7 @@ class _Check:
         return commit
 
     def _check_sbom(self, statement: Statement | None) -> None:
-        """Compare the signed SBOM with the one that is attached in the open, and with one made here and now."""
+        """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else self._own_sbom()
         problems: list[str] = []
@@ -223,7 +223,7 @@ class _Check:
         return sbom.make_sbom(self.project, self.plan)
 
     def _check_record(self) -> None:
-        """Compare the digest with what this checkout has on record, without building anything."""
+        """Compare the digest with this checkout's record, without building anything."""
         if self.plan is None:
             self.findings.append(not_checked("record", "this checkout plans another image"))
             return
@@ -238,7 +238,7 @@ class _Check:
 
 
 def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:
-    """Plan the cell that an image says it is of; None when this checkout cannot."""
+    """Plan the cell that an image claims to be; None if this checkout cannot."""
     cell = Cell(
         labels.get("imagefactory.model", ""),
         labels.get("imagefactory.vllm", ""),
@@ -254,7 +254,7 @@ def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:
-    """Name the first layer that is not the recorded one."""
+    """Name the first layer that differs from the record."""
     wanted = [layer["digest"] for layer in json.loads(expected)["layers"]]
     there = [layer["digest"] for layer in manifest.document()["layers"]]
     for layer, here, other in zip(plan.layers, wanted, there, strict=False):
@@ -273,7 +273,7 @@ def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _unchecked_name(bundle: Bundle) -> str:
-    """Say what a bundle claims to be; only for a message, because its signature does not count."""
+    """Describe what a bundle claims to be; for messages only, since its signature is not trusted."""
     try:
         return _NAMES.get(Statement.read(bundle.payload).predicate_type, "statement")
     except ValueError:

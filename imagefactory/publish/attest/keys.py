@@ -1,4 +1,4 @@
-"""Keys of one's own: ECDSA P-256 or Ed25519, in PEM files that openssl and cosign read."""
+"""Signing keys: ECDSA P-256 or Ed25519, in PEM files that openssl and cosign read."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key that signatures are checked with, and where it came from."""
+    """A key to check signatures with, and where it came from."""
 
     key: Public
     origin: str
 
     @property
     def hint(self) -> str:
-        """Name the key in a bundle: the hash of its DER form."""
+        """Return the key's hint in bundles: the hash of its DER form."""
         return hint_of(self.key)
 
     def fits(self, signature: bytes, data: bytes) -> bool:
-        """Say whether a signature over data is of this key."""
+        """Check whether this key made a signature over some data."""
         try:
             if isinstance(self.key, ec.EllipticCurvePublicKey):
                 self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
@@ -61,25 +61,25 @@ class PublicKey:
 
 
 def sign(key: Private, data: bytes) -> bytes:
-    """Sign; the same data gets the same signature, so that nothing is attached twice."""
+    """Sign deterministically, so that nothing is attached twice."""
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
     return key.sign(data)
 
 
 def default_key_path() -> Path:
-    """Say where a user's own signing key lies."""
+    """Return the path of the user's own signing key."""
     return expand_home(str(user_config_path("imagefactory") / "signing.key"), "HOME")
 
 
 def new_key_pair(private: Path, public: Path) -> None:
-    """Make a key pair; keys that exist are never overwritten."""
+    """Make a key pair; existing keys are never overwritten."""
     for path in (private, public):
         if path.exists():
             raise SigningError(
                 "There is a key already.",
                 where=path,
-                why="A key that is overwritten cannot sign or check anything any more.",
+                why="An overwritten key is lost for good.",
                 fix="Move it away first, or name other files (--private, --public).",
             )
     key = ec.generate_private_key(ec.SECP256R1())
@@ -103,7 +103,7 @@ def new_key_pair(private: Path, public: Path) -> None:
 
 
 def read_private_key(given: str) -> Private:
-    """Read a private key: a file, or the PEM text itself, as a secret of a CI system gives it."""
+    """Read a private key from a file, or from PEM text, as in a secret of a CI system."""
     where = f"the variable {KEY_VARIABLE}" if given.lstrip().startswith(_BEGINNING) else given
     password = os.environ.get(PASSWORD_VARIABLE, "")
     try:

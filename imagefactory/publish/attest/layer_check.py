@@ -1,4 +1,4 @@
-"""Checking the layers of a published image: that they are there, and with every byte, that they are what they claim."""
+"""Checking the layers of a published image: that they exist and, on request, that every byte is right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_layers(
     *,
     every_byte: bool,
 ) -> list[Finding]:
-    """Look at every layer; `names` says what they are. What is downloaded is not kept."""
+    """Check every layer; `names` are their names. Downloads are not kept."""
     layers = contents(repository, manifest)
     if len(names) != len(layers):
         names = [layer.digest for layer in layers]
@@ -68,7 +68,7 @@ def _problem_of_bytes(
 
 
 def _where(repository: Repository, layer: Descriptor, store: Store, scratch: Path) -> str:
-    """Say which path of a layer was changed, if the right layer is at hand to compare with."""
+    """Name the path that was changed in a layer, if the right layer is at hand to compare with."""
     right = store.blob(layer.digest)
     if not right.exists():
         return ""

@@ -1,6 +1,6 @@
 """The record of licences: locks/licences.toml, read from packages once and committed.
 
-Whoever makes an SBOM or a licence summary then needs no package at all, and gets the same answer everywhere.
+An SBOM or a licence summary then needs no packages, and comes out the same everywhere.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Licences:
 
 
 def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
-    """Read the licences of locked files that are not on record, and forget those that nothing locks any more.
+    """Read the licences of locked files that are not on record, and drop those that no lock names any more.
 
-    Wheels are read by range, like everything else that a lock needs from them; Debian packages have to be downloaded.
+    Wheels are read by range request; Debian packages have to be downloaded.
     """
     path = LicenceLock.path(project.locks)
     known = _read(path)
@@ -149,7 +149,7 @@ def _read_debs(
 
 
 def _followed(name: str, declared: Mapping[str, DeclaredLicence | SameAs]) -> DeclaredLicence:
-    """Follow a package to the one whose documentation it shares."""
+    """Find the package whose documentation a package shares."""
     seen: set[str] = set()
     while name not in seen:
         seen.add(name)
@@ -188,7 +188,7 @@ def _not_on_record(files: Sequence[str], path: Path) -> LicenceUnknownError:
     return LicenceUnknownError(
         f"The licence of {files[0]}{more} is not on record.",
         where=path,
-        why="What is locked is known, but not under which licence it stands.",
+        why="Files were locked after the licences were last recorded.",
         fix="Run `invoke licences --update` and commit the result.",
     )
 

@@ -1,4 +1,4 @@
-"""The licence summary of an image: what is under which licence, and the GPL, LGPL and AGPL parts by name."""
+"""The licence summary of an image: how many parts have which licence, and the GPL, LGPL and AGPL parts by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ How = Literal["declared", "by choice", "in notices"]
 
 @dataclass(frozen=True)
 class GnuPart:
-    """A part that has to do with a GNU licence."""
+    """A part with a GNU licence in its expression."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ class GnuPart:
 
 @dataclass(frozen=True)
 class LicenceSummary:
-    """What an image's parts stand under."""
+    """The licences of an image's parts."""
 
     target: str
     counts: dict[str, int]
@@ -39,12 +39,12 @@ class LicenceSummary:
     """Models that are downloaded when the image starts; their licences are on their own pages."""
 
     def data(self) -> dict[str, Any]:
-        """Give plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
 def summarise(project: Project, plan: Plan) -> LicenceSummary:
-    """Sum up the licences of a plan's parts."""
+    """Summarize the licences of a plan's parts."""
     parts = components_of(project, plan)
     inside = [part for part in parts if part.in_image]
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)

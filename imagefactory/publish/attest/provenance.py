@@ -1,4 +1,4 @@
-"""Provenance: how an image came to be, as a SLSA predicate.
+"""Provenance: how an image was built, as a SLSA predicate.
 
 It depends on the plan, the locks and the source commit; only the builder and its invocation belong to one run.
 https://slsa.dev/spec/v1.1/provenance
@@ -28,21 +28,21 @@ class CheckoutState:
     """The commit that an image is made from."""
 
     commit: str | None
-    """None where there is no git, such as in an unpacked archive."""
+    """None if this is not a git repository, such as an unpacked archive."""
     modified: bool = False
     """True when tracked files differ from the commit."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What belongs to one run: who built, and in which job."""
+    """Who built an image, and in which job."""
 
     builder: str
     invocation: str | None = None
 
 
 def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run: Run) -> dict[str, Any]:
-    """Say what an image was made from, by whom and how."""
+    """Return the predicate: what an image was made from, by whom and how."""
     uri = f"git+{project.matrix.source}"
     dependencies: list[dict[str, Any]] = [
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
@@ -74,7 +74,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
 
 
 def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
-    """Hash the files that decide an image and what is said about it: matrix.yaml and its locks."""
+    """Hash the files that determine an image and its attestations: matrix.yaml and the locks."""
     paths = [
         project.root / MATRIX,
         project.wheel_lock_path(plan.cell),
@@ -90,7 +90,7 @@ def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
 
 
 def read_source(root: Path) -> CheckoutState:
-    """Ask git which commit this is, and whether files differ from it."""
+    """Ask git for the commit, and whether files differ from it."""
     commit = _git(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
         return CheckoutState(None)
@@ -99,7 +99,7 @@ def read_source(root: Path) -> CheckoutState:
 
 
 def read_run(source: str, environment: Mapping[str, str] = os.environ) -> Run:
-    """Say who builds: a workflow of GitHub Actions, or somebody's own machine."""
+    """Return who builds: a workflow of GitHub Actions, or somebody's own machine."""
     workflow = environment.get("GITHUB_WORKFLOW_REF")
     if environment.get("GITHUB_ACTIONS") != "true" or not workflow:
         return Run(f"{source}#somebodys-machine")

@@ -1,4 +1,4 @@
-"""Attesting an image that is in a registry already: it has to be the one that this checkout plans."""
+"""Attesting an image that is already in a registry: it has to be the one that this checkout plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefactory.store.digests import Digest
 
 
 def attest(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
-    """Attach everything to an image; refuse to say of one image what is true of another."""
+    """Attach SBOM, provenance and signature to an image, if it is the one that this checkout plans."""
     plan = make_plan(project, cell)
     with Repository.open(image) as repository:
         reference = repository.reference

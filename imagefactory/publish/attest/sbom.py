@@ -1,7 +1,7 @@
 """The SBOM of an image: CycloneDX 1.6 in JSON, made from the plan and the locks alone.
 
-No clock, no random number and no package is needed, so the same checkout gives the same bytes, and whoever doubts an
-SBOM makes it again. https://cyclonedx.org/docs/1.6/json/
+No clock, random number or package is involved, so the same checkout gives the same bytes, and anybody can check an
+SBOM by making it again. https://cyclonedx.org/docs/1.6/json/
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from imagefactory.store.digests import canonical_json, checksum
 MEDIA_TYPE: Final = "application/vnd.cyclonedx+json"
 PREDICATE_TYPE: Final = "https://cyclonedx.org/bom"
 LARGEST: Final = 16 * 1024 * 1024
-"""What GitHub's attestations take."""
+"""GitHub's limit for attestations."""
 ROOT: Final = "image"
 _TYPES: Final[dict[ComponentKind, str]] = {
     "wheel": "library",
@@ -59,7 +59,7 @@ def make_sbom(project: Project, plan: Plan) -> bytes:
         },
         "components": [_component(part) for part in parts],
         "dependencies": _dependencies(parts),
-        # By construction: the list is made from what the layers are made of.
+        # By construction: the list is made from the inputs of the layers.
         "compositions": [{"aggregate": "complete", "assemblies": [ROOT]}],
     }
     document["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, checksum(document))}"
@@ -104,7 +104,7 @@ def _component(part: Component) -> dict[str, Any]:
 
 
 def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
-    """Turn "needed by" around: CycloneDX wants to know what each part depends on."""
+    """Invert "needed by": CycloneDX lists what each component depends on."""
     names = {part.name: part.reference for part in parts if part.kind in ("wheel", "deb")}
     names |= {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}
     wheels = {part.name: part.reference for part in parts if part.kind == "wheel"}

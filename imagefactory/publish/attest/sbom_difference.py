@@ -1,4 +1,4 @@
-"""Where two SBOMs differ, in words."""
+"""The first difference between two SBOMs, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def first_difference(content: bytes, expected: bytes) -> str:
-    """Say where an SBOM first differs from the one that it should be."""
+    """Describe where an SBOM first differs from the expected one."""
     try:
         left, right = json.loads(content), json.loads(expected)
         ours = {part["bom-ref"]: part for part in left["components"]}

@@ -1,4 +1,4 @@
-"""Who signs, and whose signatures count: a key of one's own, or the identity of a CI job (sigstore, without keys)."""
+"""Signing and trust: with a key, or with the identity of a CI job (sigstore, without keys)."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
 GITHUB_IDENTITY: Final = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 """GitHub sets it for a job that may ask for an identity (`permissions: id-token: write`)."""
 TRUSTED: Final = "keys"
-"""The folder of a checkout with the public keys (*.pub) that may sign its images."""
+"""The folder with the public keys (*.pub) that are trusted to sign a checkout's images."""
 
 
 class NotTrustedError(Exception):
-    """A signature that does not count: made by somebody else, or over something else. Says why in a few words."""
+    """A signature is not trusted: it is by somebody else, or over something else. The message is the reason."""
 
 
 class Verifier(Protocol):
-    """Somebody who can tell whether a signature counts."""
+    """Decides whether a signature is trusted."""
 
     def check(self, bundle: Bundle) -> str:
-        """Say who signed a bundle; NotTrustedError when that does not count."""
+        """Return who signed a bundle; raise NotTrustedError if that signer is not trusted."""
 
 
 class Signer(Protocol):
-    """Somebody who signs statements."""
+    """Signs statements."""
 
     @property
     def name(self) -> str:
-        """Name the signer for people."""
+        """A name of the signer, for people."""
 
     @property
     def verifier(self) -> Verifier:
-        """Recognise one's own signatures."""
+        """Return a verifier of the signer's own signatures."""
 
     def sign(self, statement: Statement) -> bytes:
-        """Give a statement as a signed bundle."""
+        """Sign a statement, and return the bundle."""
 
 
 @dataclass(frozen=True)
 class KeyVerifier:
-    """Counts the signatures of some keys."""
+    """Trusts the signatures of some keys."""
 
     trusted: tuple[keys.PublicKey, ...]
 
     def check(self, bundle: Bundle) -> str:
-        """Try the key that the bundle hints at, or all: a hint may be missing, and proves nothing."""
+        """Try the key that the bundle hints at, or all of them: a hint may be missing, and proves nothing."""
         named = [key for key in self.trusted if key.hint == bundle.key_hint] or list(self.trusted)
         for key in named:
             if key.fits(bundle.signature, bundle.signed_bytes):
@@ -70,7 +70,7 @@ class KeyVerifier:
 
 @dataclass(frozen=True)
 class IdentityVerifier:
-    """Counts the signatures of a repository's own workflows."""
+    """Trusts the signatures of a repository's own workflows."""
 
     repository: str
 
@@ -104,20 +104,20 @@ def _sigstore_verifier() -> Any:  # noqa: ANN401 - there may be no sigstore to t
 
 @dataclass(frozen=True)
 class Trust:
-    """Everybody whose signatures count for a checkout."""
+    """Everybody whose signatures a checkout trusts."""
 
     key: KeyVerifier
     identity: IdentityVerifier
 
     def check(self, bundle: Bundle) -> str:
-        """Ask the one that the bundle was made for."""
+        """Verify a bundle by key or by identity, whichever it was signed with."""
         if bundle.payload_type != PAYLOAD_TYPE:
             raise NotTrustedError(f"it holds {bundle.payload_type}, not a statement")
         return (self.identity if bundle.key_hint is None else self.key).check(bundle)
 
 
 class KeySigner:
-    """Signs with a key of one's own; works offline."""
+    """Signs with a private key; works offline."""
 
     def __init__(self, key: keys.Private, origin: str) -> None:
         self._key = key
@@ -126,14 +126,14 @@ class KeySigner:
         self.verifier: Verifier = KeyVerifier((self._public,))
 
     def sign(self, statement: Statement) -> bytes:
-        """Sign, and put the signature next to the statement."""
+        """Sign a statement with the key."""
         payload = statement.payload()
         unsigned = Bundle.read(write_bundle(payload, b"", self._public.hint))
         return write_bundle(payload, keys.sign(self._key, unsigned.signed_bytes), self._public.hint)
 
 
 class IdentitySigner:
-    """Signs as a CI job: sigstore gives out a certificate for some minutes and logs its use in public."""
+    """Signs as a CI job: sigstore issues a certificate for a few minutes, and logs its use publicly."""
 
     def __init__(self, repository: str) -> None:
         try:
@@ -179,13 +179,13 @@ def _no_identity(error: Exception) -> SigningError:
 
 
 def signs_as_job(given: str = "") -> bool:
-    """Tell whether `find_signer` would take the identity of a CI job, which needs sigstore."""
+    """Check whether `find_signer` would use the identity of a CI job, which needs sigstore."""
     has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
     return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
 
 
 def find_signer(project: Project, given: str = "") -> Signer | None:
-    """Find who signs here: a key that is named, the user's own, or the CI job's identity; None when nobody does."""
+    """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none."""
     named = given or os.environ.get(keys.KEY_VARIABLE, "")
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
@@ -199,14 +199,14 @@ def find_signer(project: Project, given: str = "") -> Signer | None:
 
 
 def find_trust(project: Project, given: Sequence[str] = ()) -> Trust:
-    """Say whose signatures count: the keys that are named, or those of the checkout; and its own workflows."""
+    """Return who is trusted: the named keys or those of the checkout, and its own workflows."""
     paths = [Path(name) for name in given] or sorted((project.root / TRUSTED).glob("*.pub"))
     trusted = tuple(keys.read_public_key(path) for path in paths)
     return Trust(KeyVerifier(trusted), IdentityVerifier(project.matrix.source))
 
 
 def read_trusted(bundle: Bundle, verifier: Verifier) -> tuple[Statement, str]:
-    """Give a statement and who signed it; NotTrustedError when it does not count."""
+    """Return a statement and its signer; raise NotTrustedError if the signer is not trusted."""
     signer = verifier.check(bundle)
     try:
         return Statement.read(bundle.payload), signer

@@ -1,6 +1,6 @@
-"""Licence names as SPDX expressions: what Python packages and Debian call them, written in one language.
+"""Licence names of Python and Debian packages as SPDX expressions.
 
-A name that SPDX does not have becomes a LicenseRef, which says what the package said and claims nothing else.
+A name that SPDX does not have becomes a LicenseRef, which repeats what the package says and claims nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 UNDECLARED: Final = "NOASSERTION"
-"""SPDX's word for: nobody said."""
+"""SPDX's word for a licence that nobody stated."""
 _LONGEST_EXPRESSION = 300
 
 _COPYLEFT = re.compile(r"(?<![A-Za-z])(AGPL|LGPL|GPL)(?=[-0-9.+]|\b)")
@@ -85,7 +85,7 @@ _DEBIAN: Final = {
     "openssl": "OpenSSL",
     "zlib": "Zlib",
 }
-"""Names of machine-readable copyright files that are not SPDX's own; a bare GPL or LGPL is any version of it."""
+"""Names in machine-readable copyright files that differ from SPDX's; a bare GPL or LGPL means any version."""
 
 _GNU = re.compile(r"(A?L?GPL)-?(?:v?([123](?:\.[01])?))?(\+)?")
 _EXCEPTIONS: Final = {
@@ -100,7 +100,7 @@ _EXCEPTIONS: Final = {
 
 
 def from_text(text: str) -> str | None:
-    """Read a licence from a free-text field, or None when it names none that is known."""
+    """Read a licence from a free-text field; None if it names no known licence."""
     text = " ".join(text.split())
     if not text or len(text) > _LONGEST_EXPRESSION:
         return None
@@ -119,7 +119,7 @@ def from_classifiers(classifiers: Iterable[str]) -> str | None:
 
 
 def reference(text: str) -> str:
-    """Make a LicenseRef of a name that SPDX does not have."""
+    """Make a LicenseRef from a name that SPDX does not have."""
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")[:60].strip("-")
     return f"LicenseRef-{slug}" if slug else UNDECLARED
 
@@ -135,7 +135,7 @@ def from_debian(name: str) -> str:
 
 
 def every(expressions: Iterable[str]) -> str | None:
-    """Join expressions that all apply, each part once; None when there is none."""
+    """Join expressions that all apply, without duplicates; None if there are none."""
     parts = sorted({part for expression in expressions for part in _conjuncts(expression)} - {UNDECLARED})
     if not parts:
         return None
@@ -143,13 +143,13 @@ def every(expressions: Iterable[str]) -> str | None:
 
 
 def copyleft(expression: str) -> tuple[str, ...]:
-    """Name the GPL, LGPL and AGPL licences that an expression mentions, also where another one may be chosen."""
+    """List the GPL, LGPL and AGPL licences in an expression, even if another one may be chosen instead."""
     words = re.findall(r"[A-Za-z0-9.+-]+", expression)
     return tuple(dict.fromkeys(word for word in words if _COPYLEFT.search(word)))
 
 
 def unavoidable(expression: str) -> str:
-    """Leave out choices that have a way around the GNU licences."""
+    """Drop choices that offer an alternative to the GNU licences."""
     kept = [
         part
         for part in _conjuncts(expression)
@@ -191,7 +191,7 @@ def _gnu(family: str, version: str | None, later: str | None) -> str:
 
 
 def _conjuncts(expression: str) -> list[str]:
-    """Divide an expression at the ANDs outside of parentheses; one with an OR there stays whole."""
+    """Split an expression at ANDs outside of parentheses; one with an OR there stays whole."""
     parts, depth, current = [], 0, ""
     for word in re.split(r"(\s+|[()])", expression):
         depth += (word == "(") - (word == ")")

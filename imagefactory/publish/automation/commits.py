@@ -1,4 +1,4 @@
-"""Commits through GitHub's interface: no clone, no credentials in a checkout, signed by GitHub.
+"""Commits through GitHub's API: no clone, no credentials in a checkout, signed by GitHub.
 
 The branch `records` is the factory's notebook: the locks of versions that move every night, and the history page.
 https://docs.github.com/en/rest/git
@@ -24,7 +24,7 @@ Files = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A pull request, and whether this run changed anything about it."""
+    """A pull request, and what this run did to it."""
 
     number: int
     outcome: str
@@ -32,15 +32,15 @@ class Proposal:
 
 
 def head(github: GitHub, branch: str) -> str | None:
-    """Say which commit a branch is at; None when there is no such branch."""
+    """Return the head of a branch; None if there is no such branch."""
     found = github.find(f"git/ref/heads/{branch}")
     return None if found is None else str(found["object"]["sha"])
 
 
 def commit(github: GitHub, branch: str, files: Files, message: str, *, base: str | None = None) -> str | None:
-    """Put files on a branch in one commit; None when they are there already.
+    """Commit files to a branch; None if nothing differs.
 
-    With `base` the branch is set anew: one commit on top of the head of another branch. Without, it grows; a branch
+    With `base` the branch is reset: one commit on top of another branch. Without, it grows; a branch
     that does not exist starts empty.
     """
     parent = head(github, base or branch)
@@ -63,7 +63,7 @@ def commit(github: GitHub, branch: str, files: Files, message: str, *, base: str
 
 
 def read_files(github: GitHub, ref: str, under: str) -> dict[str, str]:
-    """Read the files of a folder as a commit or branch has them."""
+    """Read the files of a folder at a commit or branch."""
     found = github.find(f"git/trees/{ref}?recursive=1")
     if found is None:
         return {}
@@ -82,9 +82,9 @@ def read_files(github: GitHub, ref: str, under: str) -> dict[str, str]:
 
 
 def take_locks(github: GitHub, root: Path, commit_: str = "") -> tuple[str, list[str]]:
-    """Lay the locks of the records branch over a checkout; give the commit, and the files that were written.
+    """Copy the locks of the records branch into a checkout; return the commit, and the files that were written.
 
-    What the checkout itself has stays: a committed lock is the one that was reviewed.
+    Files that the checkout has stay: a committed lock was reviewed.
     """
     sha = commit_ or head(github, RECORDS) or ""
     written: list[str] = []
@@ -103,7 +103,7 @@ def take_locks(github: GitHub, root: Path, commit_: str = "") -> tuple[str, list
 
 
 def changed_files(root: Path) -> dict[str, str | None]:
-    """List what differs from the commit of a checkout, with the new content."""
+    """List the files that differ from a checkout's commit, with their new content."""
     command = [
         "git",
         "-C",
@@ -124,7 +124,7 @@ def changed_files(root: Path) -> dict[str, str | None]:
 def propose(
     github: GitHub, branch: str, files: Files, *, title: str, body: str, base: str = ""
 ) -> Proposal | None:
-    """Open a pull request with changed files, or bring the one that is open up to date; None without changes."""
+    """Open a pull request with changed files, or update the open one; None if nothing changed."""
     base = base or str(github.get("")["default_branch"])
     made = commit(github, branch, files, f"{title}\n", base=base)
     owner = github.repository.partition("/")[0]

@@ -1,7 +1,7 @@
-"""Jobs of a night: what has to be done to which cells, as GitHub's matrices take it.
+"""Jobs of a night: what to do with which cells, in the form of GitHub's job matrices.
 
 Cells of one lock share nearly all of their layers, so one machine assembles and tests them together: what the first
-downloads, the others have. A job still treats each of its cells by itself.
+downloads, the others have. One cell of a job that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final, Literal
 from imagefactory.matrix.cells import Cell
 
 MOST_JOBS: Final = 256
-"""That GitHub makes out of the matrices of one run."""
+"""GitHub's limit for one run."""
 CELLS_PER_JOB: Final = 8
 RUNNERS: Final[Mapping[str, str]] = {"linux/amd64": "ubuntu-24.04", "linux/arm64": "ubuntu-24.04-arm"}
-"""GitHub's own machines, by the platform that they are."""
+"""GitHub's runners, by platform."""
 ASSEMBLER: Final = "ubuntu-24.04"
-"""Images are put together on any machine, whatever they are for."""
+"""Images are assembled on any machine, whatever their platform."""
 
 Need = Literal["image", "smoke", "gpu", "promote"]
 NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
@@ -35,13 +35,13 @@ class Work:
     needs: tuple[Need, ...]
     reason: str
     levels: str = ""
-    """The levels of smoke tests that machines of its own platform can run; empty means all that are required."""
+    """The smoke levels that machines of its own platform can run; empty means all required ones."""
     serve_on: str = ""
-    """The platform whose machines test how it serves, where its own cannot."""
+    """The platform whose machines run the level `serve`, if its own cannot."""
 
     @property
     def target(self) -> str:
-        """Name the one image in full, whatever machine this is read on."""
+        """Return the full target, which means the same on every machine."""
         return f"{self.cell}/{self.cell.machine}"
 
 
@@ -63,7 +63,7 @@ class Compile:
 
 @dataclass(frozen=True)
 class Trouble:
-    """A cell that cannot be helped by a job: it is broken, or somebody has to decide."""
+    """A cell that no job can fix: it is broken, or somebody has to decide."""
 
     target: str
     what: str
@@ -72,35 +72,35 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Night:
-    """Everything that one run is going to do, and what it is not."""
+    """Everything that a run is going to do, and what it leaves alone."""
 
     registry: str
     works: tuple[Work, ...] = ()
     compiles: tuple[Compile, ...] = ()
     adopt: tuple[str, ...] = ()
-    """Targets whose compiled wheels are there and wait for a lock."""
+    """Targets whose wheels are compiled but not locked yet."""
     broken: tuple[Trouble, ...] = ()
     held: tuple[Trouble, ...] = ()
-    """Images that no job helps: they failed their tests, or were rolled back."""
+    """Images left alone: they failed their tests, or were rolled back."""
     current: int = 0
-    """Cells that are published as they are."""
+    """Cells whose image is published and up to date."""
     later: int = 0
     """Cells that did not fit into one run."""
 
     @property
     def is_empty(self) -> bool:
-        """Say whether the run ends here: there is nothing to do, and nothing to complain about."""
+        """Check whether the run ends here: nothing to do, and nothing broken."""
         return not (self.works or self.compiles or self.adopt or self.broken)
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
-        """Describe the jobs of one kind; one job has the cells of one lock."""
+        """Return the jobs of one kind; a job has the cells of one lock."""
         groups = _groups(work for work in self.works if need in work.needs)
         if need != "smoke":
             return [_job(need, group) for group in groups]
         return [job for group in groups for job in _smoke_jobs(group)]
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
-        """Describe all jobs. Promoting is one job: tags are moved by one at a time anyway."""
+        """Return all jobs. Promotion is a single job: only one at a time may move tags anyway."""
         found = {"compile": [job.as_json() for job in self.compiles]}
         found |= {need: self.matrix(need) for need in NEEDS if need != "promote"}
         promoted = [work for work in self.works if "promote" in work.needs]
@@ -109,7 +109,7 @@ class Night:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Write everything down, for people and for the jobs that follow."""
+        """Return everything as JSON, for people and for the jobs that follow."""
         return {
             "registry": self.registry,
             "jobs": self.jobs(),
@@ -148,7 +148,7 @@ class Night:
         )
 
     def outputs(self) -> dict[str, str]:
-        """Write the job lists the way a later job of the workflow reads them."""
+        """Format the job lists as outputs for later jobs of the workflow."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
         promote = self.jobs()["promote"]
         targets = promote[0]["targets"] if promote else ""
@@ -196,14 +196,14 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
         "arch": cell.arch,
         "platform": cell.platform,
         "targets": " ".join(work.target for work in works),
-        # Part of the name of what the job hands on, so it has to be different for every job.
+        # Part of the name of the job's artifact, so it has to be unique.
         "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
         "reason": _reasons(works),
     }
 
 
 def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
-    """Test everything on a machine of the image's own kind; what that cannot do, on another."""
+    """Test on a machine of the image's own platform, and on another one what that cannot test."""
     first = works[0]
     job = _job("smoke", works) | {"levels": first.levels}
     if not first.serve_on:

@@ -1,7 +1,7 @@
-"""Planning a night: what the registry does not have, or has not tested, or does not name yet.
+"""Planning a night: which images are not in the registry yet, not tested yet, or not tagged yet.
 
-Nothing is remembered between two nights but what is in the registry. So a run that was interrupted, or that had more
-to do than fits into one, is continued by the next.
+The registry is the only memory between two nights. So the next run continues one that was interrupted, or that had
+more to do than fits into one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NightVerdict:
 
 
 def nightly_cells(project: Project) -> list[Cell]:
-    """List what a night cares for: everything that is locked, and every model on the version `nightly`, at home."""
+    """List the cells of a night: everything locked, and every model on the version `nightly` and its own arch."""
     return [
         cell
         for cell in buildable(project.matrix)
@@ -79,7 +79,7 @@ def plan_night(
         cells: what to look at.
         retry: also test images again that failed their tests.
         gpu: there is a machine with a GPU to test on.
-        first: the repository does not exist yet. Some registries deny all knowledge then, so they are not asked.
+        first: the repository does not exist yet. Some registries deny access in that case, so it is not asked.
     """
     catalog = Catalog() if first else read_catalog(repository).catalog
     works: list[Work] = []
@@ -127,7 +127,7 @@ def judge(
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Say what is missing between a plan and its tags; everything where there is no repository yet."""
+    """Find out what is missing between a plan and its tags; everything, if there is no repository yet."""
     tested = tests(project, plan, gpu=gpu)
     if repository is None:
         return NightVerdict(("image", *tested, "promote"), "never published")
@@ -151,7 +151,7 @@ def _continued(
     *,
     retry: bool,
 ) -> NightVerdict:
-    """Go on where an earlier run stopped: before the push, the tests or the promotion."""
+    """Continue where an earlier run stopped: before the push, the tests or the promotion."""
     digest = repository.resolve(staging_tag(plan.key))
     if digest is None:
         return NightVerdict(("image", *tested, "promote"), why)
@@ -165,12 +165,12 @@ def _continued(
 
 
 def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
-    """Say where an image has to be tested."""
+    """Return the kinds of test jobs that an image needs."""
     return ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
 
 
 def _machines(project: Project, cell: Cell) -> tuple[str, str]:
-    """Say what machines of a cell's own platform test, and which platform's test how it serves, if those cannot."""
+    """Return the levels for machines of a cell's own platform, and the platform for `serve` if that is another one."""
     required = required_levels(project.matrix, cell.arch)
     elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
@@ -197,7 +197,7 @@ def _failures(record: SmokeRecord | None) -> list[str]:
 
 
 def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
-    """Try mods before a machine is started for them; what cannot be tried here, the machine will tell."""
+    """Apply mods on trial before a machine is started; what cannot be tried here, the job will find out."""
     if not any(layer.kind == "mod" for layer in plan.layers):
         return
     try:

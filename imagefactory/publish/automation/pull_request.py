@@ -1,4 +1,4 @@
-"""What a pull request changes: which mods, and the images of which targets, with the inputs that did it."""
+"""What a pull request changes: which mods, the images of which targets, and because of which inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Affected:
-    """A target whose image is another one than before, or cannot be planned any more."""
+    """A target whose image changes, or can no longer be planned."""
 
     cell: Cell
     changes: tuple[LayerChange, ...] = ()
@@ -35,13 +35,13 @@ class Affected:
 
     @property
     def target(self) -> str:
-        """Name the image in full."""
+        """Return the full target."""
         return f"{self.cell}/{self.cell.machine}"
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between two states of the repository."""
+    """The difference between two commits of the repository."""
 
     mods: tuple[str, ...]
     affected: tuple[Affected, ...]
@@ -60,7 +60,7 @@ class Changes:
         ]
 
     def as_json(self, project: Project) -> dict[str, Any]:
-        """Write it down."""
+        """Return everything as JSON."""
         return {
             "mods": list(self.mods),
             "affected": [
@@ -76,7 +76,7 @@ class Changes:
         }
 
     def markdown(self) -> str:
-        """Show it on the page of a run; targets that changed in the same way stand together."""
+        """Format the changes as Markdown; targets that changed in the same way are grouped."""
         if not self.affected:
             return "## Images\n\nNo image changes.\n"
         alike: dict[tuple[str, ...], list[str]] = {}
@@ -111,7 +111,7 @@ def changed_mods(project: Project, base: str) -> tuple[str, ...]:
 
 @contextmanager
 def worktree(root: Path, commit: str) -> Iterator[Path]:
-    """Check a commit out next to a repository for a while."""
+    """Check a commit out into a temporary worktree."""
     with TemporaryDirectory(prefix="imagefactory-base-") as scratch:
         folder = Path(scratch) / "base"
         _git(root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
@@ -159,7 +159,7 @@ def _heading(targets: list[str]) -> str:
 
 
 def commit_of(folder: Path) -> str:
-    """Say which commit a checkout is at; nothing where it is none."""
+    """Return the commit of a checkout; empty if it is not a git repository."""
     try:
         return _git(folder, "rev-parse", "HEAD").strip()
     except RunFailedError:
@@ -177,7 +177,7 @@ def _git(root: Path, *arguments: str) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         raise RunFailedError(
-            "The earlier state of the repository cannot be had.",
+            "The base commit is not available.",
             where=f"git {' '.join(arguments)}",
             why=said.strip().splitlines()[-1] if said.strip() else "",
             fix="Give --base a commit that this clone has; in a workflow, check out with `fetch-depth: 0`.",

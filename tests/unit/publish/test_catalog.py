@@ -120,7 +120,7 @@ def test_an_image_is_named_by_day_or_digest(three: Catalog, to: str, expected: s
         ("2026-10-31", "Nothing of gemma"),
         ("2026-02-31", "not a day"),
         ("ffffff", "No image begins"),
-        ("last week", "neither an image nor a day"),
+        ("last week", "neither a digest nor a date"),
     ],
 )
 def test_what_names_nothing_is_refused(three: Catalog, to: str, says: str) -> None:

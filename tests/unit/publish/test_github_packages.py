@@ -122,7 +122,7 @@ def test_an_interface_that_does_not_answer_is_told() -> None:
 
 def test_only_ghcr_is_asked_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GitHubPackages.of(Reference.parse("127.0.0.1:5000/a/b")) is None
-    with pytest.raises(AccessDeniedError, match="nobody in particular"):
+    with pytest.raises(AccessDeniedError, match="only for users it knows"):
         GitHubPackages.of(REFERENCE)
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
     assert GitHubPackages.of(REFERENCE) is not None
