@@ -1,8 +1,8 @@
-"""A CUDA toolkit in its usual place, made of links to the wheels that hold it.
+"""A CUDA toolkit at its usual path, made of links into the wheels that contain it.
 
-vLLM, FlashInfer and Triton compile kernels at run time and look for nvcc and its libraries the way an installed
-toolkit lays them out: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, in
-site-packages/nvidia/cu13, in lib, with versions only.
+vLLM, FlashInfer and Triton compile kernels at run time and expect nvcc and its libraries where an installed toolkit
+has them: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, but in
+site-packages/nvidia/cu13/lib, under versioned names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARIES = {
 
 
 def toolkit_links(venv: str, python: str) -> list[Entry]:
-    """List the links that make the wheels look like a toolkit."""
+    """Return the links that make the wheels look like an installed toolkit."""
     wheels = f"{venv}/lib/python{python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
