@@ -1,4 +1,4 @@
-"""Running a compile in a container: what it says is kept and read, and it never outlives us."""
+"""Run a compile in a container whose output is logged and parsed, and which never outlives this process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from imagefactory.errors.layers import EngineError
 
 LABEL = "imagefactory.compile"
 _TOLD = 14
-"""Lines of a failed compile that are shown; the rest is in the log."""
+"""How many lines of a failed compile are shown; the rest is in the log."""
 _TELLING = ("error", "Error", "FAILED", "fatal", "Killed", "FACTORY-UNKNOWN", "No space left")
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of this machine, and its fixed place in the container."""
+    """A folder of this machine, and its fixed path in the container."""
 
     folder: Path
     place: str
@@ -33,7 +33,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a container ended, and what it said that tells why."""
+    """A container's exit status, and the lines of output that explain it."""
 
     status: int
     telling: tuple[str, ...]
@@ -49,7 +49,7 @@ def run(
     log: Path,
     hear: Say,
 ) -> Ended:
-    """Run a command in a container without network, as the user; its lines go to the log and to `hear`."""
+    """Run a command in a container without network, as the current user; output goes to the log and to `hear`."""
     with _talking(), _client() as client:
         remove_left_over(client, key)
         container = client.containers.create(
@@ -74,25 +74,25 @@ def run(
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True)
-                deque(said, maxlen=0)  # it ends now; until then its connection stays open
+                deque(said, maxlen=0)  # drain the stream, which closes its connection
     return Ended(status, telling)
 
 
 def remove_left_over(client: docker.DockerClient, key: str) -> None:
-    """Remove the container of a run that was killed: it would go on writing where this one is to write."""
+    """Remove the container of a run that was killed, which would keep writing to the same folders."""
     for container in client.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
         container.remove(force=True)
 
 
 def root_folder() -> Path | None:
-    """Say where the daemon keeps images, when that is a folder of this machine."""
+    """Return the daemon's folder of images, or None if it is not on this machine."""
     with _talking(), _client() as client:
         folder = Path(str(client.info().get("DockerRootDir", "")))
     return folder if folder.is_absolute() and folder.exists() else None
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Cut a stream of chunks into lines, as they come."""
+    """Split a stream of chunks into lines as they arrive."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -117,7 +117,7 @@ def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
 
 @contextmanager
 def _client() -> Iterator[docker.DockerClient]:
-    # A single object can take many minutes without a word.
+    # A single object can take many minutes without any output.
     client = docker.from_env(timeout=None)
     try:
         yield client
@@ -131,8 +131,8 @@ def _talking() -> Iterator[None]:
         yield
     except (DockerException, APIError, requests.RequestException) as error:
         raise EngineError(
-            "The Docker daemon does not run the compile.",
+            "The Docker daemon cannot run the compile.",
             where="docker run",
             why=str(error),
-            fix="Start Docker, check DOCKER_HOST, and run it again: what is compiled is kept.",
+            fix="Start Docker, check DOCKER_HOST, and run it again: what is compiled already is kept.",
         ) from None

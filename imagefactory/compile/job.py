@@ -1,4 +1,4 @@
-"""A compile, worked out before anything is done: its sources, mods, toolchain, and the key of what comes out."""
+"""A compile, fully determined before it starts: its sources, mods and toolchain, and the key of its result."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ _FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUIL
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user wants to have compiled."""
+    """What a user asks to compile."""
 
     what: What
     vllm: str
     arch: str
     targets: tuple[str, ...] = ()
-    """Only these, to look at; without them the whole wheel is made and kept."""
+    """Compile only these, for inspection; if empty, the whole wheel is compiled and kept."""
     sources: tuple[str, ...] = ()
-    """NAME=DIR."""
+    """Folders that replace sources, as NAME=DIR."""
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A compile that has been worked out: everything is known and checked, nothing is done yet."""
+    """A compile with everything known and checked, and nothing done yet."""
 
     request: Request
     version: VllmVersion
     arch: Arch
     cell: Cell
-    """The toolchain."""
+    """The cell that stands for the toolchain."""
     plan: Plan
     sdist: LockedSource | None
     source: CompileSource | None
-    """A folder or repository instead of the sdist."""
+    """A folder or repository that replaces the sdist."""
     dependencies: tuple[CompileSource, ...]
     left_out: tuple[str, ...]
     mods: tuple[tuple[Mod, Variant], ...]
@@ -71,21 +71,21 @@ class Job:
     modules: tuple[str, ...] = ()
 
     def folder(self, store: Store) -> Path:
-        """Say where its tree is kept, so that a second run goes on."""
+        """Return the folder that keeps its tree, so that a second run can resume."""
         return store.root / "compile" / self.inputs.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:
-    """Find out what a compile is made of, and refuse what cannot come out right."""
+    """Determine the inputs of a compile, and raise an error for one that cannot succeed."""
     settings, matrix = project.settings, project.matrix
     version, arch = matrix.vllm[request.vllm], matrix.archs[request.arch]
     platform = f"linux/{host_machine()}"
     archs = arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list
     if not archs:
         raise CompileDataError(
-            f"{request.arch} has nothing to compile for.",
+            f"{request.arch} has no GPU to compile for.",
             where=f"matrix.yaml, archs.{request.arch}",
-            why="It has no arch list: there is no GPU.",
+            why="It has no arch list.",
             fix="Name an arch with a GPU.",
         )
     toolchain = settings.toolchain_for(request.what, version)
@@ -97,14 +97,14 @@ def work_out(project: CompileProject, request: Request) -> Job:
             why=f"It needs GCC {need.gcc if need else ''} ({need.reason if need else ''}), which comes with glibc "
             f"{settings.toolchains[toolchain].glibc}; the base {arch.base} has {matrix.bases[arch.base].glibc}.",
             fix=f"Give {request.arch} a base of {settings.toolchains[toolchain].debian} in matrix.yaml, choose an "
-            "older vLLM, or compile some targets only, to look at (`--targets`).",
+            "older vLLM, or compile only a few targets for inspection (`--targets`).",
         )
     cell = project.cell(toolchain, request.vllm, platform)
     if not project.is_locked(cell):
         raise LockMissingError(
             f"The compilers of vLLM {request.vllm} are not pinned.",
             where=project.wheel_lock_path(cell),
-            why="What compiles is as much a part of the result as what is compiled.",
+            why="The compilers determine the result as much as the sources do.",
             fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
         )
     plan = toolchain_plan(project, cell)
@@ -142,7 +142,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
 def _main_source(
     project: CompileProject, request: Request, version: VllmVersion, folder: Path | None
 ) -> tuple[LockedSource | None, CompileSource | None]:
-    """Find the project that is compiled: in a folder, in its locked sdist, or in its repository."""
+    """Return where the compiled project comes from: its locked sdist, or a folder or repository."""
     if folder is not None:
         check_folder(request.what, folder, MARKERS[request.what])
         return None, CompileSource(request.what, tree_digest(folder), folder)
@@ -154,7 +154,7 @@ def _main_source(
             raise CompileDataError(
                 f"The sources of vLLM {version.release} are not locked.",
                 where="locks/sources.toml",
-                why="What is compiled has to be pinned.",
+                why="Sources must be pinned before they are compiled.",
                 fix="Run `invoke lock`, or pass --source vllm=DIR.",
             )
         return sdist, None

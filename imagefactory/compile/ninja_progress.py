@@ -1,4 +1,4 @@
-"""How far a compile is: ninja says `[12/345]` before each thing that it has made."""
+"""The progress of a compile, read from the `[12/345]` that ninja prints for each step."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _STEP = re.compile(r"^\[(\d+)/(\d+)\] ?(.*)")
 
 @dataclass(frozen=True)
 class CompileProgress:
-    """A moment of a compile."""
+    """The state of a compile at one moment."""
 
     done: int
     total: int
     elapsed: float
-    """Seconds since this run of ninja began."""
+    """Seconds since this run of ninja started."""
     here: int
-    """Objects made by this run; those of an earlier one took none of its time."""
+    """Objects made by this run; those of earlier runs took none of its time."""
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left if the rest goes as what was done; None before anything is done."""
+        """The estimated seconds left at the current pace; None before anything is done."""
         if not self.here or not self.elapsed:
             return None
         return self.elapsed / self.here * (self.total - self.done)
@@ -31,19 +31,19 @@ class CompileProgress:
 
 @dataclass
 class NinjaReader:
-    """Reads ninja's lines; several runs of ninja follow each other (CMake's own tests are such, too)."""
+    """Reads the output of one or more consecutive runs of ninja (CMake's own checks run it, too)."""
 
     clock: Callable[[], float] = time.monotonic
     _silent: float | None = None
-    """When the last line was heard that is not ninja's: what follows it began then."""
+    """The time of the last line that is not ninja's, which is when the next step started."""
     _began: float | None = None
     _base: int = 0
     _last: tuple[int, int] = (0, 0)
     objects: int = field(default=0, init=False)
-    """How many steps this compile has made, over all runs of ninja."""
+    """The steps done by this compile, over all runs of ninja."""
 
     def read(self, line: str) -> CompileProgress | None:
-        """Take a line; give the state when it is one of ninja's."""
+        """Read a line, and return the progress if it is one of ninja's."""
         match = _STEP.match(line)
         if match is None:
             self._silent = self.clock()
@@ -59,7 +59,7 @@ class NinjaReader:
 
 
 def duration(seconds: float) -> str:
-    """Write a time the way people say it: 45 s, 12 min, 3 h 20 min."""
+    """Format a duration for people: 45 s, 12 min, 3 h 20 min."""
     minutes = round(seconds / 60)
     if seconds < 60:  # noqa: PLR2004 - a minute
         return f"{seconds:.0f} s"

@@ -1,6 +1,6 @@
-"""The recipe of a cell whose kernels have to be compiled and whose wheels are therefore not locked yet.
+"""The recipe of a cell whose kernels must be compiled, and whose wheels are therefore not locked yet.
 
-It is as exact as can be before there is a lock, and says what is missing.
+It is as exact as possible without a lock, and lists what is missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JOB_MEMORY: Final = "3 to 8 GB of memory"
 
 @dataclass(frozen=True)
 class CompileRecipe:
-    """What the template needs, and the description of the context."""
+    """The values for the template, and the description of the build context."""
 
     base: Layer
     config: ImageConfig
@@ -44,7 +44,7 @@ class CompileRecipe:
 
 
 def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
-    """Work out how a cell is compiled and assembled."""
+    """Return the recipe for compiling and assembling a cell."""
     matrix = project.matrix
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     installed = choose_mods(matrix, cell, project.mods)
@@ -96,7 +96,7 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
 
 
 def _toolchain(project: Project, cell: Cell, version: VllmVersion) -> str:
-    """Name the toolchain's image: by what it is made of once that is locked, else by its system."""
+    """Return the name of the toolchain's image: derived from its content once locked, else from its Debian release."""
     compiling = CompileProject(project.root, project.store)
     name = compiling.settings.toolchain_for("vllm", version)
     toolchain = compiling.cell(name, cell.vllm, cell.platform)
@@ -127,7 +127,7 @@ def _git(version: VllmVersion) -> str:
 def _described_sources(
     project: Project, cell: Cell, mods: Chosen, dependencies: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """Describe the sources that are compiled: what they are, and what mods change in them."""
+    """Describe the sources that are compiled, and what mods change in them."""
     version = project.matrix.vllm[cell.vllm]
     locked = project.source_lock.find(version.release, ".tar.gz") if version.release else None
     vllm: dict[str, Any] = {"path": "sources/vllm/", "from": locked.file if locked else _git(version)}
@@ -172,7 +172,7 @@ def _described_mods(chosen: Chosen, copies: tuple[Copy, ...]) -> list[dict[str, 
 
 
 def render(project: Project, cell: Cell) -> Rendered:
-    """Write the recipe of a cell: from its plan, or with the compile that its lock still waits for."""
+    """Render the Dockerfile of a cell: from its plan, or with the compile that its lock still needs."""
     if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
         recipe = compile_recipe(project, cell)
         return render_compile(project.root, recipe.base, recipe.config, recipe.values, recipe.context)

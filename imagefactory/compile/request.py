@@ -1,4 +1,4 @@
-"""Reading what a user wants to have compiled."""
+"""Parse the options of `invoke compile`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def requests_of(
     without_mods: Sequence[str],
     jobs: int,
 ) -> list[Request]:
-    """Make one request for each thing to compile; names that do not exist are refused with the nearest ones."""
+    """Return a request for each project to compile; unknown names are refused with the closest matches."""
     matrix = project.matrix
     vllm, arch = vllm or matrix.defaults.vllm, arch or matrix.defaults.arch
     _refuse_unknown("vLLM version", vllm, matrix.vllm, "--vllm")
@@ -34,7 +34,7 @@ def requests_of(
         _refuse_unknown("mod", name, project.mods, "--without-mod")
     wanted: list[What] = []
     for text in _split(what):
-        _refuse_unknown("thing to compile", text, WHAT, "--what")
+        _refuse_unknown("project to compile", text, WHAT, "--what")
         wanted += [name for name in WHAT if name == text]
     every = [name for item in wanted for name in known_names(project.settings, item, vllm, matrix.vllm[vllm])]
     for text in sources:

@@ -1,4 +1,4 @@
-"""compile.yaml: with which compilers, and from which sources, kernels are compiled."""
+"""compile.yaml: the compilers and sources that kernels are compiled with."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ class Toolchain(_Model):
     packages: list[DebianPackage]
 
     def runs_on(self, base: Base) -> bool:
-        """Say whether what is compiled here runs on a base: its libc must not be older."""
+        """Return whether compiled code runs on a base, whose glibc must not be older."""
         return Version(self.glibc) <= Version(base.glibc)
 
 
 class Wheels(_Model):
-    """What a toolchain takes from wheels."""
+    """The wheels that a toolchain consists of."""
 
     cuda: list[Distribution]
-    """In the version of `cuda`."""
+    """Wheels whose version is that of `cuda`."""
     others: list[Distribution]
     without: list[Distribution] = []
-    """Requirements of torch that compiling does without."""
+    """Requirements of torch that compiling does not need."""
 
 
 class CompilerNeed(_Model):
-    """A source that needs a newer compiler than the oldest toolchain has."""
+    """A source that needs a newer compiler than that of the oldest toolchain."""
 
     what: What
     vllm: Specifier
@@ -60,38 +60,38 @@ class CompilerNeed(_Model):
 
 
 class Cost(_Model):
-    """What compiling something takes."""
+    """The memory and disk space that a compile needs."""
 
     job_gb: Annotated[float, Field(gt=0)]
-    """Memory of one compiler."""
+    """Memory per compiler process."""
     disk_gb: Annotated[float, Field(gt=0)]
 
 
 class FlashInferModules(_Model):
-    """Which modules of FlashInfer are compiled ahead."""
+    """The modules of FlashInfer that are compiled ahead of time."""
 
     modules: Annotated[list[str], Field(min_length=1)]
 
 
 class SourceSettings(_Model):
-    """Something that vLLM's CMake would fetch with git."""
+    """A dependency that vLLM's CMake would fetch with git."""
 
     git: HubRepo
     variable: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")]
     marker: RelativePath
-    """What a folder must contain to be taken for this project."""
+    """A file that a folder must contain to be accepted as this project."""
     refs: dict[Name, Ref]
     """The commit or tag of each vLLM version, after `owner/name@` where it is in another repository."""
     folder: RelativePath | None = None
-    """The part of the repository that the variable names, where it is not all of it."""
+    """The subfolder of the repository that the variable names, if it is not the whole repository."""
     part: Name | None = None
-    """The file of cmake/external_projects that uses it; a compile of some targets may leave that out."""
+    """The file in cmake/external_projects that uses it, which a compile of a few targets may leave out."""
     targets: list[str] = []
-    """The targets of vLLM's CMake that are made of it."""
+    """The targets of vLLM's CMake that need it."""
     submodules: list[RelativePath] = []
 
     def reference(self, vllm: str) -> tuple[str, str] | None:
-        """Give repository and commit (or tag) for a vLLM version, if that version uses it."""
+        """Return the repository and the commit or tag for a vLLM version, or None if that version does not use it."""
         ref = self.refs.get(vllm)
         if ref is None:
             return None
@@ -113,12 +113,12 @@ class CompileSettings(_Model):
 
     @property
     def requirements(self) -> list[str]:
-        """What a toolchain takes from wheels, beside torch and the build backends."""
+        """The requirements of a toolchain besides torch and the build backends."""
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
     def need(self, what: What, version: VllmVersion) -> CompilerNeed | None:
-        """Find what a source asks of the compiler."""
+        """Return the compiler that a source needs, if it needs a particular one."""
         return next(
             (
                 need
@@ -129,7 +129,7 @@ class CompileSettings(_Model):
         )
 
     def toolchain_for(self, what: What, version: VllmVersion) -> str:
-        """Choose the oldest toolchain whose compiler is new enough."""
+        """Return the oldest toolchain whose compiler is new enough."""
         need = self.need(what, version)
         for name, toolchain in self.toolchains.items():
             if need is None or toolchain.gcc >= need.gcc:
@@ -142,21 +142,21 @@ class CompileSettings(_Model):
         )
 
     def sources_of(self, vllm: str, version: VllmVersion) -> dict[str, SourceSettings]:
-        """List what a vLLM version takes from elsewhere; a git reference, what the release before it does."""
+        """Return the dependencies of a vLLM version; for a git reference, those of the release before it."""
         if vllm in {name for source in self.sources.values() for name in source.refs}:
             return {name: source for name, source in self.sources.items() if vllm in source.refs}
         nearest = self.nearest(version)
         return {name: source for name, source in self.sources.items() if nearest in source.refs}
 
     def nearest(self, version: VllmVersion) -> str:
-        """Name the newest release with known sources that is not newer than a version."""
+        """Return the newest release with known sources that is not newer than a version."""
         known = sorted({Version(name) for source in self.sources.values() for name in source.refs})
         older = [name for name in known if name <= version.version]
         return str((older or known)[-1 if older else 0])
 
 
 def load_settings(root: Path) -> CompileSettings:
-    """Read and check compile.yaml; a mistake is reported with its line."""
+    """Read and validate compile.yaml, reporting mistakes with their line."""
     source = read_yaml(root / FILE, FILE)
     try:
         return CompileSettings.model_validate(source.data)

@@ -1,4 +1,4 @@
-"""The tree that is compiled: sources unpacked, source-stage mods applied, what is not wanted left out."""
+"""The source tree of a compile: unpacked, with source-stage mods applied and unneeded parts left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.
 
 
 def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
-    """Fill a tree in one step, unless it is there from an earlier run; say whether that was to be done."""
+    """Fill a tree atomically unless an earlier run did, and return whether it was filled now."""
     if tree.exists():
         return False
     writing = tree.with_name(f"{WRITING}{tree.name}")
@@ -35,7 +35,7 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:
-    """Unpack an sdist without the folder that everything in it lies in."""
+    """Unpack an sdist without its top-level folder."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:

@@ -1,7 +1,7 @@
-"""The toolchain: a Debian with compilers and the CUDA compiler from wheels, as an image that the factory assembles.
+"""The toolchain: an image of Debian with its compilers and the CUDA compiler from wheels.
 
-To the rest of the factory a toolchain is a base and an arch that no model is served on, so it is locked, planned and
-built by the same code as images are.
+To the rest of the factory a toolchain is a base and an arch that serves no model, so the code that locks, plans and
+builds images does the same for toolchains.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _BOTH: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True)
 class CompileProject(Project):
-    """A checkout seen with its toolchains: each is one more base, and one more arch, of the matrix."""
+    """A checkout whose matrix has an additional base and arch for each toolchain."""
 
     @cached_property
     def settings(self) -> CompileSettings:
-        """The checked compile.yaml."""
+        """The validated compile.yaml."""
         return load_settings(self.root)
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The matrix, with the toolchains."""
+        """The matrix, including the toolchains."""
         plain = Project(self.root, self.store).matrix
         bases, archs = dict(plain.bases), dict(plain.archs)
         for name, toolchain in self.settings.toolchains.items():
@@ -62,24 +62,24 @@ class CompileProject(Project):
         return plain.model_copy(update={"bases": bases, "archs": archs})
 
     def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
-        """Name a toolchain for a vLLM version the way images are named."""
+        """Return the cell that stands for a toolchain of a vLLM version."""
         return Cell(MODEL, vllm, arch_name(toolchain), platform)
 
 
 def arch_name(toolchain: str) -> str:
-    """Say what a toolchain is called among bases and archs, and so in the folder of locks."""
+    """Return a toolchain's name among bases and archs, and in the folder of locks."""
     return f"toolchain-{toolchain}"
 
 
 def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
-    """List the toolchains that a vLLM version is compiled with, for both kinds of machine."""
+    """Return the toolchains that a vLLM version is compiled with, for both platforms."""
     version = project.matrix.vllm[vllm]
     names = dict.fromkeys(project.settings.toolchain_for(what, version) for what in project.settings.costs)
     return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
 
 
 def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
-    """Work out the image of a toolchain."""
+    """Plan the image of a toolchain."""
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
     layers: tuple[Layer, ...] = (
         base_layer(project.matrix, cell, base),
@@ -116,25 +116,25 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
 
 
 def image_name(plan: Plan) -> str:
-    """Name the image of a toolchain by what it is made of."""
+    """Return the name of a toolchain's image, which is derived from its content."""
     return f"{IMAGE}:{plan.arch.removeprefix('toolchain-')}-{plan.key[:16]}"
 
 
 def identity(plan: Plan) -> str:
-    """Name a toolchain by the files that it consists of; how they are packed into layers does not matter."""
+    """Return a hash of the files of a toolchain, however they are packed into layers."""
     inputs = [[item.name, item.sha256] for layer in plan.layers for item in layer.inputs]
     return f"sha256:{checksum({'inputs': sorted(inputs), 'env': plan.config.env})}"
 
 
 def unpacked_size(plan: Plan) -> int:
-    """Say how many bytes of disk the Docker daemon needs for a toolchain, roughly."""
+    """Return roughly how many bytes of disk space the Docker daemon needs for a toolchain."""
     return sum(layer.unpacked for layer in plan.layers)
 
 
 def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
-    """Make sure that the Docker daemon has the image of a toolchain; give its name.
+    """Load the image of a toolchain into the Docker daemon unless it is there, and return its name.
 
-    The name says what the image is made of, so one that is there needs none of its layers here.
+    The name is derived from the content, so an image that is there needs none of its layers here.
     """
     name = image_name(plan)
     if daemon.image_id(name) is None:
@@ -166,7 +166,7 @@ def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, 
 
 
 def locked_toolchains(project: CompileProject) -> Iterator[Cell]:
-    """List the toolchains whose wheels have been locked."""
+    """Iterate over the toolchains whose wheels are locked."""
     for vllm, version in project.matrix.vllm.items():
         if version.release is not None:
             yield from (

@@ -1,4 +1,4 @@
-"""The compatibility table as Markdown, kept true in mods/README.md between two marks."""
+"""The compatibility table as Markdown, kept up to date in mods/README.md between two markers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = "<!-- end of table -->"
 
 
 def markdown(results: Sequence[ModResult]) -> str:
-    """Write the table, and below it why some cells are as they are."""
+    """Return the table, followed by the reasons for cells where a mod does not apply."""
     versions = list(dict.fromkeys(result.vllm for result in results))
     lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
     reasons: list[str] = []
@@ -33,7 +33,7 @@ def markdown(results: Sequence[ModResult]) -> str:
 
 
 def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
-    """Put the table into the README; say whether it changed."""
+    """Update the table in the README, and return whether it changed."""
     missing = [result for result in results if result.status == "out of reach"]
     if missing:
         raise SourceMissingError(

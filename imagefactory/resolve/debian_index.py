@@ -46,7 +46,7 @@ class IndexedPackage:
     unpacked: int
     priority: str
     depends: str
-    """Pre-Depends and Depends, still as text: only those of chosen packages are ever parsed."""
+    """Pre-Depends and Depends as text: only those of chosen packages are ever parsed."""
     provides: str
 
 
@@ -74,7 +74,7 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
     for name, archive in offers:
         release, packages = _read_suite(name, archive, architecture, mirrors, certificates)
         if release.expired:
-            say(f"{name}: this mirror is behind; its index was meant to be replaced by {release.expires}")
+            say(f"{name}: this mirror is out of date; its index expired on {release.expires}")
         count = 0
         for package in packages:
             count += 1
@@ -88,7 +88,7 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
 
 
 def debian_architecture(platform: str) -> str:
-    """Translate an OCI platform to Debian's word; for our two platforms they agree."""
+    """Return Debian's name for the architecture of an OCI platform; for our two platforms it is the same."""
     return platform.split("/")[1]
 
 
@@ -99,7 +99,7 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
         raise ArchiveSignatureError(
             f"There are no archive keys for Debian {debian}.",
             where=folder,
-            why="An index is believed only when a key that is committed here signed it.",
+            why="An index is trusted only if a key that is committed here signed it.",
             fix=f"Use a release that has keys, or add {debian}-*.asc as the README next to them says.",
         )
     return [pysequoia.Cert.from_bytes(file.read_bytes()) for file in files]
@@ -107,7 +107,7 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
 
 @dataclass(frozen=True)
 class _Release:
-    """What a verified InRelease says, as far as we use it."""
+    """The fields of a verified InRelease file that we use."""
 
     date: datetime
     expires: str
@@ -116,7 +116,7 @@ class _Release:
 
     @property
     def expired(self) -> bool:
-        """True when the archive promised a newer index by now."""
+        """Whether the archive should have published a newer index by now."""
         return bool(self.expires) and parsedate_to_datetime(self.expires) < datetime.now(UTC)
 
 
@@ -155,7 +155,7 @@ def _read_suite(
 def _verified_release(
     signed: bytes, certificates: list[pysequoia.Cert], suite: str, *, where: str
 ) -> _Release:
-    """Read a signed Release file: by one of our keys, and for the suite that was asked for."""
+    """Read a Release file, which must be signed by one of our keys and be for the requested suite."""
     try:
         # Only what the signature covers is read on: text around the signed part is not in `.bytes`.
         verified = pysequoia.verify(bytes=signed, store=lambda _ids: certificates)
@@ -166,10 +166,10 @@ def _verified_release(
     fields = Release(verified.bytes)
     if fields.get("Codename") != suite:
         raise ArchiveSignatureError(
-            f"The mirror gives the index of {fields.get('Codename')} for {suite}.",
+            f"The mirror serves the index of {fields.get('Codename')} as {suite}.",
             where=where,
             why="The signature is good, but it was made for another suite.",
-            fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or lies.",
+            fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or malicious.",
         )
     return _Release(
         date=parsedate_to_datetime(fields["Date"]).astimezone(UTC),

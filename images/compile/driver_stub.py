@@ -1,6 +1,6 @@
-"""A libcuda to link against: the real one comes with the driver of the machine that runs the image.
+"""A stub of libcuda to link against: the real one comes with the driver of the machine that runs the image.
 
-Wheels of the CUDA toolkit have no stub of it, so one is made with every name that cuda.h declares.
+The wheels of the CUDA toolkit have no such stub, so we make one with every function that cuda.h declares.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RENAMED = re.compile(r"^\s*#\s*define\s+cu\w+\s+(?:__CUDA_API_PT\w+\()?(cu\w+)"
 
 
 def names(header: str) -> list[str]:
-    """List the functions of the driver, with the versioned names that macros turn them into."""
+    """Return the functions of the driver, including the versioned names that macros map them to."""
     found = {*_DECLARED.findall(header), *_RENAMED.findall(header)}
     return sorted(name for name in found if not name.endswith(("_t", "_st")))
 

@@ -1,7 +1,7 @@
 """Compiles modules of FlashInfer inside the toolchain container, and packs them into a wheel.
 
-FlashInfer compiles its kernels at the first use and keeps them; a package called flashinfer_jit_cache is where it looks
-first. Run by `invoke compile` with a JSON job as the only argument.
+FlashInfer compiles its kernels at first use and caches them, but first looks into a package called
+flashinfer_jit_cache. Run by `invoke compile` with a JSON job as the only argument.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ OUT = Path("/factory/out")
 UNKNOWN_TARGET = 3
 LAUNCHER = Path(__file__).with_name("seeded")
 LINKER = "-Wl,--build-id=none,-s"
-"""No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files."""
+"""Without build ids, which differ between links, and symbol tables, which name the compiler's temporary files."""
 DATE = (1980, 1, 2, 0, 0, 0)
 PACKAGE = "flashinfer_jit_cache"
 
 INIT = '''\
-"""Kernels of FlashInfer that were compiled ahead."""
+"""Kernels of FlashInfer, compiled ahead of time."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,7 +61,7 @@ def get_jit_cache_providers():
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job that the argument describes."""
     job = json.loads(sys.argv[1])
     os.environ.update(
         {
@@ -93,9 +93,9 @@ def main() -> None:
 
 
 def import_flashinfer() -> None:
-    """Make FlashInfer's compiler importable without its kernels' many requirements.
+    """Make FlashInfer's compiler importable without the many requirements of its kernels.
 
-    Its package imports everything at once; the part that compiles needs torch and tvm-ffi only.
+    The package imports everything at once; the part that compiles only needs torch and tvm-ffi.
     """
     data = SOURCE / "flashinfer" / "data"
     data.mkdir(exist_ok=True)
@@ -110,24 +110,24 @@ def import_flashinfer() -> None:
 
 
 def all_modules() -> list[Any]:
-    """List every module that FlashInfer would compile ahead for the chips that are asked for."""
+    """Return every module that FlashInfer can compile ahead of time for the requested chips."""
     from flashinfer import aot
 
-    # Its parameters come and go with releases, and are called after the defaults.
+    # The parameters differ between releases, and are named after the defaults.
     values = aot.get_default_config() | {"sm_capabilities": aot.detect_sm_capabilities()}
     wanted = inspect.signature(aot.gen_all_modules).parameters
     return list(aot.gen_all_modules(**{name: values[name.rstrip("_")] for name in wanted}))
 
 
 def write_wheel(job: dict[str, Any], libraries: dict[str, Path]) -> Path:
-    """Pack the modules; the same modules give the same bytes."""
+    """Pack the modules into a wheel; the same modules produce the same bytes."""
     version, tag = job["version"], f"py3-none-{job['platform_tag']}"
     info = f"{PACKAGE}-{version}.dist-info"
     architectures = sorted(f"sm{arch.replace('.', '')}" for arch in job["archs"].split())
     init = INIT.format(version=version, architectures=architectures, modules=sorted(libraries))
     metadata = (
         f"Metadata-Version: 2.1\nName: flashinfer-jit-cache\nVersion: {version}\n"
-        "Summary: Kernels of FlashInfer, compiled ahead\nLicense: Apache-2.0\nRequires-Python: >=3.10\n"
+        "Summary: Kernels of FlashInfer, compiled ahead of time\nLicense: Apache-2.0\nRequires-Python: >=3.10\n"
     )
     wheel = f"Wheel-Version: 1.0\nGenerator: imagefactory\nRoot-Is-Purelib: false\nTag: {tag}\n"
     files = {
@@ -150,7 +150,7 @@ def write_wheel(job: dict[str, Any], libraries: dict[str, Path]) -> Path:
 
 
 def digest(data: bytes) -> str:
-    """Hash a file the way RECORD has it."""
+    """Return the hash of a file in RECORD's format."""
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 

@@ -1,7 +1,7 @@
 """Compiles vLLM inside the toolchain container: its whole wheel, or some targets of its CMake.
 
-Run by `invoke compile` with a JSON job as the only argument. Everything stands at fixed paths, so that two machines
-compile the same text; the build tree stays between runs, so that ninja goes on where it was stopped.
+Run by `invoke compile` with a JSON job as the only argument. All paths are fixed, so that every machine compiles
+the same text; the build tree is kept between runs, so that ninja resumes where it was stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAUNCHER = Path(__file__).with_name("seeded")
 
 
 def main() -> None:
-    """Do the job."""
+    """Run the job that the argument describes."""
     job = json.loads(sys.argv[1])
     stubs = make_stub(BUILD / "stubs")
     os.environ.update(
@@ -46,14 +46,14 @@ def main() -> None:
 
 
 def build_wheel() -> None:
-    """Make the wheel the way vLLM's own release does."""
+    """Build the wheel as vLLM's own releases do."""
     os.environ["CMAKE_ARGS"] = " ".join(settings())
     command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", str(OUT), "--py-limited-api", "cp38"]
     subprocess.run(command, cwd=SOURCE, check=True)  # noqa: S603 - our own words
 
 
 def build_targets(targets: list[str], jobs: int) -> None:
-    """Configure as setup.py would, and build only some targets."""
+    """Configure as setup.py would, and build only the given targets."""
     tree = BUILD / "cmake"
     configure = [
         "cmake", "-S", str(SOURCE), "-B", str(tree), "-G", "Ninja",
@@ -78,14 +78,14 @@ def build_targets(targets: list[str], jobs: int) -> None:
 def settings() -> list[str]:
     """Describe what CMake is told beyond what setup.py says: how to call compilers, and how to link.
 
-    No ids that are made up while linking, and no symbol tables: they name the compiler's temporary files.
+    Links have no build ids, which differ each time, and no symbol tables, which name the compiler's temporary files.
     """
     launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER={LAUNCHER}" for language in ("C", "CXX", "CUDA")]
     return [*launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
 
 
 def phony_targets(tree: Path) -> list[str]:
-    """List what CMake calls targets, without ninja's own files."""
+    """Return CMake's targets, without ninja's own files."""
     command = ["ninja", "-C", str(tree), "-t", "targets", "all"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
     names = (line.partition(": phony")[0] for line in listed.splitlines() if line.endswith(": phony"))

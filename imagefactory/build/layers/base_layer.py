@@ -1,7 +1,7 @@
 """The base layer: Debian, unpacked from .deb files without running their scripts.
 
-No root, no emulation, no dpkg: an arm64 base is assembled on an amd64 laptop. The result depends on the
-packages and on nothing else.
+It takes no root, no emulation and no dpkg, so an arm64 base can be assembled on an amd64 laptop. The result
+depends on nothing but the packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imagefactory.oci.entry import Entry
 
 
 def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
-    """Assemble the base from its packages, given with the files that hold them; say who owns each entry.
+    """Assemble the base from its packages and their files, and return its entries with their owners.
 
     The entries refer to spool files in `scratch`, which must stay until the layer is written.
     """
@@ -50,7 +50,7 @@ def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> l
 
 
 def _unpack_all(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
-    """Decompress on all cores (decompressors let go of Python's lock); the result is in order of names."""
+    """Decompress on all cores (decompressors release the GIL), and return the packages sorted by name."""
     architecture = _architecture(debs)
 
     def one(item: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:

@@ -1,8 +1,8 @@
-"""A CUDA toolkit in its usual place, made of links to the wheels that hold it.
+"""A CUDA toolkit at its usual path, made of links into the wheels that contain it.
 
-vLLM, FlashInfer and Triton compile kernels at run time and look for nvcc and its libraries the way an installed
-toolkit lays them out: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, in
-site-packages/nvidia/cu13, in lib, with versions only.
+vLLM, FlashInfer and Triton compile kernels at run time and expect nvcc and its libraries where an installed toolkit
+has them: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, but in
+site-packages/nvidia/cu13/lib, under versioned names.
 """
 
 from __future__ import annotations

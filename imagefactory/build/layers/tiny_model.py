@@ -1,7 +1,7 @@
 """A model small enough for any machine: two random layers, a tokenizer of single bytes, no weights on disk.
 
-vLLM makes the weights itself (`--load-format dummy`). What the model says is noise; that a real server says it is
-the point.
+vLLM makes the weights itself (`--load-format dummy`). Its output is noise; the point is that a real server
+produces it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHAT_TEMPLATE = (
 
 
 def tiny_model() -> dict[str, bytes]:
-    """Make the files of the model's folder."""
+    """Return the files of the model's folder."""
     vocabulary = {symbol: index for index, symbol in enumerate(_byte_symbols())}
     special = {token: len(vocabulary) + index for index, token in enumerate(_SPECIAL)}
     end = special["<|im_end|>"]
@@ -101,7 +101,7 @@ def tiny_model() -> dict[str, bytes]:
 
 
 def _byte_symbols() -> list[str]:
-    """List the printable stand-ins that byte-level tokenizers use for the 256 bytes, in the order of the bytes."""
+    """Return the printable characters that byte-level tokenizers use for the 256 bytes, in byte order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     symbols: list[str] = []
     others = 0

@@ -7,7 +7,7 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 
 def environment_entries(environment: Environment) -> list[Entry]:
-    """List the files, folders and links of an environment without pip."""
+    """Return the files, folders and links of an environment without pip."""
     root, version = environment.venv, environment.python
     config = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
     return [

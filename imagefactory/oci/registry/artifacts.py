@@ -26,23 +26,23 @@ TITLE = "org.opencontainers.image.title"
 
 @dataclass(frozen=True)
 class Payload:
-    """Some content of an artifact: bytes, or a file that is not read into memory."""
+    """A part of an artifact: bytes, or a file that is not read into memory."""
 
     media_type: str
     content: bytes | Path
     annotations: Mapping[str, str] = field(default_factory=dict)
     known_digest: Digest | None = None
-    """The digest of a file, where it is known: it is then not read before it has to be sent."""
+    """The digest of a file if it is known, so that the file is only read when it is sent."""
 
     @classmethod
     def file(
         cls, path: Path, media_type: str, *, name: str | None = None, digest: Digest | None = None
     ) -> Payload:
-        """Take a file, under its own or another name."""
+        """Return a file as a payload, under its own or another name."""
         return cls(media_type, path, {TITLE: name or path.name}, digest)
 
     def descriptor(self) -> Descriptor:
-        """Describe it."""
+        """Return its descriptor."""
         if isinstance(self.content, bytes):
             digest, size = f"sha256:{sha256_of(self.content)}", len(self.content)
         else:
@@ -61,7 +61,7 @@ def artifact_manifest(
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> bytes:
-    """Write the manifest of an artifact: a pure function of what it holds."""
+    """Return the manifest of an artifact, a pure function of its content."""
     empty = Descriptor(EMPTY_TYPE, Digest(f"sha256:{sha256_of(EMPTY)}"), len(EMPTY))
     document: dict[str, object] = {
         "schemaVersion": 2,
@@ -86,7 +86,7 @@ def upload_artifact(
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> bytes:
-    """Bring what an artifact holds into a repository, and give the manifest that has to follow."""
+    """Upload the content of an artifact, and return the manifest that has to follow."""
     empty = Payload(EMPTY_TYPE, EMPTY)
     described = [payload.descriptor() for payload in payloads]
     for payload, descriptor in [(empty, empty.descriptor()), *zip(payloads, described, strict=True)]:
@@ -102,14 +102,14 @@ def push_artifact(
     annotations: Mapping[str, str] | None = None,
     tag: str | None = None,
 ) -> Descriptor:
-    """Push an artifact; a tag points at it only when all of it is there."""
+    """Push an artifact; a tag points to it only once it is complete."""
     body = upload_artifact(repository, artifact_type, payloads, annotations=annotations or {})
     digest = repository.put_manifest(body, MANIFEST_TYPE, tag)
     return Descriptor(MANIFEST_TYPE, digest, len(body), artifact_type, annotations or {})
 
 
 def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
-    """List what an artifact (or an image) holds."""
+    """Return the content of an artifact or an image."""
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
     except (ValueError, KeyError, TypeError) as error:

@@ -24,24 +24,24 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
 
 PARALLEL = 4
-"""Uploads at once: more of them make GHCR answer "too many requests"."""
+"""Parallel uploads: with more, GHCR answers "too many requests"."""
 
 UploadState = Literal["waiting", "uploading", "present", "mounted", "uploaded"]
 
 
 class PushWatcher(Protocol):
-    """Somebody who is told how a push goes."""
+    """Receives the progress of a push."""
 
     def blobs(self, labels: Mapping[Digest, str]) -> None:
-        """Hear which blobs there are, and what they are called."""
+        """Announce the blobs and their labels."""
 
     def state(self, key: Digest, state: UploadState, done: int, total: int) -> None:
-        """Hear how far a blob is."""
+        """Report the progress of a blob."""
 
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A blob of an image, and how to get at it: only if the registry does not have it."""
+    """A blob of an image, which is opened only if the registry does not have it."""
 
     digest: Digest
     size: int
@@ -51,7 +51,7 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class Pushable:
-    """An image that can be pushed: its manifest, and the blobs that it names."""
+    """An image to push: its manifest, and the blobs that it names."""
 
     manifest: bytes
     parts: tuple[IndexEntry, ...]
@@ -59,7 +59,7 @@ class Pushable:
 
     @classmethod
     def of_image(cls, image: Image, locate: Callable[[Digest], Path]) -> Pushable:
-        """Take an image as documents; `locate` finds (or makes) a layer when it has to be sent."""
+        """Prepare an image from its documents; `locate` finds or builds a layer that has to be sent."""
         history = json.loads(image.config).get("history", [])
         names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
         layers = [
@@ -73,7 +73,7 @@ class Pushable:
 
     @classmethod
     def of_layout(cls, layout: Layout) -> Pushable:
-        """Take the image of an OCI layout."""
+        """Prepare the image of an OCI layout."""
         digest = layout.manifest_digest()
         config = layout.config()
         history = [str(entry.get("created_by", "layer")) for entry in config.get("history", [])]
@@ -100,13 +100,13 @@ class Pushable:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push came to."""
+    """The result of a push."""
 
     digest: Digest
     descriptor: Descriptor
     outcomes: Mapping[Digest, UploadOutcome]
     uploaded: int
-    """Bytes of the blobs that had to be sent."""
+    """The total size of the blobs that had to be sent."""
 
     def count(self, outcome: UploadOutcome) -> int:
         """Count the blobs with an outcome."""
@@ -122,7 +122,7 @@ def push_image(
     watcher: PushWatcher | None = None,
     parallel: int = PARALLEL,
 ) -> Pushed:
-    """Push an image by digest, and point a tag at it if one is given, as the last step."""
+    """Push an image by digest, and then point a tag at it if one is given."""
     if isinstance(image, Layout):
         image = Pushable.of_layout(image)
     watcher = watcher or _Nobody()
@@ -144,7 +144,7 @@ def push_image(
 
 
 def index_document(images: Sequence[Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
-    """Write an index of images for several platforms; a registry shows the annotations of the index."""
+    """Return an index of images for several platforms; registries show the annotations of the index."""
     index: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": INDEX_TYPE,
@@ -162,7 +162,7 @@ def _upload_all(
     watcher: PushWatcher,
     parallel: int,
 ) -> dict[Digest, UploadOutcome]:
-    """Upload blobs, the largest first. When one fails the others are stopped, and its failure is raised."""
+    """Upload blobs, the largest first. If one fails, stop the others and raise its error."""
     stopped = threading.Event()
 
     def upload(part: IndexEntry) -> UploadOutcome:

@@ -1,11 +1,11 @@
-"""How the serve program lies in an image: its files, the entrypoint, the health check, the caches."""
+"""Where things are in an image: the serve program, the entrypoint, the health check, the caches."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 COMPILER = "nvidia-cuda-nvcc"
-"""The wheel whose presence makes an image able to compile."""
+"""The wheel that an image needs to compile kernels."""
 
 
 CUDA_HOME = "usr/local/cuda"
@@ -17,12 +17,12 @@ SETTINGS = f"{SHARE}/settings.json"
 # -I and -S: nothing of the environment and no site-packages; a start in milliseconds.
 ENTRYPOINT = ("/usr/bin/python3", "-I", "-S", f"/{PROGRAM}")
 COMMAND: tuple[str, ...] = ()
-"""Without arguments the image serves its model in the recommended shape."""
+"""Without arguments, the image serves its model with the recommended settings."""
 
 CACHES = "/var/cache/imagefactory"
-"""Everything that is compiled or tuned at run time; a volume of its own per image, since it holds for one only."""
+"""Everything that is compiled or tuned at run time; each image needs a volume of its own for it."""
 MODEL_CACHE = "/root/.cache/huggingface"
-"""Downloaded models; any number of images share it."""
+"""Downloaded models, shared by any number of images."""
 KEY_FILE = "/run/secrets/vllm_api_key"
 
 SECOND = 1_000_000_000
@@ -37,7 +37,7 @@ HEALTHCHECK: dict[str, object] = {
 
 
 def cache_environment() -> dict[str, str]:
-    """Point every run-time cache into one folder, so that one volume makes the second start fast."""
+    """Return the variables that put every run-time cache into one folder, so that one volume makes restarts fast."""
     return {
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
         "FLASHINFER_WORKSPACE_BASE": f"{CACHES}/flashinfer",
@@ -50,5 +50,5 @@ def cache_environment() -> dict[str, str]:
 
 
 def program_folder(root: Path) -> Path:
-    """Say where the program is in a checkout."""
+    """Return the folder of the serve program in a checkout."""
     return root / "images" / "serve"

@@ -21,7 +21,7 @@ from imagefactory.build.layers.debian.deb import DebPackage, data_files, reading
 from imagefactory.publish.attest import spdx
 
 Says = Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
-"""Where a package says it: License-Expression, License, a classifier, a licence text, a copyright file."""
+"""Where a package declares its licence: License-Expression, License, a classifier, a licence text, a copyright file."""
 DOCUMENTS: Final = "usr/share/doc"
 _LICENCE_FILE = re.compile(
     r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE
@@ -31,7 +31,7 @@ _MAX_TEXT = 4_000_000
 
 @dataclass(frozen=True)
 class DeclaredLicence:
-    """A package's licence as an SPDX expression, where that stands, and GNU licences that its notices mention."""
+    """A package's licence as an SPDX expression, where it is declared, and GNU licences that its notices mention."""
 
     licence: str
     says: Says
@@ -40,13 +40,13 @@ class DeclaredLicence:
 
 @dataclass(frozen=True)
 class SameAs:
-    """A Debian package whose documentation is another package's."""
+    """A Debian package that shares the documentation of another package."""
 
     name: str
 
 
 def wheel_licence(archive: ZipFile) -> DeclaredLicence:
-    """Read the licence of a wheel."""
+    """Return the licence of a wheel."""
     names = archive.namelist()
     metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
     headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
@@ -86,7 +86,7 @@ def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
 
 
 def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
-    """Read the licence of a Debian package, or whose documentation it shares."""
+    """Return the licence of a Debian package, or the package whose documentation it shares."""
     folder = f"{DOCUMENTS}/{package.name}"
     with reading(package), data_files(file) as members:
         for path, link, content in members:
@@ -98,7 +98,7 @@ def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
 
 
 def copyright_licence(text: str) -> DeclaredLicence:
-    """Read a Debian copyright file, machine-readable or not.
+    """Return the licence in a Debian copyright file, machine-readable or not.
 
     `debian.copyright` is too strict for this: it refuses files that lack a Format field (libwayland's, for one).
     """
@@ -113,7 +113,7 @@ def copyright_licence(text: str) -> DeclaredLicence:
 
 
 def _named_in_prose(text: str) -> Iterator[str]:
-    """Find the licences that a copyright file points to instead of repeating them, and GNU licences it speaks of."""
+    """Find the licences that a copyright file refers to without quoting them, and the GNU licences that it mentions."""
     pointed = set(re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9](?:\.[0-9])?)?)", text))
     later = "+" if re.search(r"any\s+later\s+version", text) else ""
     families = {name.partition("-")[0] for name in pointed}
@@ -147,7 +147,7 @@ _WHOLE_TEXT = re.compile(
     re.DOTALL,
 )
 _ONLY_MENTIONED = re.compile(
-    # The Mozilla licence defines which licences it gives way to; Python's speaks of what it once stood under.
+    # The Mozilla licence lists the licences that it is compatible with; Python's mentions an earlier one of its own.
     r"\"Secondary License\"\s+means.{0,500}?licenses\."
     r"|distributed\s+under\s+the\s+GNU\s+General\s+Public\s+License\s+\(GPL\)",
     re.DOTALL,
@@ -155,9 +155,9 @@ _ONLY_MENTIONED = re.compile(
 
 
 def gnu_licences(text: str) -> set[str]:
-    """Find the GNU licences that a text speaks of; the version where it says one.
+    """Return the GNU licences that a text mentions, with the version if it has one.
 
-    The text of one GNU licence speaks of the others, so a whole text counts for itself only.
+    The text of one GNU licence mentions the others, so a whole text counts only as itself.
     """
     matches = list(_WHOLE_TEXT.finditer(text))
     rest = _ONLY_MENTIONED.sub("", _WHOLE_TEXT.sub("", text))
@@ -182,17 +182,17 @@ _TEXTS: Final = (
     ("redistribution and use in source and binary forms", "", "BSD-2-Clause"),
     ("permission to use, copy, modify, and/or distribute this software for any purpose", "", "ISC"),
 )
-"""Sentences that only one licence has: what it begins with, and what else it says; special ones before general ones."""
+"""Sentences that identify a licence: how it begins, and what else it contains; specific ones before general ones."""
 
 
 def recognise(text: str) -> str | None:
-    """Recognise a licence text, by how it begins: what a package bundles stands further down."""
+    """Recognise a licence text by its beginning: the licences of bundled code come further down."""
     words = _words(text)
     return next(iter(_recognised(words, words[:_BEGINNING])), None)
 
 
 def _recognised(words: str, beginning: str) -> list[str]:
-    """List the licences whose texts begin in one text and go on in another."""
+    """Return the licences whose first sentence is in the beginning and whose other sentence is anywhere."""
     found: dict[str, str] = {}
     for begins, says, name in _TEXTS:
         if begins in beginning and says in words:

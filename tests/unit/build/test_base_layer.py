@@ -1,4 +1,4 @@
-"""The base layer, assembled from tiny packages that are made on the spot."""
+"""The base layer, assembled from tiny packages that the tests generate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPRESSIONS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def member(name: str, data: bytes = b"", **attributes: object) -> tuple[tarfile.TarInfo, bytes]:
-    """Describe one member of a data tar; by default a plain file of root."""
+    """Return a member of a data tar, by default a regular file owned by root."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.uname, info.gname = len(data), 0o644, "root", "root"
     for key, value in attributes.items():
@@ -146,7 +146,7 @@ def workshop(tmp_path: Path) -> Workshop:
 # --- paths ----------------------------------------------------------------------------------------
 
 
-def test_files_of_the_old_folders_lie_in_usr(workshop: Workshop) -> None:
+def test_files_of_the_old_folders_are_in_usr(workshop: Workshop) -> None:
     workshop.deb("bash", folder("./bin"), member("./bin/bash", b"#!", mode=0o755))
     workshop.deb("libc6", member("./lib/aarch64-linux-gnu/libc.so.6"), link("./lib/ld.so", "a/b"))
     image = workshop.image()
@@ -170,7 +170,7 @@ def test_a_link_to_the_old_name_of_itself_vanishes_in_the_merge(workshop: Worksh
     assert workshop.image()["usr/bin/touch"].kind is EntryKind.FILE
 
 
-def test_every_parent_is_there_with_the_attributes_of_the_table(workshop: Workshop) -> None:
+def test_every_parent_is_added_with_the_attributes_of_the_table(workshop: Workshop) -> None:
     workshop.deb("app", member("./srv/a/b/c"), member("./root/.x"), folder("./tmp", mode=0o1777))
     image = workshop.image()
     assert [image[path].mode for path in ("srv", "srv/a", "srv/a/b")] == [0o755] * 3
@@ -230,7 +230,7 @@ def test_a_package_cannot_replace_the_accounts(workshop: Workshop) -> None:
         workshop.entries()
 
 
-def test_of_hard_links_the_first_by_path_holds_the_content(workshop: Workshop) -> None:
+def test_the_first_hard_link_by_path_has_the_content(workshop: Workshop) -> None:
     workshop.deb(
         "gzip",
         member("./bin/zzz", b"shared", mode=0o755),
@@ -247,19 +247,19 @@ def test_of_hard_links_the_first_by_path_holds_the_content(workshop: Workshop) -
 # --- metadata -------------------------------------------------------------------------------------
 
 
-def test_set_gid_and_group_are_kept_the_group_by_name(workshop: Workshop) -> None:
+def test_set_gid_and_the_name_of_the_group_are_kept(workshop: Workshop) -> None:
     workshop.deb("passwd", member("./usr/bin/chage", mode=0o2755, gname="shadow", gid=777))
     chage = workshop.image()["usr/bin/chage"]
     assert (chage.mode, chage.uid, chage.gid) == (0o2755, 0, 42)
 
 
-def test_what_newer_releases_have_plain_is_as_the_table_says(workshop: Workshop) -> None:
+def test_folders_without_special_attributes_in_newer_releases_follow_the_table(workshop: Workshop) -> None:
     workshop.deb("base-files", folder("./var/local", mode=0o755))
     local = workshop.image()["var/local"]
     assert (local.mode, local.uid, local.gid) == (0o2775, 0, 50)
 
 
-def test_links_of_the_merge_that_a_package_ships_are_those_that_are_there(workshop: Workshop) -> None:
+def test_a_package_may_ship_the_links_of_the_merge(workshop: Workshop) -> None:
     workshop.deb("base-files", link("./bin", "usr/bin"), member("./usr/bin/tool", b"x", mode=0o755))
     image = workshop.image()
     assert (image["bin"].kind, image["bin"].target) == (EntryKind.SYMLINK, "usr/bin")
@@ -323,14 +323,14 @@ def test_documentation_is_left_out_but_licences_stay(workshop: Workshop) -> None
     ]
 
 
-def test_the_image_leaves_out_the_same_when_it_installs_packages_itself(workshop: Workshop) -> None:
+def test_packages_installed_in_a_derived_image_leave_out_the_same_files(workshop: Workshop) -> None:
     workshop.deb("dpkg", member("./usr/bin/dpkg"))
     text = workshop.text("etc/dpkg/dpkg.cfg.d/imagefactory")
     assert "path-exclude /usr/share/man/*\n" in text
     assert "path-include /usr/share/doc/*/copyright\n" in text
 
 
-def test_defaults_are_copied_only_where_nothing_is(workshop: Workshop) -> None:
+def test_defaults_do_not_replace_existing_files(workshop: Workshop) -> None:
     workshop.deb(
         "base-files",
         member("./usr/share/base-files/motd", b"default"),
@@ -352,7 +352,7 @@ def test_the_machine_has_no_identity_yet(workshop: Workshop) -> None:
     assert workshop.text("etc/machine-id") == ""
 
 
-def test_apt_gets_its_own_examples_mirrors_but_only_main(workshop: Workshop) -> None:
+def test_apt_uses_the_mirrors_of_its_example_but_only_main(workshop: Workshop) -> None:
     example = b"# a comment\ndeb http://mirror.example/debian bookworm main contrib\n#deb-src x y z\n"
     workshop.deb("apt", member("./usr/share/doc/apt/examples/sources.list", example))
     assert workshop.text("etc/apt/sources.list") == "deb http://mirror.example/debian bookworm main\n"

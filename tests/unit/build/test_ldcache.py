@@ -1,4 +1,4 @@
-"""The cache of the dynamic linker, over libraries that are made on the spot."""
+"""The cache of the dynamic linker, for libraries that the tests generate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MACHINE = {"amd64": 62, "arm64": 183}
 
 
 def shared_object(soname: str | None, architecture: str = "arm64") -> bytes:
-    """Make the smallest ELF file that has a dynamic segment, and maybe a SONAME."""
+    """Return the smallest ELF file that has a dynamic segment, and optionally a SONAME."""
     strings = b"\0" + (soname or "").encode() + b"\0"
     head, dynamic_at = 64 + 2 * 56, 64 + 2 * 56
     strings_at = dynamic_at + 4 * 16
@@ -91,7 +91,7 @@ def test_the_flags_tell_the_architecture(tree: FileTree) -> None:
     assert cached(tree, "amd64") == [(0x0303, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_a_missing_soname_link_is_made(tree: FileTree) -> None:
+def test_a_missing_soname_link_is_added(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1.2", shared_object("libfoo.so.1"))
     assert cached(tree) == [(0x0A03, "libfoo.so.1", "/usr/local/lib/libfoo.so.1")]
     link = tree.get("usr/local/lib/libfoo.so.1")
@@ -99,7 +99,7 @@ def test_a_missing_soname_link_is_made(tree: FileTree) -> None:
     assert (link.kind, link.target) == (EntryKind.SYMLINK, "libfoo.so.1.2")
 
 
-def test_the_soname_link_leads_to_the_newest_file(tree: FileTree) -> None:
+def test_the_soname_link_points_to_the_newest_file(tree: FileTree) -> None:
     for version in ("1.9", "1.10"):
         tree.add_file(f"usr/lib/libfoo.so.{version}", shared_object("libfoo.so.1"))
     tree.add_link("usr/lib/libfoo.so.1", "libfoo.so.1.9")
@@ -109,7 +109,7 @@ def test_the_soname_link_leads_to_the_newest_file(tree: FileTree) -> None:
     assert link.target == "libfoo.so.1.10"
 
 
-def test_what_is_no_library_is_not_cached(tree: FileTree) -> None:
+def test_files_that_are_not_libraries_are_not_cached(tree: FileTree) -> None:
     tree.add_file("usr/lib/libc.so", "/* GNU ld script */ GROUP ( /lib/libc.so.6 )")
     tree.add_file("usr/lib/libstdc++.so.6-gdb.py", "import gdb")
     tree.add_file("usr/lib/plugin.so", shared_object("plugin.so"))

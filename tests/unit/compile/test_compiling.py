@@ -276,7 +276,7 @@ def test_without_a_toolchain_lock_the_error_names_the_command_that_makes_it(proj
 
 def test_an_arch_without_a_gpu_has_nothing_to_compile_for(project: CompileProject) -> None:
     for what in ("vllm", "flashinfer"):
-        with pytest.raises(CompileDataError, match="cpu has nothing to compile for"):
+        with pytest.raises(CompileDataError, match="cpu has no GPU to compile for"):
             work_out(project, replace(WHOLE, what=what, arch="cpu"))
 
 
@@ -285,7 +285,7 @@ def test_a_folder_that_is_not_flashinfer_is_refused(project: CompileProject, tmp
         work_out(project, replace(WHOLE, sources=(f"flashinfer={tmp_path}",)))
 
 
-def test_a_folder_instead_of_the_sdist_is_still_the_version_that_vllm_asks_for(
+def test_a_folder_that_replaces_the_sdist_keeps_the_version_that_vllm_requires(
     project: CompileProject, tmp_path: Path
 ) -> None:
     (tmp_path / "flashinfer" / "jit").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The sources of a compile: folders that replace them, what they are known by, and fetching the rest."""
+"""The sources of a compile: folders that replace them, their digests, and fetching the rest."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         check_folder("cutlass", tmp_path / "nowhere", "x")
 
 
-def test_a_tree_is_known_by_its_content_and_by_nothing_else(tmp_path: Path) -> None:
+def test_the_digest_of_a_tree_depends_on_its_content_alone(tmp_path: Path) -> None:
     one, two = cutlass(tmp_path / "one"), cutlass(tmp_path / "two")
     os.utime(two / "CMakeLists.txt", (1, 1))
     tree(two, {".git/HEAD": "ref", "python/__pycache__/x.pyc": "bytecode"})
@@ -81,7 +81,7 @@ def test_a_tree_is_known_by_its_content_and_by_nothing_else(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("change", ["added", "executable", "link"])
-def test_every_change_of_a_tree_shows(tmp_path: Path, change: str) -> None:
+def test_every_change_of_a_tree_changes_its_digest(tmp_path: Path, change: str) -> None:
     folder = cutlass(tmp_path)
     before = tree_digest(folder)
     if change == "added":
@@ -103,7 +103,7 @@ def test_a_whole_compile_takes_everything_and_targets_only_what_they_need(tmp_pa
     assert len(left_out) == 8
 
 
-def test_a_replaced_source_is_known_by_its_files_and_a_fetched_one_by_its_commit(tmp_path: Path) -> None:
+def test_a_replaced_source_is_identified_by_its_files_and_a_fetched_one_by_its_commit(tmp_path: Path) -> None:
     sources, _ = choose_sources(SETTINGS, "0.32.0", NEW, {"cutlass": cutlass(tmp_path)}, ("_qutlass_C",))
     assert sources[0].digest == tree_digest(tmp_path)
     assert sources[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
@@ -162,7 +162,7 @@ def test_a_commit_and_a_tag_are_fetched_once(tmp_path: Path, host: Host) -> None
     assert fetch(fetched("o/cutlass@v1", folder="part"), store).name == "part"
 
 
-def test_what_cannot_be_fetched_is_said_with_the_way_around(tmp_path: Path, host: Host) -> None:
+def test_an_error_about_an_unreachable_source_names_the_workaround(tmp_path: Path, host: Host) -> None:
     host.repository("o/cutlass", {"a.h": "x"})
     store = Store(tmp_path / "store")
     for digest in (f"o/cutlass@{'0' * 40}", "o/nothing@v1"):

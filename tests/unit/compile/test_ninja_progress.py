@@ -1,4 +1,4 @@
-"""Reading how far a compile is from what ninja says."""
+"""The progress of a compile, read from ninja's output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def reader(*moments: float) -> NinjaReader:
     return NinjaReader(clock=lambda: next(times))
 
 
-def test_lines_of_others_say_nothing() -> None:
+def test_lines_that_are_not_ninjas_are_ignored() -> None:
     assert reader(0).read("-- Configuring done") is None
     assert reader(0).read("warning: [1/2 of the buffer] is unused") is None
 
@@ -31,7 +31,7 @@ def test_objects_and_time_left_are_read() -> None:
     assert compile_progress(third) == "3 of 9 objects, 30 s so far, about 1 min left"
 
 
-def test_what_an_earlier_run_made_does_not_make_this_one_look_fast() -> None:
+def test_objects_of_an_earlier_run_do_not_affect_the_estimate() -> None:
     # 90 of 100 were there; the ten that are left took ten seconds each so far.
     progress = CompileProgress(done=95, total=100, elapsed=50, here=5)
     assert progress.left == pytest.approx(50)
@@ -46,18 +46,18 @@ def test_a_second_run_of_ninja_counts_from_the_beginning() -> None:
     assert (progress.here, ninja.objects, progress.elapsed) == (1, 3, 10)
 
 
-def test_nothing_is_foretold_before_anything_is_done() -> None:
+def test_there_is_no_estimate_before_anything_is_done() -> None:
     assert CompileProgress(0, 10, 0, 0).left is None
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(12, "12 s"), (59.9, "60 s"), (600, "10 min"), (7260, "2 h 1 min")]
 )
-def test_times_are_written_as_people_say_them(seconds: float, text: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_lines_are_cut_wherever_the_chunks_end() -> None:
+def test_lines_may_span_chunks() -> None:
     text = "[1/2] one\n[2/2] zwölf\nlast".encode()
     for size in range(1, len(text)):
         chunks = [text[start : start + size] for start in range(0, len(text), size)]

@@ -1,4 +1,4 @@
-"""The programs that run in the toolchain's container, as far as they run without one."""
+"""The programs of the toolchain's container, as far as they run outside of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(program: ModuleType, out: Path, names: list[str]) -> Path:
     return path
 
 
-def test_the_wheel_is_one_that_the_wheelhouse_takes_and_flashinfer_reads(
+def test_the_wheel_is_accepted_by_the_wheelhouse_and_read_by_flashinfer(
     program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = make(program, tmp_path / "out", ["page", "norm"])
@@ -61,7 +61,7 @@ def test_the_wheel_is_one_that_the_wheelhouse_takes_and_flashinfer_reads(
     assert Path(flashinfer_jit_cache.get_jit_cache_dir(), "norm", "norm.so").read_bytes() == b"code of norm"
 
 
-def test_the_same_modules_give_the_same_wheel(program: ModuleType, tmp_path: Path) -> None:
+def test_the_same_modules_make_the_same_wheel(program: ModuleType, tmp_path: Path) -> None:
     one, two = make(program, tmp_path / "one", ["a", "b"]), make(program, tmp_path / "two", ["b", "a"])
     assert one.read_bytes() == two.read_bytes()
 

@@ -1,4 +1,4 @@
-"""compile.yaml: what it says of the releases, and how mistakes in it are reported."""
+"""compile.yaml: its data about releases, and how mistakes in it are reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_release_has_its_own_commits(vllm: str, name: str, expected: tuple
     assert SETTINGS.sources[name].reference(vllm) == expected
 
 
-def test_releases_take_ever_more_from_elsewhere() -> None:
+def test_newer_releases_have_more_dependencies() -> None:
     counts = [
         len(SETTINGS.sources_of(name, release(name)))
         for name in ("0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0")
@@ -54,13 +54,13 @@ def test_releases_take_ever_more_from_elsewhere() -> None:
     assert counts == [5, 6, 7, 9, 10]
 
 
-def test_a_git_reference_takes_what_the_release_before_it_takes() -> None:
+def test_a_git_reference_has_the_dependencies_of_the_release_before_it() -> None:
     pull = VllmVersion(git="a/b", ref="refs/pull/1/head", counts_as="0.21.1.dev0")
     assert SETTINGS.nearest(pull) == "0.20.2"
     assert SETTINGS.sources_of("pr-1", pull) == SETTINGS.sources_of("0.20.2", release("0.20.2"))
 
 
-def test_every_release_of_the_matrix_says_what_it_takes() -> None:
+def test_every_release_of_the_matrix_has_its_dependencies_listed() -> None:
     from imagefactory.matrix.matrix import load_matrix  # noqa: PLC0415
 
     releases = [

@@ -1,4 +1,4 @@
-"""The tree that is compiled: written whole or not at all, with the mods in it and without what nobody needs."""
+"""The source tree of a compile: written atomically, with mods applied and unneeded parts left out."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_parts_that_are_left_out_are_empty(tmp_path: Path) -> None:
     assert (parts / "qutlass.cmake").read_text() == "include(X)\n"
 
 
-def test_a_tree_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     tree = tmp_path / "src"
 
     def fail(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pinning compilers: what the sources ask for, and that the committed locks answer matrix and compile.yaml."""
+"""Pinning compilers: what the sources require, and that the committed locks match matrix.yaml and compile.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def project() -> CompileProject:
     return CompileProject(REPOSITORY)
 
 
-def test_what_a_build_backend_asks_for_is_read() -> None:
+def test_the_requirements_of_a_build_backend_are_read() -> None:
     requires = build_requirements(PYPROJECT, "x")
     assert requires == ["cmake>=3.26.1", "torch==2.13.0", "wheel"]
     assert pinned("torch", requires, "x") == "2.13.0"
@@ -68,7 +68,7 @@ def test_a_version_has_a_toolchain_for_each_kind_of_machine(project: CompileProj
     ]
 
 
-def test_the_committed_toolchains_answer_the_matrix_and_hold_the_compilers(project: CompileProject) -> None:
+def test_the_committed_toolchains_match_the_matrix_and_contain_the_compilers(project: CompileProject) -> None:
     cells = list(locked_toolchains(project))
     assert len(cells) >= 4
     expected = {entry.path: entry.made_from for entry in expected_toolchain_locks(project)}
@@ -92,7 +92,9 @@ def test_the_committed_toolchains_answer_the_matrix_and_hold_the_compilers(proje
     assert locked_flashinfer(project, "0.32.0").file == "flashinfer_python-0.7.0.post1.tar.gz"
 
 
-def test_a_toolchain_is_named_by_its_files_and_not_by_how_they_are_packed(project: CompileProject) -> None:
+def test_the_identity_of_a_toolchain_depends_on_its_files_and_not_on_their_packing(
+    project: CompileProject,
+) -> None:
     plans = [toolchain_plan(project, cell) for cell in toolchain_cells(project, "0.32.0")]
     assert len({identity(plan) for plan in plans}) == 4
     repacked = plans[0].model_copy(
@@ -117,7 +119,7 @@ OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
         ({"vllm": "0.18"}, [], "vLLM version '0.18'"),
         ({"arch": "gb100"}, [], "arch 'gb100'"),
         ({"arch": "toolchain-trixie"}, [], "arch 'toolchain-trixie'"),
-        ({"what": "torch"}, [], "thing to compile 'torch'"),
+        ({"what": "torch"}, [], "project to compile 'torch'"),
         ({}, ["cutlas=/x"], "source 'cutlas'"),
     ],
 )
@@ -128,7 +130,7 @@ def test_names_that_do_not_exist_are_refused(
         requests_of(project, **{**OPTIONS, **options}, sources=sources, without_mods=[], jobs=0)
 
 
-def test_each_thing_gets_its_own_sources(project: CompileProject) -> None:
+def test_each_project_gets_its_own_sources(project: CompileProject) -> None:
     sources = ["cutlass=/c", "flashinfer=/f"]
     vllm, flashinfer = requests_of(project, **OPTIONS, sources=sources, without_mods=[], jobs=3)
     assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")

@@ -251,7 +251,7 @@ def test_a_package_list_that_is_not_the_signed_one_is_refused(archive: DebianArc
 
 def test_a_good_signature_for_another_suite_is_refused(archive: DebianArchive) -> None:
     archive.publish(codename="bullseye")
-    with pytest.raises(ArchiveSignatureError, match="gives the index of bullseye for bookworm"):
+    with pytest.raises(ArchiveSignatureError, match="serves the index of bullseye as bookworm"):
         read_index(debian="bookworm", platform="linux/arm64", mirrors=archive.mirrors, say=lambda _line: None)
 
 

@@ -1,7 +1,7 @@
-"""The users and groups of the base: Debian's fixed system accounts, and `vllm`, who serves.
+"""The users and groups of the base: Debian's fixed system accounts, and `vllm` for the server.
 
 Uids and gids below 100 are fixed by Debian for every system (package base-passwd). What maintainer scripts
-would number as they come (`rdma`) is numbered here once. No account has a password.
+would number dynamically (`rdma`) has a fixed number here. No account has a password.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ USERS = (
     User("irc", 39, 39, "ircd", "/run/ircd"),
     User("_apt", 42, 65534, "", "/nonexistent"),
     User("nobody", 65534, 65534, "nobody", "/nonexistent"),
-    # A real shell, so that `docker exec -it … bash` feels at home and tools that ask for $SHELL find one.
+    # A real shell, for `docker exec -it … bash` and for tools that need $SHELL.
     User("vllm", 1000, 1000, "vLLM server", "/home/vllm", "/bin/bash"),
 )
 
@@ -95,7 +95,7 @@ UIDS: Mapping[str, int] = {user.name: user.uid for user in USERS}
 
 
 def account_entries() -> Iterator[Entry]:
-    """Write passwd, group, shadow and gshadow."""
+    """Iterate over passwd, group, shadow and gshadow."""
     # The date of the last password change stays empty: it would be today's, and it switches ageing off.
     files = {
         "passwd": [f"{u.name}:x:{u.uid}:{u.gid}:{u.gecos}:{u.home}:{u.shell}" for u in USERS],

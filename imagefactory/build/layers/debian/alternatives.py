@@ -1,7 +1,7 @@
-"""Alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would make.
+"""Alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would create.
 
-Every registration is declared below. The scripts are read, not run: one that registers something else than
-the table says stops the build, so that a new package cannot silently miss its command.
+Every registration is declared below. The scripts are read, not run: one that registers anything that is
+not in the table stops the build, so that a new package cannot silently lack its command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imagefactory.oci.entry import ImagePath
 
 @dataclass(frozen=True, order=True)
 class Link:
-    """A name, the link that users call, and what it leads to."""
+    """A name, the link that users call, and its target."""
 
     name: str
     link: str
@@ -66,7 +66,7 @@ _LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^
 
 
 def registered(deb: Deb) -> Iterator[Alternative]:
-    """Read from a package's scripts which alternatives they would register."""
+    """Iterate over the alternatives that a package's scripts would register."""
     for script in ("preinst", "postinst"):
         lines = re.sub(r"\\\n", " ", deb.script(script))
         uncommented = re.sub(r"(?m)^\s*#.*$", "", lines)
@@ -88,7 +88,7 @@ def registered(deb: Deb) -> Iterator[Alternative]:
 
 
 def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
-    """Link every alternative to its best candidate, and tell update-alternatives about all of them."""
+    """Link every alternative to its best candidate, and register all of them with update-alternatives."""
     found: dict[str, list[Alternative]] = {}
     for deb in debs:
         for alternative in registered(deb):
@@ -112,7 +112,7 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
 
 
 def _administration(best: Alternative, candidates: Sequence[Alternative]) -> str:
-    """Write the file in which update-alternatives remembers one name (see update-alternatives(1), FILES)."""
+    """Return the state file of update-alternatives for one name (see update-alternatives(1), FILES)."""
     followers = sorted({link.name: link.link for one in candidates for link in one.followers}.items())
     lines = ["auto", best.main.link]
     for name, link in followers:
@@ -130,6 +130,6 @@ def _is_documentation(link: Link) -> bool:
 
 
 def _real(tree: FileTree, link: str) -> str:
-    """Place a link where it lies after usr-merge: /lib/cpp is usr/lib/cpp."""
+    """Return the path of a link after usr-merge: usr/lib/cpp for /lib/cpp."""
     parent, _, name = link.lstrip("/").rpartition("/")
     return f"{tree.resolve(parent) or parent}/{name}"

@@ -1,4 +1,4 @@
-"""The bundle of certificate authorities that TLS clients trust, as update-ca-certificates would make it."""
+"""The bundle of certificate authorities that TLS clients trust, as update-ca-certificates would write it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _HEADER = """\
 def add_certificates(tree: FileTree) -> None:
     """Concatenate all certificates into one file.
 
-    Debian also makes a link per certificate, named by a hash, for programs that look them up one by one.
+    Debian also creates a link per certificate, named by a hash, for programs that look them up one by one.
     They are not needed: curl and apt read the bundle, and OpenSSL's default file (`cert.pem`, in package
-    openssl) leads to it.
+    openssl) points to it.
     """
     found = {
         match[1]: tree.read(entry.path)
@@ -39,7 +39,7 @@ def add_certificates(tree: FileTree) -> None:
     }
     if not found:
         return
-    # A file without a newline at its end would glue two certificates together.
+    # Without a newline at the end of a file, two certificates would run together.
     tree.add_file(BUNDLE, b"".join(data.rstrip(b"\n") + b"\n" for data in found.values()))
     tree.add_file("etc/ca-certificates.conf", _HEADER + "".join(f"{name}\n" for name in found))
     tree.add_folder("usr/local/share/ca-certificates")

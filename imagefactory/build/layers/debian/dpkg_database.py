@@ -1,7 +1,7 @@
 """dpkg's records, so that scanners see the packages and `apt-get install` works in derived images.
 
-Two forms of the same facts: one file per package in status.d, which scanners of script-less images read,
-and the one `status` file with its info folder, which dpkg and apt read.
+They come in two forms: one file per package in status.d, which scanners of distroless images read, and a
+single `status` file with its info folder, which dpkg and apt read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from imagefactory.build.layers.debian.unpack import Unpacked
 HOME = "var/lib/dpkg"
 STATUS = "Status: install ok installed"
 
-# Of a package's control files, those that dpkg needs to upgrade or remove it. `shlibs` and `symbols` (2 MB)
-# serve only whoever builds packages.
+# The control files that dpkg needs to upgrade or remove a package. `shlibs` and `symbols` (2 MB) are only
+# needed to build packages.
 _KEPT = frozenset({"conffiles", "config", "md5sums", "templates", "triggers"})
 _SCRIPTS = frozenset({"config", "postinst", "postrm", "preinst", "prerm"})
 
@@ -46,13 +46,13 @@ def add_dpkg_database(tree: FileTree, packages: Sequence[tuple[Deb, Unpacked]], 
 
 
 def _info_name(deb: Deb) -> str:
-    """Name a package's info files: with the architecture where several can be installed side by side."""
+    """Return the name of a package's info files; it has the architecture if several can be installed side by side."""
     same = deb.field("Multi-Arch") == "same"
     return f"{deb.name}:{deb.locked.architecture}" if same else deb.name
 
 
 def _stanza(deb: Deb, tree: FileTree, architecture: str) -> str:
-    """Write the status of one package: its control file, `Status`, and the hashes of its conffiles."""
+    """Return the status of one package: its control file, `Status`, and the hashes of its conffiles."""
     package, *fields = deb.script("control").strip().splitlines()
     conffiles = [f" {path} {digest}" for path, digest in _conffiles(deb, tree, architecture)]
     lines = [package, STATUS, *fields, *(["Conffiles:", *conffiles] if conffiles else [])]
@@ -69,7 +69,7 @@ def _conffiles(deb: Deb, tree: FileTree, architecture: str) -> Iterator[tuple[st
 
 
 def _add_triggers(tree: FileTree, debs: Sequence[Deb]) -> None:
-    """Record who listens to what: without it, a derived image would install libraries without ldconfig."""
+    """Record the triggers, without which installing a library in a derived image would not run ldconfig."""
     named: dict[str, list[str]] = {}
     files: list[str] = []
     for deb in debs:

@@ -1,4 +1,4 @@
-"""The file tree of an image while it is put together: every path once, with the package it came from."""
+"""The file tree of an image under construction: every path once, with the package that ships it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imagefactory.errors.locks import PathConflictError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
 
 FACTORY = "the factory"
-"""Owner of what no package ships: files that maintainer scripts would have written."""
+"""The owner of files that no package ships: maintainer scripts would have written them."""
 
 _MAX_LINKS = 40  # as many as Linux follows
 
@@ -32,7 +32,7 @@ def read_content(content: Content | None) -> bytes:
 
 
 class FileTree:
-    """Paths with entries and owners. Additions that disagree are errors, whatever order they come in."""
+    """Paths with entries and owners. Conflicting additions are errors, whatever their order."""
 
     def __init__(self) -> None:
         self._entries: dict[ImagePath, Entry] = {}
@@ -42,19 +42,19 @@ class FileTree:
         return path in self._entries
 
     def __iter__(self) -> Iterator[Entry]:
-        """Go through all entries in the order of a layer: by the bytes of their paths."""
+        """Iterate over all entries in the order of a layer: by the bytes of their paths."""
         return iter(sorted(self._entries.values(), key=lambda entry: entry.path.encode()))
 
     def get(self, path: str) -> Entry | None:
-        """Give the entry at exactly this path."""
+        """Return the entry at exactly this path."""
         return self._entries.get(ImagePath(path))
 
     def owner(self, path: str) -> str:
-        """Name the package that ships a path."""
+        """Return the package that ships a path."""
         return self._owners[ImagePath(path)]
 
     def add(self, entry: Entry, owner: str = FACTORY) -> None:
-        """Add a path. Two owners of one path must agree on it to the last byte."""
+        """Add a path. Packages that ship the same path must agree on it to the last byte."""
         known = self._entries.get(entry.path)
         if known is None:
             self._entries[entry.path] = entry
@@ -68,30 +68,30 @@ class FileTree:
                 fix="Remove one of the two packages from the base's list in matrix.yaml.",
             )
         else:
-            # The same result whoever came first.
+            # Independent of the order of additions.
             self._owners[entry.path] = min(owner, self._owners[entry.path])
 
     def add_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Add a small file that the factory itself writes."""
+        """Add a small file that the factory writes."""
         content = Bytes(data.encode() if isinstance(data, str) else data)
         self.add(Entry(ImagePath(path), EntryKind.FILE, mode, content))
 
     def add_link(self, path: str, target: str) -> None:
-        """Add a symbolic link that the factory itself writes."""
+        """Add a symbolic link that the factory creates."""
         self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
     def add_folder(self, path: str, owner: str = FACTORY) -> None:
-        """Add a directory, with the attributes that the table of folders has for it."""
+        """Add a directory, with its attributes from the table of folders."""
         mode, uid, gid = folder(path)
         self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid), owner)
 
     def replace_link(self, path: str, target: str) -> None:
-        """Point a link elsewhere, whoever made it."""
+        """Point a link to another target, whichever package ships it."""
         self._entries[ImagePath(path)] = Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
         self._owners[ImagePath(path)] = FACTORY
 
     def read(self, path: str) -> bytes:
-        """Read a file of the tree, through links."""
+        """Return the content of a file, following links."""
         real = self.resolve(path)
         entry = self._entries[real] if real is not None else None
         if entry is None or entry.kind is not EntryKind.FILE:
@@ -99,7 +99,7 @@ class FileTree:
         return read_content(entry.content)
 
     def resolve(self, path: str) -> ImagePath | None:
-        """Follow links, as the running image would; None when there is nothing in the end."""
+        """Return the real path, following links as the running image would, or None if there is nothing."""
         for _ in range(_MAX_LINKS):
             at = ""
             parts = [part for part in posixpath.normpath(f"/{path}").split("/") if part]
@@ -115,14 +115,14 @@ class FileTree:
         return None
 
     def children(self) -> dict[str, list[Entry]]:
-        """Group entries by the directory they lie in."""
+        """Return all entries grouped by their directory."""
         found: dict[str, list[Entry]] = {}
         for entry in self:
             found.setdefault(posixpath.dirname(entry.path), []).append(entry)
         return found
 
     def add_parents(self) -> None:
-        """Give every path all its parent directories; nothing may lie below a file or a link."""
+        """Add the missing parent directories of every path; nothing may be below a file or a link."""
         for entry in list(self):
             parent = posixpath.dirname(entry.path)
             while parent:

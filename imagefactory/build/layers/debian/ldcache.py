@@ -1,4 +1,4 @@
-"""/etc/ld.so.cache, and the SONAME links, as glibc's own ldconfig would make them, without running it.
+"""/etc/ld.so.cache and the SONAME links, as glibc's own ldconfig would write them, without running it.
 
 The format is glibc's `elf/cache.c` ("glibc-ld.so.cache1.1" with an extension that names the generator); the
 order and the choice of files follow `elf/ldconfig.c` of glibc 2.36. Both were compared with the image's own
@@ -36,7 +36,7 @@ _EXTENSION = struct.Struct("<IIIIII")
 
 @dataclass(frozen=True)
 class ElfMachine:
-    """What ldconfig knows about an architecture."""
+    """What ldconfig has to know about an architecture."""
 
     elf: str
     flags: int
@@ -52,14 +52,14 @@ MACHINES: Mapping[str, ElfMachine] = {
 
 @dataclass(frozen=True)
 class CachedLibrary:
-    """One line of the cache: a name to load, and the file it leads to."""
+    """One entry of the cache: the name to load, and its file."""
 
     soname: str
     path: str
 
 
 def add_ld_cache(tree: FileTree, architecture: str) -> None:
-    """Make the missing SONAME links, and the cache over all library folders."""
+    """Add the missing SONAME links, and the cache of all library folders."""
     machine = MACHINES.get(architecture)
     if machine is None or "etc/ld.so.conf" not in tree:
         return
@@ -73,8 +73,8 @@ def add_ld_cache(tree: FileTree, architecture: str) -> None:
 
 
 def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
-    """Write the cache file."""
-    # Python's sort is stable, also in reverse: among equal names the folder that comes first stays first.
+    """Return the bytes of the cache file."""
+    # Python's sort is stable, also in reverse: among equal names the first folder stays first.
     ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
     table = _StringTable({text for library in ordered for text in (library.soname, library.path)})
     strings_at = _HEADER.size + len(ordered) * _ENTRY.size
@@ -97,14 +97,13 @@ def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
 
 
 class _StringTable:
-    """Strings behind one another, each ended by a zero; one that ends another is not stored twice."""
+    """A table of zero-terminated strings; one that is the end of another is not stored twice."""
 
     def __init__(self, strings: set[str]) -> None:
         self.offset: dict[str, int] = {}
         data = b""
         before = b""
-        # By their last letters, backwards: then the longer string that ends alike is right before a shorter
-        # one.
+        # Sorted by their reversed text, a string comes right before those that are its end.
         for string in sorted((text.encode() for text in strings), key=lambda text: text[::-1], reverse=True):
             if before.endswith(string):
                 self.offset[string.decode()] = len(data) - 1 - len(string)
@@ -116,12 +115,12 @@ class _StringTable:
 
 
 def _sort_key(name: str) -> list[tuple[int, int]]:
-    """Order names as glibc's `_dl_cache_libcmp`: numbers by value, and after every other letter."""
+    """Return a key that sorts as glibc's `_dl_cache_libcmp` does: numbers by value, after all other characters."""
     return [(1, int(run)) if run.isdigit() else (0, ord(run)) for run in re.findall(r"[0-9]+|[^0-9]", name)]
 
 
 def _folders(tree: FileTree, machine: ElfMachine) -> dict[str, str]:
-    """List library folders in ldconfig's order: as configured, and where they really are, each once."""
+    """Return the library folders in ldconfig's order, as configured and as real paths, each once."""
     builtin = (f"/lib/{machine.triplet}", f"/usr/lib/{machine.triplet}", "/lib", "/usr/lib")
     found: dict[str, str] = {}
     for folder in (*_configured(tree, "etc/ld.so.conf"), *builtin):
@@ -144,7 +143,7 @@ def _configured(tree: FileTree, conf: str) -> Iterator[str]:
 
 
 def _libraries(tree: FileTree, entries: list[Entry], machine: ElfMachine) -> dict[str, str]:
-    """Find the libraries of one folder: by SONAME, the best file (`search_dir` in ldconfig.c)."""
+    """Return the best file for each SONAME in a folder (`search_dir` in ldconfig.c)."""
     best: dict[str, tuple[bool, str]] = {}
     for entry in entries:
         name = posixpath.basename(entry.path)
@@ -154,7 +153,7 @@ def _libraries(tree: FileTree, entries: list[Entry], machine: ElfMachine) -> dic
         if soname is None:
             continue
         soname = soname or name
-        # A link is taken as itself when it is the SONAME, or the .so that compilers link with.
+        # A link counts as a link if it is the SONAME, or the .so that compilers link with.
         link = entry.kind is EntryKind.SYMLINK and (
             name == soname or (name.endswith(".so") and soname.startswith(name))
         )
@@ -168,7 +167,7 @@ def _libraries(tree: FileTree, entries: list[Entry], machine: ElfMachine) -> dic
 
 
 def _soname(tree: FileTree, entry: Entry, machine: ElfMachine) -> str | None:
-    """Read a library's SONAME; empty when it has none, None when this is no library for this machine."""
+    """Return a library's SONAME, empty if it has none, or None if this is no library of the architecture."""
     real = tree.resolve(entry.path)
     target = tree.get(real) if real is not None else None
     if target is None or target.kind is not EntryKind.FILE:
@@ -186,12 +185,12 @@ def _soname(tree: FileTree, entry: Entry, machine: ElfMachine) -> str | None:
 
 
 def _text(tag: object, name: str) -> str:
-    """Read an attribute that pyelftools adds to a tag only at run time."""
+    """Return an attribute that pyelftools adds to a tag only at run time."""
     return str(getattr(tag, name))
 
 
 def _link_soname(tree: FileTree, folder: str, soname: str, name: str) -> None:
-    """Make the link from a library's SONAME to its file, unless something right is there already."""
+    """Link a library's SONAME to its file, unless a suitable entry is there already."""
     path = f"{folder}/{soname}"
     if path not in tree:
         tree.add_link(path, name)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from imagefactory.build.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.oci.entry import ImagePath
 
-# --- usr-merge ------------------------------------------------------------------------------------ Since
-# bookworm, /bin and friends are links into /usr. Packages still ship files under the old names; dpkg
+# --- usr-merge ------------------------------------------------------------------------------------
+# Since bookworm, /bin and friends are links into /usr. Packages still ship files under the old names: dpkg
 # unpacks them through the links, we rewrite the paths. amd64 has lib64 for its dynamic linker.
 
 _EVERYWHERE = ("bin", "lib", "sbin")
@@ -23,33 +23,33 @@ MERGED: Mapping[str, tuple[str, ...]] = {
 
 
 def merged(path: str, architecture: str) -> ImagePath:
-    """Say where a packaged path really lies."""
+    """Return the real path of a packaged path."""
     top = path.partition("/")[0]
     return ImagePath(f"usr/{path}" if top in MERGED[architecture] else path)
 
 
-# --- what is left out ----------------------------------------------------------------------------- In
-# dpkg's own pattern language (`*` crosses slashes), because the same lines go into the image's dpkg.cfg.d:
-# a package that a derived image installs leaves out the same things.
+# --- excluded paths -------------------------------------------------------------------------------
+# In dpkg's own pattern language (`*` matches slashes, too), because the same lines go into the image's
+# dpkg.cfg.d, so that packages installed in a derived image leave out the same files.
 
 EXCLUDED = (
-    "/usr/share/doc/*",  # manuals and changelogs; licences stay, see INCLUDED
+    "/usr/share/doc/*",  # manuals and changelogs, but not licences: see INCLUDED
     "/usr/share/man/*",
     "/usr/share/info/*",
     "/usr/share/groff/*",
     "/usr/share/lintian/*",
     "/usr/share/linda/*",
-    "/usr/share/locale/*",  # translated messages; C.UTF-8 itself lies in /usr/lib/locale
-    "/usr/bin/*lto-dump*",  # 32 MB to look into LTO objects; compiling with -flto does not need it
+    "/usr/share/locale/*",  # translated messages; C.UTF-8 itself is in /usr/lib/locale
+    "/usr/bin/*lto-dump*",  # 32 MB to inspect LTO objects; compiling with -flto does not need it
     "/usr/lib/*/libpython3*.a",  # 2 x 11 MB to link Python statically into other programs
 )
 INCLUDED = (
-    "/usr/share/doc/*/copyright",  # the licences: an image that is passed on must carry them
+    "/usr/share/doc/*/copyright",  # the licences, which every redistributed image must carry
 )
 _KEPT_FOLDERS = re.compile(
     r"usr/share/man(/man[1-9])?"
 )  # alternatives of later packages are linked into them
-_KEPT_LINKS = re.compile(r"usr/share/doc/[^/]+")  # a package whose licence lies in another one's folder
+_KEPT_LINKS = re.compile(r"usr/share/doc/[^/]+")  # a package whose licence is in another one's folder
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
@@ -60,7 +60,7 @@ _EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
 
 
 def is_left_out(path: ImagePath, *, folder: bool = False, link: bool = False) -> bool:
-    """True for what the base does not ship although a package does."""
+    """Return whether the base leaves out a path that a package ships."""
     if folder and _KEPT_FOLDERS.fullmatch(path):
         return False
     if link and _KEPT_LINKS.fullmatch(path):
@@ -68,9 +68,9 @@ def is_left_out(path: ImagePath, *, folder: bool = False, link: bool = False) ->
     return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
 
 
-# --- folders -------------------------------------------------------------------------------------- A
-# folder in an upper layer replaces the attributes of the one below, so all layers must agree: this table,
-# or 0755 root.
+# --- folders --------------------------------------------------------------------------------------
+# A folder in an upper layer replaces the attributes of the one below, so all layers must agree on this table,
+# and on 0755 root for all other folders.
 
 
 class Folder(NamedTuple):
@@ -94,9 +94,9 @@ FOLDERS: Mapping[str, Folder] = {
 }
 
 PLAIN_SINCE_TRIXIE = frozenset({"var/local"})
-"""Folders that newer releases have without special attributes; the table holds for all, so that layers agree."""
+"""Folders without special attributes in newer releases; the table applies to all releases, so that layers agree."""
 
 
 def folder(path: str) -> Folder:
-    """Give the mode and owner of a directory of the image."""
+    """Return the mode and owner of a directory of the image."""
     return FOLDERS.get(path, Folder())

@@ -1,7 +1,7 @@
 """What maintainer scripts would write into the image: default configuration, links, folders, PAM, shells.
 
-Each line below stands for a line of a postinst script, which is named. Not done, because a container has no
-use for it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and
+Each line below stands for a line of a postinst script, which is named. Left out, because containers have no use
+for it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and
 /var/cache.
 """
 
@@ -18,7 +18,7 @@ from imagefactory.oci.entry import Entry, ImagePath
 
 APT_EXAMPLE = ImagePath("usr/share/doc/apt/examples/sources.list")
 
-# Copied when the source is there and the target is not: install_from_default() of several scripts.
+# Copied if the source exists and the target does not: install_from_default() of several scripts.
 DEFAULTS: Mapping[str, str] = {
     "etc/inputrc": "usr/share/readline/inputrc",  # readline-common
     "etc/motd": "usr/share/base-files/motd",  # base-files
@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, str] = {
     "root/.profile": "usr/share/base-files/dot.profile",  # base-files
 }
 
-# Made when the path in the second column is in the tree, or always when it is empty: (link, needs, target).
+# Created if the path in the second column is in the tree, or always if it is empty: (link, needs, target).
 LINKS = (
     ("etc/dpkg/origins/default", "etc/dpkg/origins/debian", "debian"),  # base-files
     ("etc/localtime", "usr/share/zoneinfo/Etc/UTC", "/usr/share/zoneinfo/Etc/UTC"),  # tzdata
@@ -42,7 +42,7 @@ _PYTHON_CONFIG = """\
 byte-compile = standard
 """
 
-# Written when the path in the second column is in the tree, or always: (file, needs, mode, content).
+# Written if the path in the second column is in the tree, or always if it is empty: (file, needs, mode, content).
 FILES = (
     ("etc/environment", "etc/pam.d", 0o644, ""),  # libpam-modules
     ("etc/machine-id", "", 0o644, ""),  # empty: "not set yet", see machine-id(5)
@@ -65,8 +65,8 @@ FOLDERS = (
     *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share/man", "src")),
 )
 
-# What pam-auth-update makes of the one profile the base has, `unix` (a password, checked against
-# /etc/shadow): the two blocks of each file, and the state by which it recognises its own work later.
+# What pam-auth-update generates from the only profile of the base, `unix` (a password, checked against
+# /etc/shadow): the two blocks of each file, and the state by which it later recognises its own work.
 _PERMIT = "[default=1]\t\t\tpam_permit.so"
 PAM: Mapping[str, tuple[str, str, str]] = {
     "account": (
@@ -127,7 +127,7 @@ def add_settled_files(tree: FileTree) -> None:
 
 
 def _add_python_folders(tree: FileTree) -> None:
-    """Make the folder that Debian's Python searches for what `pip install` puts under /usr/local."""
+    """Add the folder below /usr/local that Debian's Python searches for what `pip install` puts there."""
     for entry in list(tree):
         if match := re.fullmatch(r"usr/bin/(python3\.\d+)", entry.path):
             tree.add_folder(f"usr/local/lib/{match[1]}/dist-packages")
@@ -147,7 +147,7 @@ def _add_pam(tree: FileTree) -> None:
 
 
 def _add_shells(tree: FileTree) -> None:
-    """List the login shells, each under both of its names, as update-shells does."""
+    """Write the list of login shells, each under both of its names, as update-shells does."""
     files = sorted(
         entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d"
     )
@@ -166,7 +166,7 @@ def _add_shells(tree: FileTree) -> None:
 
 
 def _add_package_manager_settings(tree: FileTree) -> None:
-    """Let derived images install packages, and leave out the same documentation as the base."""
+    """Configure dpkg so that packages installed in derived images leave out the same documentation."""
     if "usr/bin/dpkg" in tree:
         lines = [f"path-exclude {pattern}" for pattern in EXCLUDED]
         lines += [f"path-include {pattern}" for pattern in INCLUDED]
@@ -174,7 +174,7 @@ def _add_package_manager_settings(tree: FileTree) -> None:
 
 
 def add_apt_sources(tree: FileTree, left_out: Mapping[ImagePath, Entry]) -> None:
-    """Make apt's sources from the example that apt itself ships: same mirrors, but `main` only."""
+    """Write apt's sources from the example that apt ships: the same mirrors, but `main` only."""
     example = left_out.get(APT_EXAMPLE)
     if example is not None:
         lines = read_content(example.content).decode().splitlines()

@@ -1,7 +1,7 @@
-"""Unpack a package's data tar into entries of a layer. Nothing is executed.
+"""Unpack a package's data tar into entries of a layer, without executing anything.
 
 Set-uid and set-gid bits are kept as packaged (su, passwd, newgrp and friends): containers that run with
-`no-new-privileges` ignore them, and without them `su` and `passwd` would be broken for everybody else.
+`no-new-privileges` ignore them, and without them `su` and `passwd` would not work in any other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHITEOUT = ".wh."
 
 @dataclass(frozen=True)
 class Unpacked:
-    """What a package holds: entries for the image, entries left out, and all paths as dpkg lists them."""
+    """The content of a package: entries for the image, entries left out, and all paths as dpkg lists them."""
 
     entries: tuple[Entry, ...]
     left_out: Mapping[ImagePath, Entry]
@@ -42,7 +42,7 @@ class Unpacked:
 def unpack(deb: Deb, architecture: str) -> Unpacked:
     """Turn a package's data tar into entries, with usr-merge applied and documentation left out."""
     entries: dict[ImagePath, Entry] = {}
-    shipped: dict[ImagePath, Entry] = {}  # also what is left out: hard links may lead to it
+    shipped: dict[ImagePath, Entry] = {}  # including what is left out: hard links may point to it
     listed: list[str] = []
     with reading(deb.locked), tarfile.open(deb.data, "r:", encoding="utf-8", errors="strict") as tar:
         for member in tar:
@@ -52,11 +52,11 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
             if not path or (member.isdir() and path in LINKED_FOLDERS):
                 continue
             if member.issym() and packaged in MERGED[architecture]:
-                continue  # since trixie base-files has the links of the merge, which every base gets anyway
+                continue  # since trixie base-files ships the links of the merge, which every base gets anyway
             entry = _entry(member, path, deb, shipped, architecture)
             shipped[path] = entry
             if entry.kind is EntryKind.SYMLINK and _is_itself(entry, architecture):
-                continue  # /usr/bin/x -> /bin/x: after the merge, the file that it meant
+                continue  # /usr/bin/x -> /bin/x: after the merge, it is its own target
             folder_or_link = {
                 "folder": entry.kind is EntryKind.DIRECTORY,
                 "link": entry.kind is EntryKind.SYMLINK,
@@ -68,10 +68,10 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
 
 
 def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Make one file of a group of names the file, the first by path, and the others hard links to it.
+    """Turn files with the same content into hard links to the first of them by path.
 
-    Names belong together when their content is the same slice of the same spool. The first one holds the
-    content because a layer is written by path, and a hard link can only point back.
+    Content is the same if it is the same slice of the same spool file. The first path has the content because
+    a layer is written in the order of paths, and a hard link can only point back.
     """
     first: dict[RawSlice, ImagePath] = {}
     for entry in entries:
@@ -130,7 +130,7 @@ def _entry(
 
 
 def _safe_path(name: str, deb: Deb) -> str:
-    """Strip the leading `./` and refuse every name that could mean something else than it says."""
+    """Strip the leading `./`, and refuse every name that could lead somewhere else."""
     path = "" if name in {".", "./"} else name.removeprefix("./").rstrip("/")
     if not path:
         return path
@@ -154,7 +154,7 @@ def _unsafe(deb: Deb, path: str, why: str) -> UnsafePathError:
 
 
 def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
-    """Find the owner as dpkg does: by name, and by number only where there is no name."""
+    """Return the owner as dpkg determines it: by name, or by number if there is no name."""
     ids = []
     for kind, name, number, known in (
         ("user", member.uname, member.uid, UIDS),
@@ -164,7 +164,7 @@ def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
             raise UndeclaredMetadataError(
                 f"{deb.name} ships {member.name} for the {kind} {name}, which the base does not have.",
                 where=deb.locked.file,
-                why="Maintainer scripts do not run, so nobody creates that account.",
+                why="Maintainer scripts do not run, so nothing creates that account.",
                 fix="Declare it in imagefactory/build/layers/debian/accounts.py.",
             )
         ids.append(known[name] if name else number)
