@@ -49,7 +49,7 @@ def run(
     log: Path,
     hear: Say,
 ) -> Ended:
-    """Run a command in a container without network, as the user; its lines go to the log and to `hear`."""
+    """Run a command in a container without network, as the user; its output goes to the log and to `hear`."""
     with _talking(), _client() as client:
         remove_left_over(client, key)
         container = client.containers.create(
@@ -85,7 +85,7 @@ def remove_left_over(client: docker.DockerClient, key: str) -> None:
 
 
 def root_folder() -> Path | None:
-    """Say where the daemon keeps images, when that is a folder of this machine."""
+    """Return where the daemon keeps images, or None if that is not a folder of this machine."""
     with _talking(), _client() as client:
         folder = Path(str(client.info().get("DockerRootDir", "")))
     return folder if folder.is_absolute() and folder.exists() else None

@@ -38,7 +38,7 @@ class IndexConfig:
         return IndexConfig(indexes=_unique([*self.indexes, *urls]), find_links=self.find_links)
 
     def describe(self) -> str:
-        """Say where wheels are looked for, without passwords."""
+        """Return where wheels are looked for, without passwords."""
         named = [redact(url) or "the public default index" for url in self.indexes]
         return ", ".join([*named, *map(redact, self.find_links)])
 
