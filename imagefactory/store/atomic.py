@@ -49,7 +49,7 @@ def adopt(file: Path, target: Path) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Tell a full disk or an exceeded quota from other failures."""
+    """Return whether an error means a full disk or an exceeded quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

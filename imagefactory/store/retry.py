@@ -129,7 +129,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _nobody_listens(error: Exception) -> bool:
-    """Tell a server that is not there (refused, no such name, no route) from one that broke off."""
+    """Return whether a server is not there (refused, no such name, no route), rather than broke off."""
     if isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError):
         return True
     text = repr(error)

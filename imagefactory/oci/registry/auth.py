@@ -43,7 +43,7 @@ class Scope:
         return cls(repository, frozenset(actions))
 
     def covers(self, other: Scope) -> bool:
-        """Say whether who may do this may do that."""
+        """Return whether this scope includes another one."""
         return self.repository == other.repository and self.actions >= other.actions
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ class Authenticator:
         return self._challenge is not None and self._challenge.scheme == "basic"
 
     def header(self, scopes: tuple[Scope, ...]) -> str | None:
-        """Give the value of an Authorization header for these scopes; None before anybody asked for one."""
+        """Return the value of an Authorization header for these scopes; None before anybody asked for one."""
         with self._lock:
             if self._challenge is None:
                 return None

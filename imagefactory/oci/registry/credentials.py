@@ -46,7 +46,7 @@ class Credentials:
 def find_credentials(
     registry: str, repository: str, environment: Mapping[str, str] = os.environ
 ) -> Credentials | None:
-    """Give what this machine has for a registry, or None: many repositories can be read without."""
+    """Return the credentials that this machine has for a registry, or None: many repositories need none."""
     for source, text in _configurations(environment):
         found = _in_configuration(text, source, _KEYS.get(registry, registry), repository)
         if found:

@@ -75,7 +75,7 @@ class Reference:
 
     @property
     def url(self) -> str:
-        """Give the address that all requests to the registry begin with."""
+        """Return the address that all requests to the registry begin with."""
         return f"{'http' if self.is_local else 'https'}://{self.host}"
 
     @property
@@ -98,7 +98,7 @@ class Reference:
 
 
 def is_digest(text: str) -> bool:
-    """Tell a digest from a tag."""
+    """Return whether this is a digest, not a tag."""
     return _DIGEST.fullmatch(text) is not None
 
 
