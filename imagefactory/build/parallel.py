@@ -29,10 +29,9 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from filelock import FileLock
-
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.watch import Watcher
+from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import WorkerLostError
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
@@ -265,14 +264,12 @@ def _build(layer: Layer, root: Path, expected: Blob | None) -> Blob:
     store = Store(root)
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
-    with translating_disk_full(record):
-        record.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(record.with_suffix(".lock")):
-            blob = read_blob_record(layer.key, store)
-            if blob is None:
-                files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
-                store.mark_used(*files.values())
-                blob = build_layer(
-                    layer, files, store, lambda done: _reports.put((layer.key, done)), expected=expected
-                )
+    with translating_disk_full(record), exclusive(record.with_suffix(".lock")):
+        blob = read_blob_record(layer.key, store)
+        if blob is None:
+            files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
+            store.mark_used(*files.values())
+            blob = build_layer(
+                layer, files, store, lambda done: _reports.put((layer.key, done)), expected=expected
+            )
     return blob

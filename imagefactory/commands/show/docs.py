@@ -35,6 +35,7 @@ from images.shipped.mods.manifest import Manifest
 
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
 MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
+TAGS_BEGIN, TAGS_END = "<!-- tags: begin -->", "<!-- tags: end -->"
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 WIDTH = 116
@@ -82,10 +83,33 @@ def model_table(root: Path) -> str:
 def update_tables(root: Path) -> list[Path]:
     """Update the tables in README.md and docs/serving.md; return the files that changed."""
     serving, readme = root / "docs" / "serving.md", root / "README.md"
-    settings = settings_table(root)
-    texts = {path: replace_between(path.read_text("utf-8"), settings) for path in (serving, readme)}
-    texts[serving] = replace_between(texts[serving], model_table(root), MODEL_BEGIN, MODEL_END)
+    settings = replace_between(serving.read_text("utf-8"), settings_table(root))
+    texts = {
+        serving: replace_between(settings, model_table(root), MODEL_BEGIN, MODEL_END),
+        readme: replace_between(readme.read_text("utf-8"), tag_table(root), TAGS_BEGIN, TAGS_END),
+    }
     return [path for path, text in texts.items() if _write_changed(path, text)]
+
+
+def tag_table(root: Path) -> str:
+    """Return the table of the tags that users pull: one for each model, with what it serves."""
+    matrix = load_matrix(root / "matrix.yaml")
+    lines = ["| tag | serves | weights | download | context | drafter |", "|---|---|---|---|---|---|"]
+    for name, model in matrix.models.items():
+        cell = select_one(matrix, name)
+        drafters = usable_drafters(matrix, cell)
+        size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
+        context = model.serve.max_model_len or (model.memory.context if model.memory else None)
+        cells = (
+            f"`{name}`",
+            model.repo or "a random two-layer model, to try things without a GPU",
+            model.weights,
+            f"{size:.0f} GB" if size else "none",
+            f"{context:,}" if context else "",
+            drafters[0].method if drafters else "none",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from imagefactory.commands.show.docs import promised_digests, replace_between, settings_table
+from imagefactory.commands.show.docs import (
+    TAGS_BEGIN,
+    TAGS_END,
+    promised_digests,
+    replace_between,
+    settings_table,
+    tag_table,
+)
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.plan.known_layers import KnownLayers
@@ -24,8 +31,14 @@ def test_the_digest_of_the_first_example_is_that_of_this_commit() -> None:
     assert promised_digests(ROOT / "README.md") == [image.digest], "run `invoke docs`"
 
 
-def test_the_table_of_settings_is_what_the_image_prints() -> None:
-    assert replace_between(README, settings_table(ROOT)) == README
+def test_the_tables_are_those_of_this_matrix() -> None:
+    assert replace_between(README, tag_table(ROOT), TAGS_BEGIN, TAGS_END) == README, "run `invoke docs`"
+    serving = (ROOT / "docs" / "serving.md").read_text("utf-8")
+    assert replace_between(serving, settings_table(ROOT)) == serving, "run `invoke docs`"
+
+
+def test_it_takes_three_minutes_to_read() -> None:
+    assert len(README.split()) < 900
 
 
 def test_every_file_that_is_linked_exists() -> None:
