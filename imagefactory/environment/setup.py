@@ -1,4 +1,4 @@
-"""Makes `.venv` and brings it up to date: exactly what the locked sets name, checked by hash.
+"""Create or update `.venv` with exactly the packages of the locked sets, verified by hash.
 
 `./inv` runs this file with any Python it finds; commands that need more than `run` call `ensure`.
 """
@@ -21,19 +21,19 @@ from imagefactory.environment.sets import RUN, SETS, LockedSet
 from imagefactory.errors.environment import SetUpError
 
 STAMPS: Final = ".locked"
-"""The folder of an environment that holds a copy of each set it was made from."""
+"""The folder of an environment with a copy of each set that is installed in it."""
 _PATH_FILE: Final = "spark-image-factory.pth"
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
-    """Return whether an environment holds these sets as they are locked now."""
+    """Return whether an environment has these sets installed as they are locked now."""
     return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
 
 
 def ensure(root: Path, name: str, say: Say) -> bool:
-    """Add a set to the environment that is running; return whether anything had to be installed.
+    """Add a set to the running environment; return whether anything had to be installed.
 
-    An environment that `./inv` did not make for this checkout is left alone: its owner decides what is in it.
+    An environment that `./inv` did not create for this checkout is left alone.
     """
     prefix = Path(sys.prefix)
     ours = prefix == root / ".venv" and (prefix / STAMPS).is_dir()
@@ -44,7 +44,7 @@ def ensure(root: Path, name: str, say: Say) -> bool:
 
 
 def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
-    """Make an environment hold exactly the named sets and those it has already."""
+    """Make an environment contain exactly the named sets and those that it already has."""
     # Beside the environment: making it anew empties the folder.
     lock = prefix.with_name(f"{prefix.name}.lock")
     try:
@@ -52,10 +52,10 @@ def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
             _set_up(root, prefix, names, say)
     except OSError as error:
         raise SetUpError(
-            "The environment cannot be made.",
+            "The environment cannot be created.",
             where=str(error.filename or prefix),
             why=error.strerror or str(error),
-            fix="Make sure that the checkout can be written to and that the disk has room.",
+            fix="Check that the checkout is writable and that the disk has free space.",
         ) from None
 
 
@@ -72,7 +72,7 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     if not _works(python):
         _run(
             [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)],
-            "make the environment",
+            "create the environment",
         )
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
     _install(uv, sets, python)
@@ -83,12 +83,12 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
 
 
 def _fetch_uv(locked: LockedSet, python: Path) -> str:
-    """Install uv with pip: with the one that is here, or the one that Python brings along."""
+    """Install uv with the available pip, or with the one bundled with Python."""
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     if not _succeeds([*pip, "--version"]):
         if not _succeeds([str(python), "-m", "ensurepip"]):
             raise SetUpError(
-                "There is neither uv nor pip to install packages with.",
+                "Neither uv nor pip is available to install packages.",
                 where=sys.executable,
                 why="Debian and Ubuntu ship Python without pip.",
                 fix="Run `apt-get install python3-venv` (or python3-pip, or install uv), then ./inv again.",
@@ -103,7 +103,7 @@ def _fetch_uv(locked: LockedSet, python: Path) -> str:
 
 
 def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
-    """Let uv make the environment hold what the sets name and nothing else."""
+    """Let uv install what the sets name, and remove everything else."""
     files = [str(one.path) for one in sets]
     command = [
         uv,
@@ -116,13 +116,13 @@ def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
         ":all:",
         *files,
     ]
-    # Hashes decide which file is right, so that it may come from any index that has it.
+    # Hashes identify the files, so any index may provide them.
     options = ["--index-strategy", "unsafe-best-match", *options_for_uv()]
     _run([*command, *options], "install the packages", env=environment_for_uv())
 
 
 def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a step of the set-up; a terminal shows its progress, elsewhere its output appears only if it fails."""
+    """Run a step of the set-up; show its progress on a terminal, and elsewhere only its output on failure."""
     seen = sys.stderr.isatty()
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
@@ -141,9 +141,9 @@ def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None)
         raise SetUpError(
             f"The set-up could not {purpose}.",
             where=" ".join(redact(word) for word in command[:4]),
-            why=said or f"It ended with code {done.returncode}; what it said is above.",
-            fix="Check the network and the disk. Packages come from the index that pip and uv are configured with "
-            f"({IndexConfig.from_environment().describe()}); PIP_INDEX_URL or UV_INDEX_URL names another.",
+            why=said or f"It ended with code {done.returncode}; see its output above.",
+            fix="Check the network and the disk. Packages come from the index configured for pip and uv "
+            f"({IndexConfig.from_environment().describe()}); set PIP_INDEX_URL or UV_INDEX_URL to use another.",
         )
 
 
@@ -155,12 +155,12 @@ def _succeeds(command: list[str]) -> bool:
 
 
 def _works(python: Path) -> bool:
-    """Return whether an environment's Python starts: it does not once the one it was made from is gone."""
+    """Return whether an environment's Python starts; it does not once the one it was created from is gone."""
     return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
 
 
 def _write_path_file(prefix: Path, root: Path) -> None:
-    """Let the environment find the factory itself."""
+    """Make the factory importable in the environment."""
     for site in prefix.glob("lib/python3.*/site-packages"):
         (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
 
@@ -185,7 +185,7 @@ def _shown(prefix: Path, root: Path) -> str:
 
 
 def main() -> int:
-    """Set up the checkout that this file lies in."""
+    """Set up the checkout that contains this file."""
     root = Path(__file__).resolve().parents[2]
 
     def say(text: str) -> None:
@@ -198,7 +198,7 @@ def main() -> int:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        say("interrupted; the next ./inv goes on")
+        say("interrupted; run ./inv again to continue")
         return 130
     return 0
 
