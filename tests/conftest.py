@@ -80,7 +80,7 @@ def _engine_missing() -> str | None:
 
 @cache
 def _network_missing() -> str | None:
-    """Say why tests with the real package index cannot run."""
+    """Explain why tests with the real package index cannot run."""
     from imagefactory.environment.index_config import IndexConfig  # noqa: PLC0415
     from imagefactory.errors import FactoryError  # noqa: PLC0415
     from imagefactory.store.indexes import Indexes  # noqa: PLC0415
@@ -94,7 +94,7 @@ def _network_missing() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give unit tests an empty home, no configured indexes, and no way to any other machine."""
+    """Return unit tests an empty home, no configured indexes, and no way to any other machine."""
     if UNIT not in request.path.parents:
         return
     for name in filter(SURPRISES.fullmatch, list(os.environ)):

@@ -189,7 +189,7 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
 
 
 def _is_reading(traceback: TracebackType | None) -> bool:
-    """Find out whether too deep a recursion happened in one of Python's parsers: then the text is at fault."""
+    """Determine whether too deep a recursion happened in one of Python's parsers: then the text is at fault."""
     names = {step.tb_frame.f_globals.get("__name__", "").partition(".")[0] for step in _frames(traceback)}
     return not names.isdisjoint(_READERS)
 

@@ -39,7 +39,7 @@ class Layout:
     folder: Path
 
     def blob(self, digest: Digest | str) -> Path:
-        """Say where a blob of the layout is."""
+        """Return where a blob of the layout is."""
         algorithm, _, value = digest.partition(":")
         return self.folder / "blobs" / algorithm / value
 
@@ -74,7 +74,7 @@ class Layout:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Say what is wrong with a layout that is not there, or not whole."""
+        """Describe what is wrong with a layout that is not there, or not whole."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -244,7 +244,7 @@ def _provide(source: Path, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file another name, as a hard link where that is possible."""
+    """Return a file another name, as a hard link where that is possible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -55,7 +55,7 @@ def promote(
     again: bool = False,
     moment: datetime | None = None,
 ) -> Promotion:
-    """Give staged images their tags. One that may not have them does not keep the others from theirs."""
+    """Return staged images their tags. One that may not have them does not keep the others from theirs."""
     refuse_ambiguous(project.matrix)
     time = moment or now()
     catalog = read_catalog(repository).catalog

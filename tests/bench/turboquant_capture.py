@@ -23,7 +23,7 @@ import torch
 
 
 def capture(work: Callable[[], torch.Tensor]) -> tuple[torch.Tensor | None, str]:
-    """Run something under capture and replay it; give its result, or why it could not be captured."""
+    """Run something under capture and replay it; return its result, or why it could not be captured."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:

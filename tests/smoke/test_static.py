@@ -353,7 +353,7 @@ def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: P
 
 
 def brings_nothing(record: bytes) -> bool:
-    """Say whether a package consists of its metadata alone, like one that only stands for others."""
+    """Return whether a package consists of its metadata alone, like one that only stands for others."""
     rows = csv.reader(io.StringIO(record.decode()))
     return all(".dist-info/" in row[0] for row in rows if row)
 

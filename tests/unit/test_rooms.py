@@ -72,7 +72,7 @@ class Modules:
                     yield f"{importer} imports {name}"
 
     def circle(self) -> list[str]:
-        """Give the modules of a circle; empty when there is none."""
+        """Return the modules of a circle; empty when there is none."""
         try:
             TopologicalSorter(self.imports).prepare()
         except CycleError as error:

@@ -153,7 +153,7 @@ class Upload:
         return None if answer.ok else answer
 
     def _arrived(self, problem: Answer | requests.RequestException, failures: int, *, whole: bool) -> bool:
-        """Find out whether a blob is there although the registry did not say so."""
+        """Determine whether a blob is there although the registry did not say so."""
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         again = judge_answer(problem) or Again()
         for check in range(_CHECKS if whole and unclear else 1):

@@ -48,7 +48,7 @@ def settings_bytes(description: Description) -> bytes:
 
 
 def image_environment(description: Description) -> dict[str, str]:
-    """Give the variables that an image sets, so that `docker inspect` shows its defaults. No secret has one."""
+    """Return the variables that an image sets, so that `docker inspect` shows its defaults. No secret has one."""
     return {
         entry["name"]: entry["default"]
         for entry in description["settings"]

@@ -13,7 +13,7 @@ CUDA_12_DRIVER = "525"
 
 
 def driver_minimum(matrix: Matrix, cell: Cell) -> str:
-    """Say which NVIDIA driver an image needs; empty for images without CUDA."""
+    """Return which NVIDIA driver an image needs; empty for images without CUDA."""
     arch = matrix.archs[cell.arch]
     if arch.capability is None:
         return ""
@@ -24,7 +24,7 @@ def driver_minimum(matrix: Matrix, cell: Cell) -> str:
 
 
 def memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
-    """Give the sizes that matrix.yaml states for a model, in bytes; empty when it states none."""
+    """Return the sizes that matrix.yaml states for a model, in bytes; empty when it states none."""
     memory = getattr(matrix.models[cell.model], "memory", None)
     if memory is None:
         return {}

@@ -127,7 +127,7 @@ def judge(
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Find out what is missing between a plan and its tags; everything, if there is no repository yet."""
+    """Determine what is missing between a plan and its tags; everything, if there is no repository yet."""
     tested = tests(project, plan, gpu=gpu)
     if repository is None:
         return NightVerdict(("image", *tested, "promote"), "never published")

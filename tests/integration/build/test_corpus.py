@@ -143,7 +143,7 @@ def installed_by_us(wheels: Mapping[str, Path]) -> dict[str, Installed]:
 
 
 def assert_same(theirs: dict[str, Installed], ours: dict[str, Installed]) -> dict[str, set[str]]:
-    """Compare two environments; give the declared differences that were met, with their paths."""
+    """Compare two environments; return the declared differences that were met, with their paths."""
     met: dict[str, set[str]] = {}
     for path in sorted(theirs.keys() | ours.keys()):
         difference = declared(path, theirs.get(path), ours.get(path))

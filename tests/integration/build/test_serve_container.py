@@ -115,7 +115,7 @@ def test_a_server_needs_its_key_stops_cleanly_and_starts_faster_the_second_time(
 
 
 def serve_once(engine: Engine) -> float:
-    """Serve in a fresh container, with what must hold on the way; give the seconds until it was healthy."""
+    """Serve in a fresh container, with what must hold on the way; return the seconds until it was healthy."""
     name, port = f"imagefactory-test-{uuid4().hex[:12]}", free_port()
     started = time.monotonic()
     ran = docker(

@@ -46,7 +46,7 @@ LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
 
 @pytest.fixture
 def repository(guarded_registry: GuardedRegistry) -> Repository:
-    """Give a new repository."""
+    """Return a new repository."""
     return guarded_registry.repository()
 
 

@@ -38,7 +38,7 @@ def once(what: str, fault: Fault, times: int = 1) -> Callable[[Request], Fault |
 
 @pytest.fixture
 def repository(guarded_registry: GuardedRegistry, fault_proxy: FaultProxy) -> Repository:
-    """Give a new repository behind the proxy."""
+    """Return a new repository behind the proxy."""
     return guarded_registry.repository(at=fault_proxy.address)
 
 

@@ -51,7 +51,7 @@ def prepared(night_factory: NightFactory) -> Path:
 
 
 def act(night_factory: NightFactory, github: FakeGitHub, job: str) -> str:
-    """Run a job of the nightly, with all that it needs; give what act says."""
+    """Run a job of the nightly, with all that it needs; return what act says."""
     root, folder = prepared(night_factory), night_factory.factory.folder
     stand_in = folder / "stand-in"
     stand_in.mkdir()

@@ -62,7 +62,7 @@ class Machine:
         matrix.write_text(text.replace(old, new), "utf-8")
 
     def _bring_cuobjdump(self) -> None:
-        """Give the checkout the program that looks into kernels, fetched from the index by the real one."""
+        """Return the checkout the program that looks into kernels, fetched from the index by the real one."""
         real = Project(REPOSITORY)
         tool = real.matrix.tools["cuobjdump"]
         matrix = self.small.root / "matrix.yaml"

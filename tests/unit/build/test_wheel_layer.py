@@ -239,7 +239,7 @@ def test_a_record_that_lies_about_a_script_is_found_out(wheel_factory: WheelFact
 
 
 def rename(wheel: Path, old: str, new: str, mode: int | None = None) -> Path:
-    """Give a member another name, which no well-meaning tool would write."""
+    """Return a member another name, which no well-meaning tool would write."""
     with zipfile.ZipFile(wheel) as archive:
         members = [(info, archive.read(info)) for info in archive.infolist()]
     with zipfile.ZipFile(wheel, "w") as archive:

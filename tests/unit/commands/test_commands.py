@@ -42,7 +42,7 @@ LOCK = Path("0.32.0") / "gb10-linux-arm64.toml"
 
 
 def run(checkout: Checkout, kind: type[FactoryError], *arguments: str, **env: str) -> str:
-    """Run a task that fails in a given way; give what it says."""
+    """Run a task that fails in a given way; return what it says."""
     done = checkout.invoke(*arguments, env=env)
     assert done.returncode == kind.exit_code, done.stderr
     assert done.stdout == ""

@@ -91,7 +91,7 @@ class Inv:
         return ended.value.code, shown.out + shown.err
 
     def fails(self, kind: type[FactoryError], *arguments: str) -> str:
-        """Run a command that has to fail like this; give what it says."""
+        """Run a command that has to fail like this; return what it says."""
         code, text = self(*arguments)
         assert code == kind.exit_code, text
         check_words(text)

@@ -45,7 +45,7 @@ BOTH = pytest.mark.parametrize("line", [as_inv, as_plain_invoke])
 
 
 def without_root_rights() -> None:
-    """Give up what lets root read and write everything; for other users there is nothing to give up."""
+    """Return up what lets root read and write everything; for other users there is nothing to give up."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         for right in (_OVERRIDE, _READ_ANYTHING):

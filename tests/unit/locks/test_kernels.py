@@ -31,7 +31,7 @@ def planned(checkout: Checkout, target: str = GPU_TARGET) -> tuple[Project, Plan
 
 
 def record(checkout: Checkout, cubins: dict[str, int] | None) -> None:
-    """Say of every recorded library that it holds just these; None forgets the wheels."""
+    """Describe of every recorded library that it holds just these; None forgets the wheels."""
     path = checkout.locks / "kernels.toml"
     wheels = KernelLock.read(path).wheels if cubins is not None else ()
     changed = [

@@ -292,7 +292,7 @@ def compiled(
 
 @pytest.fixture
 def moving(monkeypatch: pytest.MonkeyPatch) -> tuple[Project, list[Cell], list[RemoteWheel]]:
-    """Give the cells of the version that follows a branch, and what the registry has for them."""
+    """Return the cells of the version that follows a branch, and what the registry has for them."""
     project = Project(REPOSITORY)
     cells = [cell for cell in nightly_cells(project) if cell.vllm == "nightly"]
     shared: list[RemoteWheel] = []

@@ -25,7 +25,7 @@ def matrix() -> Matrix:
 
 
 def changed(matrix: Matrix, **changes: object) -> Matrix:
-    """Give the matrix other contents, checked."""
+    """Return the matrix other contents, checked."""
     return Matrix.model_validate(json.loads(matrix.model_dump_json(exclude_unset=True)) | changes)
 
 

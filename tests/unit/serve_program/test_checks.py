@@ -20,7 +20,7 @@ Images = Callable[..., Preview]
 
 @pytest.fixture
 def checks(served_image: Images) -> Callable[..., dict[str, dict[str, Any]]]:
-    """Run the checks of a target on a recorded machine; give the worst finding of each."""
+    """Run the checks of a target on a recorded machine; return the worst finding of each."""
 
     def run(target: str, machine: str, given: dict[str, str] | None = None, **options: Any) -> Any:
         found = served_image(target, **options).dry_run(

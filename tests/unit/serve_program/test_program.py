@@ -208,7 +208,7 @@ def test_mods_are_applied_by_the_module_that_the_image_names(start: Start, tmp_p
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """Serve /health like vLLM does; give the port."""
+    """Serve /health like vLLM does; return the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
