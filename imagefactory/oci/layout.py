@@ -244,7 +244,7 @@ def _provide(source: Path, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Return a file another name, as a hard link where that is possible."""
+    """Give a file a second name, as a hard link if possible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -55,7 +55,7 @@ def promote(
     again: bool = False,
     moment: datetime | None = None,
 ) -> Promotion:
-    """Return staged images their tags. One that may not have them does not keep the others from theirs."""
+    """Move tags to staged images; one that is refused does not stop the others."""
     refuse_ambiguous(project.matrix)
     time = moment or now()
     catalog = read_catalog(repository).catalog
