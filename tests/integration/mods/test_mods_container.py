@@ -45,7 +45,7 @@ def test_mods_are_applied_when_a_container_starts(tiny_image: str, tmp_path: Pat
     write_mod(mods, wrong)
     done = docker(
         *("run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", "-e", "PYTHONPATH=/factory"),
-        *("-v", f"{REPOSITORY / 'imagefactory'}:/factory/imagefactory:ro", "-v", f"{mods}:/mods:ro"),
+        *("-v", f"{REPOSITORY / 'images'}:/factory/images:ro", "-v", f"{mods}:/mods:ro"),
         *("-v", f"{CONTAINER}:/tests:ro", tiny_image, "/tests/mods_at_start.sh"),
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

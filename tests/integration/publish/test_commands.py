@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from imagefactory.build import assemble
+from imagefactory.build import assemble, recording
 from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
@@ -191,7 +191,7 @@ def test_a_plan_is_made_once(publishing_factory: PublishingFactory, monkeypatch:
 
     for module in (assemble, make):
         monkeypatch.setattr(module, "make_plan", make_plan)
-    monkeypatch.setattr(assemble, "locked_plans", lambda _: planned.finished.values())
+    monkeypatch.setattr(recording, "locked_plans", lambda *_: planned.finished.values())
     said = publishing_factory.factory.said.append
     outcome = publish(project, repository, planned, Silence(), said, run=smoke_tests([], []))
     assert outcome.refused == []
