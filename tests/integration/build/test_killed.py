@@ -125,7 +125,7 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
 def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     factory = SmallFactory(tmp_path / "factory")
-    module = ("-m", "tests.integration.test_killed")
+    module = ("-m", "tests.integration.build.test_killed")
     result = subprocess.run(
         [sys.executable, *module, str(factory.folder), str(IN_PROCESS), str(seed)],
         env={**os.environ, **factory.environment()},
