@@ -40,6 +40,8 @@ from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.indexes import Indexes
 
 UPGRADE_ALL = "all"
+UPGRADE_BASE = "base"
+"""Every Debian package, whatever the base is called."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
     if path.exists():
         old = BaseLock.read(path)
         packages = {deb.name for deb in old.debs}
-        if old.made_from == made_from and not packages.union([name, UPGRADE_ALL]).intersection(upgrade):
+        if old.made_from == made_from and not packages.union([name, UPGRADE_ALL, UPGRADE_BASE]).intersection(
+            upgrade
+        ):
             return LockResult(path, changed=False)
     say(f"Resolving {name} for {cell.platform}")
     lock = lock_base(
@@ -198,7 +202,7 @@ def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult
 
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
-    known = {UPGRADE_ALL, *project.matrix.bases}
+    known = {UPGRADE_ALL, UPGRADE_BASE, *project.matrix.bases}
     for cell in cells:
         if project.wheel_lock_path(cell).exists():
             known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}

@@ -111,6 +111,23 @@ def test_only_what_is_named_is_upgraded(
     assert versions() == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
 
 
+def test_base_stands_for_every_debian_package(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Error messages advise `lock --upgrade base`, whatever the base is called."""
+
+    class ResolvedAgainError(Exception):
+        pass
+
+    def resolve(*_: object, **__: object) -> None:
+        raise ResolvedAgainError
+
+    monkeypatch.setattr("imagefactory.resolve.making.lock_base", resolve)
+    lock(locked_checkout)
+    with pytest.raises(ResolvedAgainError):
+        lock(locked_checkout, upgrade=("base",))
+
+
 def test_upgrading_what_is_not_locked_names_the_nearest(locked_checkout: Checkout) -> None:
     with pytest.raises(UnknownNameError, match="torch"):
         lock(locked_checkout, upgrade=("torhc",))
