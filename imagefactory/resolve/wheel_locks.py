@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import tempfile
@@ -19,7 +18,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from imagefactory.environment.index_config import IndexConfig, redact
+from imagefactory.environment.index_config import IndexConfig, environment_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
@@ -309,7 +308,7 @@ def _uv_environment() -> dict[str, str]:
         r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
         r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
     )
-    return {name: value for name, value in os.environ.items() if not deciding.fullmatch(name)}
+    return {name: value for name, value in environment_for_uv().items() if not deciding.fullmatch(name)}
 
 
 def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:

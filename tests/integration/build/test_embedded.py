@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.environment.index_config import environment_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN
 from tests.fixtures.servers import Answer, SimpleIndex
@@ -192,7 +193,8 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
         )
     python = str(venv / "bin" / "python")
     requirements = ("--requirements", str(REPOSITORY / "pyproject.toml"), "pytest")
-    subprocess.run([str(uv), "pip", "install", "--quiet", "--python", python, *requirements], check=True)
+    install = [str(uv), "pip", "install", "--quiet", "--python", python, *requirements]
+    subprocess.run(install, env=environment_for_uv(), check=True)
     for workers in ("0", "2"):
         found = subprocess.run(
             [python, "-m", "tests.fixtures.golden", str(tmp_path / workers), workers],
