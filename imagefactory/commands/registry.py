@@ -8,6 +8,7 @@ from invoke.exceptions import Exit
 
 from imagefactory.commands import options
 from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
+from imagefactory.commands.workflow import open_repository
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
 
     count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
     plans = _planned(project, target)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         with watching(terminal.err) as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
         for one in staged.finished.values():
@@ -52,7 +53,7 @@ def promote(project: Project, target: list[str], nightly: bool = False, again: b
     from imagefactory.publish.staging import find_staged
 
     plans = _planned(project, target)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         staged = find_staged(project, repository, plans)
         _show(promote(project, repository, staged, nightly=nightly, again=again))
 
@@ -80,7 +81,7 @@ def publish(
         need(project.root, "sign")
     plans = _planned(project, target)
     signer = find_signer(project, key)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         with watching(terminal.err) as watch:
             outcome = publish(
                 project,
@@ -108,7 +109,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
     from imagefactory.publish.rollback import rollback
 
     cell = select_one(project.matrix, target)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
         say(f"{', '.join(done.moved)}: {done.image.tag}{was}")
@@ -126,7 +127,7 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
     from imagefactory.publish.history import read_history
 
     cell = select_one(project.matrix, target)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         found = read_history(project, repository, cell)
     if json:
         print_json(history_rows(found.lines))
@@ -152,7 +153,7 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
     from imagefactory.publish.catalog_writes import read_catalog
 
     options.at_most_one(json=json, markdown=markdown)
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         found = read_catalog(repository).catalog
     if json:
         print(found.to_json().decode("utf-8"), end="")
@@ -191,7 +192,7 @@ def prune(
         nightly_days=options.number("--nightlies", nightlies),
         keep=options.whole_number("--keep", keep, least=1),
     )
-    with _repository(project) as repository:
+    with open_repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.doomed:
         terminal.out.print(pruning_table(found))
@@ -207,12 +208,6 @@ def _planned(project: Project, target: list[str]) -> Any:
     from imagefactory.publish.outcomes import Outcomes
 
     return Outcomes({cell: make_plan(project, cell) for cell in select(project.matrix, target)})
-
-
-def _repository(project: Any) -> Any:
-    from imagefactory.oci.registry.repository import Repository
-
-    return Repository.open(project.matrix.effective_registry)
 
 
 def _show(outcome: Any) -> None:

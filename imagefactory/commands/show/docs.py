@@ -33,7 +33,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
-_DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
 MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
 TAGS_BEGIN, TAGS_END = "<!-- tags: begin -->", "<!-- tags: end -->"
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
@@ -47,17 +47,12 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 }
 
 
-def promised_digests(readme: Path) -> list[str]:
-    """Return the digests that the README shows."""
-    return _DIGEST.findall(readme.read_text("utf-8"))
-
-
 def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
     """Put the plan's image digest into the README and return it; None while a layer has never been built."""
     image = KnownLayers(project.known_layers).image(plan)
     if image is None:
         return None
-    _write_changed(readme, _DIGEST.sub(image.digest, readme.read_text("utf-8")))
+    _write_changed(readme, DIGEST.sub(image.digest, readme.read_text("utf-8")))
     return image.digest
 
 
