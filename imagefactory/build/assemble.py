@@ -124,7 +124,7 @@ def _replace_vanished(
     if all(read_blob_record(plan.layers[0].key, project.store) for plan in plans):
         return plans, None
     watch.layers(_layers(plans))
-    inputs = _find_inputs(project, plans, _recall(plans, project.store, None)[1])
+    inputs = _find_inputs(project, plans, _recall(plans, project.store, None)[1], say)
     bases = inputs.successors(plans, watch, say)
     if not bases:
         return plans, inputs
@@ -147,35 +147,39 @@ def make_layers(
 ) -> dict[Sha256, Blob]:
     """Build the layers of plans that are missing; with a record (`known`), all of them must match it.
 
-    Whoever hands in `inputs` has already checked the mods. Modules that download or build are imported only if needed.
+    Whoever hands in `inputs` has already applied the mods. Modules that download or build are imported only if needed.
     """
     if known is not None:
         known.refuse_unwritable(plans)
     watch.layers(_layers(plans))
     blobs, missing = _recall(plans, project.store, elsewhere)
     if any(layer.inputs for layer in missing):
-        inputs = inputs or _find_inputs(project, plans, missing)
-        inputs.take_excerpts(missing, say)
+        inputs = inputs or _find_inputs(project, plans, missing, say)
     for key, blob in blobs.items():
         watch.state(key, "cached", blob.size, blob.size)
     if missing:
         from imagefactory.build.parallel import build_layers  # noqa: PLC0415
 
-        wanted = inputs.wanted if inputs else lambda _: ()
-        expected = known.among(missing) if known is not None else {}
-        blobs |= build_layers(missing, wanted, project.store, watch, workers=workers, expected=expected)
+        blobs |= build_layers(
+            missing,
+            inputs.wanted if inputs else lambda _: (),
+            project.store,
+            watch,
+            workers=workers,
+            expected=known.among(missing) if known is not None else {},
+            mod_files=inputs.mod_files if inputs else {},
+        )
     if known is not None:
         confirm(known, plans, blobs, project.store)
     return blobs
 
 
-def _find_inputs(project: Project, plans: Sequence[Plan], missing: Sequence[Layer]) -> LayerInputs:
+def _find_inputs(project: Project, plans: Sequence[Plan], missing: Sequence[Layer], say: Say) -> LayerInputs:
     """Get ready to fetch what layers are made from; a mod that does not fit stops here, before any download."""
     from imagefactory.build.inputs import LayerInputs  # noqa: PLC0415
 
     inputs = LayerInputs(project, [plan.cell for plan in plans])
-    mods = {layer.key for layer in missing if layer.kind == "mod"}
-    inputs.refuse_unfit_mods({plan.cell for plan in plans if any(layer.key in mods for layer in plan.layers)})
+    inputs.apply_mods(missing, say)
     return inputs
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 
-import requests
-
-from imagefactory.build.partial_downloads import take_excerpts
+from imagefactory.build.applied_mods import WheelSource, apply_mods_of
+from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.environment.progress import Say
@@ -16,17 +15,17 @@ from imagefactory.locks.files import BaseLock, LockedDeb, LockedSource, LockedWh
 from imagefactory.locks.indexed_files import indexed_file, offers_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of
-from imagefactory.mods.preflight import refuse_unfit_mods
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Input, Layer, Plan
+from imagefactory.plan.plan import Input, Layer, ModLayer, ModLink, Plan
 from imagefactory.resolve.base_locks import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.resolve.wheelhouse.locate import compiled_locations
 from imagefactory.store.digests import Sha256
-from imagefactory.store.downloads import Downloader, Wanted, fetch
+from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.indexes import Indexes, WheelLocation, reachable
+from images.shipped.mods.manifest import Mod, Variant
 
 NOT_SHARED = (
     "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
@@ -48,13 +47,19 @@ class LayerInputs:
         self.project = project
         self.cells = cells
         self._bases = bases or {}
+        self.mod_files: dict[Sha256, ModFiles] = {}
         self._wheels = {wheel.sha256: wheel for cell in cells for wheel in project.wheel_lock(cell).wheels}
 
     def wanted(self, layer: Layer) -> list[Wanted]:
-        """List the files that a layer is made from, and where to look for them."""
+        """List the files that a layer is made from, and where to look for them.
+
+        A mod's layer needs only wheels that were read in parts and not yet confirmed.
+        """
         debs = {deb.sha256: (lock, deb) for lock in map(self._base, self.cells) for deb in lock.debs}
         found: list[Wanted] = []
         for item in layer.inputs:
+            if isinstance(layer, ModLayer) and item.sha256 not in self.mod_files[layer.key].unconfirmed:
+                continue
             if item.sha256 in self._wheels:
                 found.append(self.wheel(self._wheels[item.sha256]))
             elif item.sha256 in debs:
@@ -78,34 +83,35 @@ class LayerInputs:
 
         return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)
 
-    def refuse_unfit_mods(self, cells: Iterable[Cell]) -> None:
-        """Check that the mods of cells apply, before anything is downloaded or built."""
-        for cell in sorted(cells):
-            self._fetch_compiled(cell)
-            refuse_unfit_mods(self.project, cell, self._indexes)
-
-    def take_excerpts(self, missing: Sequence[Layer], say: Say) -> None:
-        """Read only the files that mods change from wheels that no other layer needs."""
-        if any(layer.kind == "mod" for layer in missing):
+    def apply_mods(self, layers: Iterable[Layer], say: Say) -> None:
+        """Apply the mods of layers, before anything else is downloaded; one that does not fit raises here."""
+        mod_layers = [layer for layer in layers if isinstance(layer, ModLayer)]
+        if mod_layers:
             known = KnownLayers(self.project.known_layers)
-            take_excerpts(missing, known, self.project.store, self._offers_of, say)
+            source = WheelSource(self.project.store, known, self._offers_of, self._wheel_of, say)
+            self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
+
+    def _find_mod(self, link: ModLink) -> tuple[Mod, Variant]:
+        """Find a mod in the checkout: unlike the plan's copy, it knows its lines, which errors name."""
+        mod = self.project.mods[link.manifest["name"]]
+        [variant] = [one for one in mod.manifest.variants if mod.data(one) == link.model_dump()]
+        return mod, variant
 
     def _offers_of(self, sha256: Sha256) -> list[WheelLocation]:
-        return offers_of(self._wheels[sha256], self._indexes)
+        wheel = self._wheels[sha256]
+        return offers_of(wheel, self._indexes) if wheel.compiled is None else []
 
-    def _fetch_compiled(self, cell: Cell) -> None:
-        """Fetch the compiled wheels of a cell: mods read from them, and no index has them."""
-        with requests.Session() as session:
-            for wheel in self.project.wheel_lock(cell).wheels:
-                if wheel.compiled is not None:
-                    fetch(self.wheel(wheel), self.project.store, session, lambda _: None)
+    def _wheel_of(self, sha256: Sha256) -> Wanted:
+        return self.wheel(self._wheels[sha256])
 
     def _base(self, cell: Cell) -> BaseLock:
         return self._bases.get(cell) or self.project.base_lock(cell)
 
     def with_bases(self, bases: Mapping[Cell, BaseLock]) -> LayerInputs:
         """Return the same inputs with other Debian packages for some cells."""
-        return LayerInputs(self.project, self.cells, bases)
+        other = LayerInputs(self.project, self.cells, bases)
+        other.mod_files = self.mod_files
+        return other
 
     def successors(self, plans: Sequence[Plan], watch: Watcher, say: Say) -> dict[Cell, BaseLock]:
         """Download the bases of plans, and return a new lock for each cell whose packages have vanished.

@@ -41,6 +41,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:
+    from imagefactory.build.layers.mod_layer import ModFiles
     from imagefactory.store.downloads import Wanted
 
 SMALL_WORK = 32_000_000
@@ -77,15 +78,20 @@ def build_layers(
     *,
     workers: int | None = None,
     expected: Mapping[Sha256, Blob] | None = None,
+    mod_files: Mapping[Sha256, ModFiles] | None = None,
 ) -> dict[Sha256, Blob]:
     """Build layers that the store does not have, and return what each came out as.
 
     A layer whose outcome is known (`expected`, by key) is only compared with it; the others are inspected file by file.
+    Mod layers need their files, by key (`mod_files`).
     """
     # The largest first: the last one to start must not be the longest.
     ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
     count = workers or available_cores()
-    return _Construction(ordered, wanted, store, watch, workers=count, expected=expected or {}).run()
+    construction = _Construction(
+        ordered, wanted, store, watch, workers=count, expected=expected or {}, mod_files=mod_files or {}
+    )
+    return construction.run()
 
 
 def available_cores() -> int:
@@ -105,11 +111,13 @@ class _Construction:
         *,
         workers: int,
         expected: Mapping[Sha256, Blob],
+        mod_files: Mapping[Sha256, ModFiles],
     ) -> None:
         self.store = store
         self.watch = watch
         self.workers = workers
         self.expected = expected
+        self.mod_files = mod_files
         self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
         self.files: dict[Sha256, Wanted] = {}
         self.waiting: dict[Sha256, list[_Job]] = {}
@@ -117,7 +125,7 @@ class _Construction:
         for job in self.jobs.values():
             self.sizes[job.layer.key] = 0
             for item in wanted(job.layer):
-                if not store.input(job.layer.key, item.sha256).exists():
+                if not store.download(item.sha256).exists():
                     job.missing.add(item.sha256)
                     self.files[item.sha256] = item
                     self.waiting.setdefault(item.sha256, []).append(job)
@@ -177,7 +185,10 @@ class _Construction:
 
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
-        return builders.submit(_build, job.layer, self.store.root, self.expected.get(job.layer.key))
+        key = job.layer.key
+        return builders.submit(
+            _build, job.layer, self.store.root, self.expected.get(key), self.mod_files.get(key)
+        )
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -259,7 +270,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(layer: Layer, root: Path, expected: Blob | None) -> Blob:
+def _build(layer: Layer, root: Path, expected: Blob | None, mod_files: ModFiles | None) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     store = Store(root)
     record = store.layer(layer.key)
@@ -267,9 +278,14 @@ def _build(layer: Layer, root: Path, expected: Blob | None) -> Blob:
     with translating_disk_full(record), exclusive(record.with_suffix(".lock")):
         blob = read_blob_record(layer.key, store)
         if blob is None:
-            files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
+            files = {item.sha256: store.download(item.sha256) for item in layer.inputs}
             store.mark_used(*files.values())
             blob = build_layer(
-                layer, files, store, lambda done: _reports.put((layer.key, done)), expected=expected
+                layer,
+                files,
+                store,
+                lambda done: _reports.put((layer.key, done)),
+                expected=expected,
+                mod_files=mod_files,
             )
     return blob

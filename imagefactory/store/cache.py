@@ -55,15 +55,6 @@ class Store:
         """Return where facts read from a file (its zip directory, its architectures) are cached."""
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
 
-    def excerpt(self, key: Sha256, sha256: Sha256) -> Path:
-        """Return where the part of a file that a layer needs is, or would be."""
-        return self.root / "excerpts" / key[:2] / f"{key}-{sha256}"
-
-    def input(self, key: Sha256, sha256: Sha256) -> Path:
-        """Return where a layer finds one of its inputs: the whole file, or the part that it needs."""
-        whole, part = self.download(sha256), self.excerpt(key, sha256)
-        return part if part.exists() and not whole.exists() else whole
-
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """Lend a folder for work in progress, on the disk of the store; it is removed afterwards."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from imagefactory.store.atomic import WRITING
 from imagefactory.store.cache import Store
 
-_PARTS = ("downloads", "excerpts", "blobs", "layers", "facts", "reports")
+_PARTS = ("downloads", "blobs", "layers", "facts", "reports")
 _TREES = ("compile/*", "sources/*/*", "ccache")
 """Folders that are of use as a whole only: trees that were compiled, checked-out sources, the compilers' cache."""
 DAY = 86_400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagefactory.build.layers.cuda_toolkit import toolkit_links
 from imagefactory.build.layers.debian.file_tree import FACTORY
@@ -33,6 +33,9 @@ from imagefactory.store.atomic import adopt, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 
+if TYPE_CHECKING:
+    from imagefactory.build.layers.mod_layer import ModFiles
+
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
 
@@ -44,6 +47,7 @@ def build_layer(
     progress: Progress,
     *,
     expected: Blob | None = None,
+    mod_files: ModFiles | None = None,
 ) -> Blob:
     """Build a layer's blob, put it into the store and record its digests.
 
@@ -51,7 +55,7 @@ def build_layer(
     out different, it is built again with all checks, which name the file that is wrong, if one is.
     """
     with translating_disk_full(store.root), store.scratch() as scratch:
-        owned = list(layer_entries(layer, files, scratch))
+        owned = list(layer_entries(layer, files, scratch, mod_files))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
@@ -64,7 +68,9 @@ def build_layer(
     return blob
 
 
-def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
+def layer_entries(
+    layer: Layer, files: Mapping[Sha256, Path], scratch: Path, mod_files: ModFiles | None = None
+) -> Iterable[tuple[str, Entry]]:
     """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
     match layer:
         case BaseLayer():
@@ -74,10 +80,9 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
         case ServeLayer():
             return ((FACTORY, entry) for entry in serve_entries(layer, files))
         case ModLayer():
-            from imagefactory.build.layers.mod_layer import mod_entries  # noqa: PLC0415 - pulls in everything that applies mods
-
-            wheels = {item.name: files[item.sha256] for item in layer.inputs}
-            return ((f"mods/{layer.name}", entry) for entry in mod_entries(layer.settings, wheels))
+            if mod_files is None:
+                raise ValueError(f"the mods of {layer.name} have not been applied")
+            return ((f"mods/{layer.name}", entry) for entry in mod_files.confirmed_by(files))
         case ModelLayer():
             return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
         case ToolkitLayer():

@@ -7,88 +7,72 @@ import io
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory.build.layers.wheel_excerpt import Excerpt, record_sha256
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
-from imagefactory.plan.plan import ModSettings
+from imagefactory.store.digests import Sha256
 from images.shipped.mods.apply import Applied, apply_mods
-from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
+from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
 from images.shipped.mods.text import decoded, record_row
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
 
 
-def mod_entries(settings: ModSettings, wheels: Mapping[str, Path]) -> list[Entry]:
-    """Apply a chain of mods and list the files that the last one changes.
+@dataclass(frozen=True)
+class ModFiles:
+    """The files of a mod's layer."""
 
-    The chain is part of the layer's settings, so the plan alone decides what is done. Every mod layer writes RECORD and
-    mods.json for all mods so far; a container sees those of the topmost layer.
-    """
-    chosen = [(mod, mod.manifest.variants[0]) for mod in settings.mods]
-    environment = Environment(settings.venv, settings.python)
-    trees = {
-        distribution: _InstalledWheel(
-            distribution, wheels[file], file, environment, settings.without.get(file, ())
-        )
-        for distribution, file in settings.wheels.items()
-    }
-    applied: list[Applied] = []
-    for distribution, tree in trees.items():
-        own = [(mod, variant) for mod, variant in chosen if mod.manifest.distribution == distribution]
-        for source in dict.fromkeys(variant.source for _, variant in own):
-            group = [(mod, variant) for mod, variant in own if variant.source == source]
-            applied += apply_mods(
-                group, tree.read if source is None else needed_git_source(*group[0], source).read
-            )
-    order = [mod.name for mod, _ in chosen]
-    applied.sort(key=lambda result: order.index(result.mod.name))
-    last = applied[-1]
-    tree = trees[last.mod.manifest.distribution]
-    files = _brought_along(last.mod, last.variant) | {
-        path: text.encode() for path, text in last.files.items()
-    }
-    entries = [
-        Entry(image_path(path, tree.site), EntryKind.FILE, 0o644, Bytes(data)) for path, data in files.items()
-    ]
-    return [*entries, _record_of_mods(applied), *tree.updated_record(applied)]
+    entries: tuple[Entry, ...]
+    unconfirmed: Mapping[Sha256, Sha256]
+    """The hash of the RECORD that was read from each wheel whose RECORD was not known."""
+
+    def confirmed_by(self, wheels: Mapping[Sha256, Path]) -> tuple[Entry, ...]:
+        """Return the files, after comparing what was read in parts with the whole wheels."""
+        for sha256, record in self.unconfirmed.items():
+            if record_sha256(wheels[sha256]) != record:
+                raise DigestMismatchError(
+                    "A package index served parts of a wheel that are not in the wheel.",
+                    where=wheels[sha256],
+                    why="Mods were applied to files read by range request; the downloaded wheel has other files.",
+                    fix="Build again: the wheel is here now and mods will be applied to it. Check the index or proxy.",
+                )
+        return self.entries
 
 
-def image_path(path: str, site: str) -> ImagePath:
-    """Return where a path of a mod lies in the image."""
-    if path.startswith(IMAGE_FILES):
-        return ImagePath(path.lstrip("/"))
-    return ImagePath(f"{site}/{path}")
-
-
-class _InstalledWheel:
+class InstalledWheel:
     """A distribution as its wheel layer installs it, for mods to be applied to."""
 
     def __init__(
-        self, distribution: str, wheel: Path, file: str, environment: Environment, without: Sequence[str]
+        self,
+        wheel: Path,
+        file: str,
+        environment: Environment,
+        *,
+        without: Sequence[str] = (),
+        excerpt: Excerpt | None = None,
     ) -> None:
-        self.distribution = distribution
+        """Read the wheel's directory; with an `excerpt`, the wheel is hollow and the excerpt has the content."""
         self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
-        entries = wheel_entries(wheel, file, environment, without=without)
-        self._entries = {entry.path: entry for entry in entries}
+        self._entries = {
+            entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without)
+        }
+        self._excerpt = excerpt
 
     def read(self, path: str) -> str | None:
         """Read a file, by its path below site-packages or in the image."""
         entry = self._entries.get(image_path(path, self.site))
-        return None if entry is None or entry.content is None else decoded(read_content(entry.content), path)
+        if entry is None or entry.content is None:
+            return None
+        data = self._excerpt.read(path) if self._excerpt else read_content(entry.content)
+        return None if data is None else decoded(data, path)
 
-    def updated_record(self, applied: Sequence[Applied]) -> list[Entry]:
+    def updated_record(self, changed: Mapping[str, str]) -> Entry:
         """Return RECORD with new hashes for changed files and new rows for added ones."""
-        changed = {
-            path: text
-            for result in applied
-            if result.variant.source is None and result.mod.manifest.distribution == self.distribution
-            for path, text in result.files.items()
-            if not path.startswith(IMAGE_FILES)
-        }
-        if not changed:
-            return []
         [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
         content = self._entries[record].content
         rows = list(csv.reader(io.StringIO(read_content(content).decode() if content is not None else "")))
@@ -100,7 +84,52 @@ class _InstalledWheel:
         csv.writer(text, lineterminator="\n").writerows(
             [*(updated[path] for path in sorted(updated)), itself]
         )
-        return [Entry(record, EntryKind.FILE, 0o644, Bytes(text.getvalue().encode()))]
+        return _file(record, text.getvalue().encode())
+
+
+def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, InstalledWheel]) -> list[Applied]:
+    """Apply a chain of mods, each to its distribution, and return what each of them changed."""
+    applied: list[Applied] = []
+    groups: dict[tuple[str, GitSource | None], list[tuple[Mod, Variant]]] = {}
+    for mod, variant in chosen:
+        groups.setdefault((mod.manifest.distribution, variant.source), []).append((mod, variant))
+    for (distribution, source), group in groups.items():
+        read = trees[distribution].read if source is None else needed_git_source(*group[0], source).read
+        applied += apply_mods(group, read)
+    order = [mod.name for mod, _ in chosen]
+    return sorted(applied, key=lambda result: order.index(result.mod.name))
+
+
+def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:
+    """List the files of the last mod's layer.
+
+    Every mod layer has RECORD and mods.json for all mods so far; a container sees those of the topmost layer.
+    """
+    last = applied[-1]
+    distribution = last.mod.manifest.distribution
+    tree = trees[distribution]
+    files = _brought_along(last.mod, last.variant) | {
+        path: text.encode() for path, text in last.files.items()
+    }
+    changed = {
+        path: text
+        for result in applied
+        if result.variant.source is None and result.mod.manifest.distribution == distribution
+        for path, text in result.files.items()
+        if not path.startswith(IMAGE_FILES)
+    }
+    return (
+        *(_file(image_path(path, tree.site), data) for path, data in files.items()),
+        _record_of_mods(applied),
+        *([tree.updated_record(changed)] if changed else []),
+    )
+
+
+def image_path(path: str, site: str) -> ImagePath:
+    """Return where a path of a mod lies in the image."""
+    if path.startswith(IMAGE_FILES):
+        return ImagePath(path.lstrip("/"))
+    return ImagePath(f"{site}/{path}")
 
 
 def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
@@ -124,4 +153,8 @@ def read_content(content: Content) -> bytes:
 def _record_of_mods(applied: Sequence[Applied]) -> Entry:
     """Return mods.json, which tells what was changed, by which mod and under which licence."""
     text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
-    return Entry(ImagePath(RECORD_OF_MODS), EntryKind.FILE, 0o644, Bytes(text.encode()))
+    return _file(ImagePath(RECORD_OF_MODS), text.encode())
+
+
+def _file(path: ImagePath, data: bytes) -> Entry:
+    return Entry(path, EntryKind.FILE, 0o644, Bytes(data))

@@ -1,10 +1,8 @@
-"""Excerpts of wheels: the few files that a mod changes, taken out of a wheel that is not downloaded.
+"""Reading single files of a wheel that is not downloaded, each checked by the wheel's RECORD.
 
-What is read in places is not covered by the wheel's sha256. So the sha256 of the wheel's RECORD is written down
-when the wheel is there as a whole (locks/layers.toml). RECORD names every file with its hash: with a RECORD that is
-right, each file that is read can be checked, and a directory that leaves files out or adds some is noticed.
-
-An excerpt is a wheel with holes: every member is listed with its true size, only those that are needed have content.
+A wheel's sha256 does not cover what is read in parts. RECORD does: it names every file with its hash. Whether the
+RECORD itself is right is known from its own hash, which locks/layers.toml keeps for wheels that mods change, or is
+checked later against the whole wheel.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _MOST_READ = 64 * 1024 * 1024
 
 
 class NoExcerptError(Exception):
-    """A wheel cannot be read in places, or not safely. It can still be downloaded; says why in a few words."""
+    """A wheel cannot be read in parts, or not safely; the message says why. It can still be downloaded."""
 
 
 class _Row(NamedTuple):
@@ -42,24 +40,26 @@ class _Row(NamedTuple):
 
 
 def record_sha256(wheel: Path) -> Sha256 | None:
-    """Hash the RECORD of a wheel that is here as a whole, and known to be the right one."""
+    """Hash the RECORD of a whole wheel; None if it has none, or several."""
     with ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if _RECORD.fullmatch(name)]
         return sha256_of(archive.read(names[0])) if len(names) == 1 else None
 
 
 class Excerpt:
-    """A wheel that is read in places, each file checked by a RECORD that is known by its hash."""
+    """A wheel that is read in parts."""
 
-    def __init__(self, archive: ZipFile, record: Sha256) -> None:
+    def __init__(self, archive: ZipFile, known_record: Sha256 | None) -> None:
+        """Read RECORD; if its hash is known, it must match."""
         self._archive = archive
         self._members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
         names = [name for name in self._members if _RECORD.fullmatch(name)]
         if len(names) != 1:
             raise NoExcerptError("it has no RECORD, or several")
         text = self._unpacked(names[0])
-        if sha256_of(text) != record:
-            raise NoExcerptError("its RECORD is not the one that was written down")
+        self.record = sha256_of(text)
+        if known_record not in (None, self.record):
+            raise NoExcerptError("its RECORD is not the one in locks/layers.toml")
         self._rows = _rows(text)
         self._taken: dict[str, bytes] = {names[0]: text}
         listed = {name for name in self._rows if not _UNLISTED.fullmatch(name)}
@@ -68,7 +68,7 @@ class Excerpt:
             raise NoExcerptError("its directory and its RECORD name different files")
 
     def read(self, name: str) -> bytes | None:
-        """Read a file, and have it in the excerpt."""
+        """Read a file and check it; None if the wheel has no such file."""
         if name not in self._members:
             return None
         if name not in self._taken:
@@ -78,8 +78,8 @@ class Excerpt:
             self._taken[name] = data
         return self._taken[name]
 
-    def write(self, target: BinaryIO) -> None:
-        """Write the excerpt: what was read, what installers look at, and holes."""
+    def write_hollow_wheel(self, target: BinaryIO) -> None:
+        """Write a wheel that lists every file with its true size, but has only the content that installers read."""
         for name in self._members:
             if _READ_BY_INSTALLERS.fullmatch(name) and not _UNLISTED.fullmatch(name):
                 self.read(name)
@@ -100,7 +100,7 @@ class Excerpt:
     def _unpacked(self, name: str) -> bytes:
         info: ZipInfo = self._members[name]
         if info.file_size > _MOST_READ or info.compress_size > _MOST_READ:
-            raise NoExcerptError(f"{name} is too large to be read on its own")
+            raise NoExcerptError(f"{name} is too large to read on its own")
         return self._archive.read(info)
 
 
@@ -109,7 +109,7 @@ def _rows(record: bytes) -> Mapping[str, _Row]:
     rows: dict[str, _Row] = {}
     for row in csv.reader(io.StringIO(record.decode("utf-8"))):
         if len(row) != 3 or row[0] in rows:  # noqa: PLR2004 - path, hash, size
-            raise NoExcerptError("its RECORD is not one")
+            raise NoExcerptError("its RECORD is malformed")
         name, fingerprint, size = row
         if _UNLISTED.fullmatch(name):
             rows[name] = _Row("", 0)

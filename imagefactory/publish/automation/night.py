@@ -201,7 +201,7 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
     if not any(layer.kind == "mod" for layer in plan.layers):
         return
     try:
-        LayerInputs(project, [plan.cell]).refuse_unfit_mods([plan.cell])
+        LayerInputs(project, [plan.cell]).apply_mods(plan.layers, lambda _: None)
     except UNFIT:
         raise
     except FactoryError:

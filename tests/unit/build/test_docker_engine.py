@@ -422,7 +422,7 @@ def test_links_are_copied_as_links(tmp_path: Path) -> None:
         Entry(ImagePath("opt/cuda/nvcc"), EntryKind.FILE, 0o755, Bytes(b"x")),
     ]
     tree = LayerTree("serve", "here", entries)
-    tree.put(tmp_path, Store(tmp_path / "store"))
+    tree.put(tmp_path, Store(tmp_path / "store"), {})
     assert (tmp_path / "serve/usr/local/cuda").readlink() == Path("/opt/cuda")
     assert [file.get("link_to") for file in tree.describe()] == [None, "/opt/cuda"]
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.layers.mod_layer import RECORD_OF_MODS, mod_entries, read_content
+from imagefactory.build.layers.mod_layer import (
+    RECORD_OF_MODS,
+    InstalledWheel,
+    apply_chain,
+    mod_entries,
+    read_content,
+)
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
 from imagefactory.locks.files import LockedWheel, WheelLock
@@ -84,9 +90,14 @@ def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
 
 
 def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:
-    # As a worker gets it: by way of JSON.
+    # As in a plan that was written and read again.
     settings = ModSettings.model_validate_json(layer.settings.model_dump_json())
-    return {entry.path: entry for entry in mod_entries(settings, wheels)}
+    trees = {
+        distribution: InstalledWheel(wheels[file], file, ENVIRONMENT)
+        for distribution, file in settings.wheels.items()
+    }
+    applied = apply_chain([(mod, mod.manifest.variants[0]) for mod in settings.mods], trees)
+    return {entry.path: entry for entry in mod_entries(applied, trees)}
 
 
 def contents(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, bytes]:

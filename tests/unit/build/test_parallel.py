@@ -16,7 +16,6 @@ from imagefactory.build import parallel
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.parallel import available_cores, build_layers
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
-from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
@@ -90,7 +89,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
     assert [path.name for path in (store.root / "scratch").glob("[!.]*")] == []
 
 
-def _die(_: Layer, root: Path, __: Blob | None) -> None:
+def _die(_: Layer, root: Path, *__: object) -> None:
     (root / "scratch" / "left").mkdir(parents=True, exist_ok=True)  # two workers do it
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -114,7 +113,7 @@ def sleep_in_workers(factory: SmallFactory) -> None:
     factory.build()
 
 
-def _sleep(_: Layer, root: Path, __: Blob | None) -> None:
+def _sleep(_: Layer, root: Path, *__: object) -> None:
     with Store(root).scratch() as folder:
         (folder / "work").write_text(str(os.getpid()))
         time.sleep(60)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
-from imagefactory.build import inputs as sources
+from imagefactory.build.inputs import LayerInputs
 from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
@@ -29,6 +30,7 @@ from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.making import LockResult, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.locate import compiled_locations
+from imagefactory.store.downloads import fetch
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
@@ -215,31 +217,25 @@ def test_a_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
         wheelhouse.lock()
 
 
-def test_mods_can_read_the_compiled_wheel_before_anything_is_built(
-    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fetch_locked(wheelhouse: Wheelhouse) -> Path:
+    project = wheelhouse.project
+    inputs = LayerInputs(project, select(project.matrix, [TARGET]))
+    with requests.Session() as session:
+        return fetch(inputs.wheel(wheelhouse.locked()), project.store, session, lambda _: None)
+
+
+def test_a_build_finds_the_compiled_wheel_that_its_lock_names(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
-    project = wheelhouse.project
-    [cell] = select(project.matrix, [TARGET])
-    seen: list[bytes] = []
-
-    def read_it(project: Project, *_: object) -> None:
-        seen.append(project.store.download(kept.sha256).read_bytes())
-
-    monkeypatch.setattr(sources, "refuse_unfit_mods", read_it)
-    sources.LayerInputs(project, [cell]).refuse_unfit_mods([cell])
-    assert seen == [kept.path.read_bytes()]
+    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
 
 
 def test_a_locked_wheel_that_is_nowhere_is_named_with_what_to_do(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
     shutil.rmtree(kept.path.parent)
-    project = wheelhouse.project
-    [cell] = select(project.matrix, [TARGET])
     with pytest.raises(DownloadError) as caught:
-        sources.LayerInputs(project, [cell]).refuse_unfit_mods([cell])
+        fetch_locked(wheelhouse)
     assert caught.value.what.startswith(kept.filename)
     assert "invoke wheels.pull" in caught.value.fix
 

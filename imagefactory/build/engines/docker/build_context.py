@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.build.layers.debian.policy import folder as folder_attributes
 from imagefactory.build.layers.layer_blob import layer_entries
-from imagefactory.build.layers.mod_layer import read_content
+from imagefactory.build.layers.mod_layer import ModFiles, read_content
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries
 from imagefactory.locks.files import LockedSource
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
@@ -37,6 +37,8 @@ SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
 _EXECUTABLE = 0o755
 
+ModFilesByKey = Mapping[Sha256, ModFiles]
+
 
 class Piece(Protocol):
     """A part of the context, which can describe itself and write itself into a folder."""
@@ -44,8 +46,8 @@ class Piece(Protocol):
     def describe(self) -> list[dict[str, Any]]:
         """Describe every file: its origin and its content."""
 
-    def put(self, folder: Path, store: Store) -> None:
-        """Write it below a folder; everything it needs is in the store."""
+    def put(self, folder: Path, store: Store, mod_files: ModFilesByKey, /) -> None:
+        """Write it below a folder; everything it needs is in the store, or a file of a mod."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class LockedFile:
         """Describe the locked file."""
         return [{"path": self.path, "from": self.origin, "sha256": self.sha256}]
 
-    def put(self, folder: Path, store: Store) -> None:
+    def put(self, folder: Path, store: Store, *_: object) -> None:
         """Link it, or copy it if that is not possible."""
         target = folder / self.path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ class WrittenFile:
         """Describe the file by its hash."""
         return [{"path": self.path, "from": self.origin, "sha256": sha256_of(self.data)}]
 
-    def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
+    def put(self, folder: Path, *_: object) -> None:
         """Write the file."""
         _write_tree(folder, [Entry(ImagePath(self.path), EntryKind.FILE, 0o644, Bytes(self.data))])
 
@@ -103,7 +105,7 @@ class Program:
             }
         ]
 
-    def put(self, folder: Path, store: Store) -> None:
+    def put(self, folder: Path, store: Store, *_: object) -> None:
         """Unpack the program."""
         target = folder / self.path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -130,14 +132,14 @@ class LayerTree:
             if entry.kind is not EntryKind.DIRECTORY
         ]
 
-    def put(self, folder: Path, store: Store) -> None:  # noqa: ARG002 - other pieces need the store
+    def put(self, folder: Path, *_: object) -> None:
         """Write them and their parent folders."""
         _write_tree(folder / self.folder, self.entries)
 
 
 @dataclass(frozen=True)
 class Modded:
-    """The files that a mod changes, made by the code that builds the mod's layer once the wheel is here."""
+    """The files of a mod's layer."""
 
     folder: str
     layer: ModLayer
@@ -155,12 +157,10 @@ class Modded:
             }
         ]
 
-    def put(self, folder: Path, store: Store) -> None:
-        """Apply the mods and write the result."""
-        files = {item.sha256: store.download(item.sha256) for item in self.layer.inputs}
-        with store.scratch() as scratch:
-            entries = [entry for _, entry in layer_entries(self.layer, files, scratch)]
-            _write_tree(folder / self.folder, entries)
+    def put(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
+        """Write the files."""
+        wheels = {item.sha256: store.download(item.sha256) for item in self.layer.inputs}
+        _write_tree(folder / self.folder, mod_files[self.layer.key].confirmed_by(wheels))
 
 
 @dataclass(frozen=True)
@@ -205,12 +205,12 @@ class BuildContext:
         files = [file for piece in self.pieces for file in piece.describe()]
         return sorted(files, key=lambda file: str(file["path"]))
 
-    def put_together(self, folder: Path, store: Store) -> None:
+    def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
         """Write the context into a folder, replacing what was there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for piece in self.pieces:
-            piece.put(folder, store)
+            piece.put(folder, store, mod_files)
 
 
 def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:

@@ -63,6 +63,7 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
     name = docker_name(project, cell)
     with project.store.in_use():
         sources = LayerInputs(project, [cell])
+        sources.apply_mods(plan.layers, say)
         watch.layers([plan.layers[0]])
         base = _base_layout(project, plan, sources, watch)
         context = plan_context(project, plan)
@@ -81,7 +82,7 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
         )
         _say_context(context, say)
         try:
-            context.put_together(folder / CONTEXT_FOLDER, project.store)
+            context.put_together(folder / CONTEXT_FOLDER, project.store, sources.mod_files)
             _run(arguments, way, folder / LOG, say)
         finally:
             shutil.rmtree(folder / CONTEXT_FOLDER, ignore_errors=True)

@@ -1,25 +1,31 @@
-"""Excerpts: a mod's layer from a few files of a wheel is the layer from the whole wheel, or there is none."""
+"""Mods are applied once per build, to files read from a remote wheel, and give what the whole wheel gives."""
 
 from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.build.applied_mods import WheelSource, apply_mods_of
+from imagefactory.build.layers import mod_layer
+from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError, record_sha256
-from imagefactory.build.partial_downloads import take_excerpts
+from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import _mod_layers
-from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
+from imagefactory.plan.plan import ModLayer, ModLink
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.downloads import Wanted
 from imagefactory.store.indexes import WheelLocation
+from images.shipped.mods.apply import Applied, Reader, apply_mods
+from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.mods import edit, has, make_mod, manifest
 from tests.fixtures.servers import Answer, LocalServer, serving
 from tests.fixtures.small_factory import noise
@@ -41,7 +47,7 @@ def wheel(wheel_factory: WheelFactory) -> Path:
 
 
 @pytest.fixture
-def layers(wheel: Path, tmp_path: Path) -> list[Layer]:
+def layers(wheel: Path, tmp_path: Path) -> list[ModLayer]:
     """Two mods of the wheel, one on top of the other."""
     locked = LockedWheel(
         name="vllm", version="1.5", file=wheel.name, sha256=sha256_of(wheel.read_bytes()),
@@ -96,42 +102,92 @@ def offers(server: LocalServer, wheel: Path) -> list[WheelLocation]:
     return [WheelLocation(file=wheel.name, url=f"{server.url}/{wheel.name}", sha256=None)]
 
 
-def build(layer: Layer, store: Store) -> object:
-    files = {item.sha256: store.input(layer.key, item.sha256) for item in layer.inputs}
-    return build_layer(layer, files, store, lambda _: None)
+def chosen_mod(link: ModLink) -> tuple[Mod, Variant]:
+    return link.mod, link.mod.manifest.variants[0]
 
 
-def test_a_layer_from_an_excerpt_is_the_layer_from_the_wheel(
-    layers: list[Layer], known: KnownLayers, wheel: Path, server: LocalServer, tmp_path: Path
-) -> None:
-    whole, part = Store(tmp_path / "whole"), Store(tmp_path / "part")
-    target = whole.download(layers[0].inputs[0].sha256)
+@dataclass
+class Source:
+    """A wheel on a server, an empty store to read it into, and what is said meanwhile."""
+
+    wheel: Path
+    store: Store
+    said: list[str] = field(default_factory=list)
+
+    def apply(
+        self, layers: list[ModLayer], known: KnownLayers, server: LocalServer | None
+    ) -> dict[Sha256, ModFiles]:
+        wanted = Wanted(
+            self.wheel.name, layers[0].inputs[0].sha256, self.wheel.stat().st_size, lambda: [str(self.wheel)]
+        )
+        found = offers(server, self.wheel) if server else []
+        source = WheelSource(self.store, known, lambda _: found, lambda _: wanted, self.said.append)
+        return apply_mods_of(layers, source, chosen_mod)
+
+
+@pytest.fixture
+def source(wheel: Path, tmp_path: Path) -> Source:
+    return Source(wheel, Store(tmp_path / "store"))
+
+
+@pytest.fixture
+def from_whole(wheel: Path, layers: list[ModLayer], tmp_path: Path) -> dict[Sha256, ModFiles]:
+    """The files of the layers, from a wheel that is here."""
+    whole = Source(wheel, Store(tmp_path / "whole"))
+    target = whole.store.download(layers[0].inputs[0].sha256)
     target.parent.mkdir(parents=True)
     target.write_bytes(wheel.read_bytes())
-    said: list[str] = []
-    take_excerpts(layers, known, part, lambda _: offers(server, wheel), said.append)
-    assert said == []
-    for layer in layers:
-        assert build(layer, part) == build(layer, whole)
-    assert not part.download(layers[0].inputs[0].sha256).exists()
-    assert sum(served.sent for served in server.log) < wheel.stat().st_size / 4
+    return whole.apply(layers, KnownLayers(tmp_path / "none.toml"), None)
 
 
-def test_a_wheel_that_something_else_needs_is_not_read_twice(
-    layers: list[Layer], known: KnownLayers, wheel: Path, server: LocalServer, tmp_path: Path
+def test_a_remote_wheel_gives_what_the_whole_wheel_gives(
+    source: Source,
+    layers: list[ModLayer],
+    known: KnownLayers,
+    server: LocalServer,
+    from_whole: dict[Sha256, ModFiles],
 ) -> None:
-    own = WheelLayer.of("wheel", "vllm", layers[0].inputs, WheelSettings(python="3.11", venv="opt/venv"))
-    take_excerpts([own, *layers], known, Store(tmp_path), lambda _: offers(server, wheel), pytest.fail)
-    assert server.log == []
+    files = source.apply(layers, known, server)
+    assert files == from_whole
+    assert files.keys() == {layer.key for layer in layers}
+    assert source.said == []
+    assert not source.store.download(layers[0].inputs[0].sha256).exists()
+    assert sum(served.sent for served in server.log) < source.wheel.stat().st_size / 4
 
 
-def test_without_a_record_nothing_is_read_in_places(
-    layers: list[Layer], wheel: Path, server: LocalServer, tmp_path: Path
+def test_a_chain_is_applied_once(
+    source: Source,
+    layers: list[ModLayer],
+    known: KnownLayers,
+    server: LocalServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unknown = KnownLayers(tmp_path / "none.toml")
-    take_excerpts(layers, unknown, Store(tmp_path), lambda _: offers(server, wheel), pytest.fail)
-    assert server.log == []
-    assert not Store(tmp_path).excerpt(layers[0].key, layers[0].inputs[0].sha256).exists()
+    chains: list[int] = []
+
+    def counting(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Applied]:
+        chains.append(len(chosen))
+        return apply_mods(chosen, read)
+
+    monkeypatch.setattr(mod_layer, "apply_mods", counting)
+    source.apply(layers, known, server)
+    assert chains == [len(layers)]
+
+
+def test_files_read_without_a_known_record_are_compared_with_the_whole_wheel(
+    source: Source,
+    layers: list[ModLayer],
+    server: LocalServer,
+    from_whole: dict[Sha256, ModFiles],
+    tmp_path: Path,
+) -> None:
+    wheel, files = source.wheel, source.apply(layers, KnownLayers(tmp_path / "none.toml"), server)
+    sha256, key = layers[0].inputs[0].sha256, layers[0].key
+    assert files[key].unconfirmed == {sha256: record_sha256(wheel)}
+    assert files[key].confirmed_by({sha256: wheel}) == from_whole[key].entries
+    other = tmp_path / "other.whl"
+    other.write_bytes(rewritten(wheel, lambda name, data: data + b"\n" if name.endswith("/RECORD") else data))
+    with pytest.raises(DigestMismatchError, match="parts of a wheel that are not in the wheel"):
+        files[key].confirmed_by({sha256: other})
 
 
 def rewritten(wheel: Path, change: Callable[[str, bytes], bytes | None]) -> bytes:
@@ -152,7 +208,7 @@ TAMPERINGS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
     ),
     "another RECORD": (
         lambda name, data: data + b"\n" if name.endswith("/RECORD") else data,
-        "not the one that was written down",
+        "not the one in locks/layers.toml",
     ),
     "a file less": (
         lambda name, data: None if name == "vllm/more.so" else data,
@@ -163,35 +219,40 @@ TAMPERINGS: dict[str, tuple[Callable[[str, bytes], bytes | None], str]] = {
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_an_index_that_offers_something_else_is_not_believed(
-    layers: list[Layer], known: KnownLayers, wheel: Path, tmp_path: Path, tampering: str
+def test_a_tampered_remote_wheel_is_downloaded_and_checked_as_a_whole(
+    source: Source,
+    layers: list[ModLayer],
+    known: KnownLayers,
+    from_whole: dict[Sha256, ModFiles],
+    tampering: str,
 ) -> None:
     change, says = TAMPERINGS[tampering]
-    said: list[str] = []
-    with serving(ranges_of(rewritten(wheel, change))) as server:
-        take_excerpts(layers, known, Store(tmp_path), lambda _: offers(server, wheel), said.append)
-    [line] = said  # once, although two layers want it
-    assert line.startswith(f"{wheel.name} has to be downloaded: ")
+    with serving(ranges_of(rewritten(source.wheel, change))) as server:
+        assert source.apply(layers, known, server) == from_whole
+    [line] = source.said  # once, although two layers want it
+    assert line.startswith(f"Mods need {source.wheel.name} as a whole: ")
     assert says in line
-    assert not list(tmp_path.rglob("excerpts/*/*"))
+    assert source.store.download(layers[0].inputs[0].sha256).exists()
 
 
 @pytest.mark.parametrize("answer", [Answer(b"x" * 2_000_000), Answer(status=404)])
 def test_a_server_without_ranges_means_a_download(
-    layers: list[Layer], known: KnownLayers, wheel: Path, tmp_path: Path, answer: Answer
+    source: Source,
+    layers: list[ModLayer],
+    known: KnownLayers,
+    from_whole: dict[Sha256, ModFiles],
+    answer: Answer,
 ) -> None:
-    said: list[str] = []
     with serving(lambda *_: answer) as server:
-        take_excerpts(layers, known, Store(tmp_path), lambda _: offers(server, wheel), said.append)
-    assert len(said) == 1
+        assert source.apply(layers, known, server) == from_whole
+    assert len(source.said) == 1
 
 
 def test_a_wheel_on_no_index_means_a_download(
-    layers: list[Layer], known: KnownLayers, tmp_path: Path
+    source: Source, layers: list[ModLayer], known: KnownLayers, from_whole: dict[Sha256, ModFiles]
 ) -> None:
-    said: list[str] = []
-    take_excerpts(layers, known, Store(tmp_path), lambda _: [], said.append)
-    assert "no index offers it" in said[0]
+    assert source.apply(layers, known, None) == from_whole
+    assert "no index offers it" in source.said[0]
 
 
 def test_a_record_without_hashes_vouches_for_nothing(wheel_factory: WheelFactory) -> None:
