@@ -1,4 +1,4 @@
-"""The chat template of the mod qwen35-chat-template, rendered the way vLLM (transformers) renders it."""
+"""The chat template of the mod qwen35-chat-template renders as the model and vLLM's parsers expect."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> 
     return template.render(messages=list(messages), add_generation_prompt=generate, **options)
 
 
-def test_a_plain_chat() -> None:
+def test_chat_ends_with_a_generation_prompt() -> None:
     assert render(USER) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
-def test_without_a_generation_prompt_a_finished_chat_stays_as_it_is() -> None:
+def test_finished_chat_has_no_generation_prompt() -> None:
     assert render(USER, {"role": "assistant", "content": "Hi"}, generate=False) == (
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n"
     )
 
 
-def test_a_system_message_comes_first() -> None:
+def test_system_message_comes_first() -> None:
     text = render({"role": "system", "content": "Be brief."}, USER)
     assert text == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
 
 
-def test_an_empty_system_message_is_left_out() -> None:
+def test_empty_system_message_is_left_out() -> None:
     assert render({"role": "system", "content": ""}, USER) == render(USER)
 
 
@@ -67,7 +67,7 @@ def test_an_empty_system_message_is_left_out() -> None:
         ({"enable_thinking": False}, "<think>\n\n</think>\n\n"),
     ],
 )
-def test_thinking_is_on_unless_it_is_turned_off(options: dict[str, bool], prompt: str) -> None:
+def test_thinking_is_on_by_default(options: dict[str, bool], prompt: str) -> None:
     assert render(USER, **options).endswith(f"<|im_start|>assistant\n{prompt}")
 
 
@@ -92,7 +92,7 @@ def call(name: str = "weather", **arguments: object) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_calls_and_responses_read_as_the_parsers_expect_them() -> None:
+def test_tool_calls_and_responses_have_the_form_parsers_expect() -> None:
     text = render(
         USER,
         {"role": "assistant", "content": "", "tool_calls": [call(city="Köln", days=2), call(city="Bonn")]},
@@ -110,7 +110,7 @@ def test_calls_and_responses_read_as_the_parsers_expect_them() -> None:
     )
 
 
-def test_a_call_follows_what_was_said_on_a_line_of_its_own() -> None:
+def test_tool_call_starts_on_its_own_line_after_content() -> None:
     said = {"role": "assistant", "content": "I look.", "tool_calls": [call()["function"]]}
     assert (
         "assistant\nI look.\n<tool_call>\n<function=weather>\n</function>\n</tool_call><|im_end|>"
@@ -118,7 +118,7 @@ def test_a_call_follows_what_was_said_on_a_line_of_its_own() -> None:
     )
 
 
-def test_content_may_come_in_parts() -> None:
+def test_content_may_be_a_list_of_parts() -> None:
     parts = [
         {"type": "text", "text": "What is "},
         {"type": "image_url"},
@@ -133,14 +133,14 @@ def test_content_may_come_in_parts() -> None:
     assert render(system, USER) == render({"role": "system", "content": "Be brief."}, USER)
 
 
-def test_vllm_can_tell_that_it_takes_parts() -> None:
+def test_vllm_detects_support_for_parts() -> None:
     """vLLM looks for a loop over `content` that reads the items' types."""
     text = TEMPLATE.read_text("utf-8")
     assert "for item in content" in text
     assert "item.type" in text
 
 
-def test_old_thoughts_are_dropped_and_those_of_the_running_turn_kept() -> None:
+def test_reasoning_is_kept_only_for_the_current_turn() -> None:
     thought = {"role": "assistant", "content": "Hi", "reasoning_content": "They greet me."}
     assert "They greet me." not in render(USER, thought, {"role": "user", "content": "And now?"})
     running = thought | {"tool_calls": [call(city="Bonn")]}
@@ -151,6 +151,6 @@ def test_old_thoughts_are_dropped_and_those_of_the_running_turn_kept() -> None:
 @pytest.mark.parametrize(
     "message", [{"role": "wizard", "content": "x"}, {"role": "system", "content": "late"}]
 )
-def test_a_message_that_has_no_place_is_refused(message: dict[str, str]) -> None:
+def test_unexpected_message_is_refused(message: dict[str, str]) -> None:
     with pytest.raises(TemplateError, match="Unexpected message role"):
         render(USER, message)

@@ -1,4 +1,4 @@
-"""The start of the TurboQuant plugin: off unless asked for, strict about its variables, once per process."""
+"""The TurboQuant plugin is off by default, validates its variables, and hooks vLLM once per process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plugin() -> Any:
 
 
 class FakeVllm:
-    """A vllm whose worker notes what it loads, and a turboquant that notes what it hooks."""
+    """A vllm and a turboquant that record what the worker loads and what is hooked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[object] = []
@@ -71,11 +71,11 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVllm:
 DEFAULTS = {"mode": "hybrid", "key_bits": 4, "value_bits": 3, "ring_capacity": 128, "initial_layers_count": 4}
 
 
-def test_the_defaults_are_those_of_the_documentation(plugin: Any) -> None:
+def test_defaults_match_the_documentation(plugin: Any) -> None:
     assert plugin.settings({}) == DEFAULTS
 
 
-def test_every_variable_has_its_setting(plugin: Any) -> None:
+def test_every_variable_sets_its_setting(plugin: Any) -> None:
     given = {
         "TQ_MODE": "capture_only",
         "TQ_KEY_BITS": "3",
@@ -103,14 +103,14 @@ def test_every_variable_has_its_setting(plugin: Any) -> None:
         ("TQ_KEY_BITS", "\u00b2", "it must be a number from 2 to 4"),
     ],
 )
-def test_a_value_that_is_none_is_refused(plugin: Any, name: str, value: str, said: str) -> None:
+def test_invalid_value_is_refused(plugin: Any, name: str, value: str, said: str) -> None:
     with pytest.raises(ValueError, match=name) as caught:
         plugin.settings({name: value})
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "0", "", "no", "off"])
-def test_it_is_off_unless_asked_for(
+def test_plugin_is_off_by_default(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     if value is not None:
@@ -121,7 +121,7 @@ def test_it_is_off_unless_asked_for(
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_the_hooks_are_installed_as_soon_as_the_model_is_loaded(
+def test_hooks_are_installed_when_the_model_is_loaded(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("ENABLE_TURBOQUANT", value)
@@ -131,7 +131,7 @@ def test_the_hooks_are_installed_as_soon_as_the_model_is_loaded(
     assert vllm.said == [("load", ("a",), {"b": 1}), ("hooks", "runner", {**DEFAULTS, "key_bits": 3})]
 
 
-def test_a_process_that_loads_its_plugins_twice_is_hooked_once(
+def test_hooks_are_installed_once_when_plugins_load_twice(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
@@ -141,7 +141,7 @@ def test_a_process_that_loads_its_plugins_twice_is_hooked_once(
     assert len(vllm.said) == 2
 
 
-def test_a_wrong_variable_stops_the_start(
+def test_invalid_variable_stops_the_start(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
@@ -151,7 +151,7 @@ def test_a_wrong_variable_stops_the_start(
     assert vllm.said == []
 
 
-def test_a_model_without_layers_to_compress_stops_the_start(
+def test_model_without_layers_to_compress_stops_the_start(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
@@ -161,7 +161,7 @@ def test_a_model_without_layers_to_compress_stops_the_start(
         vllm.worker().load_model()
 
 
-def test_vllm_finds_it_by_its_entry_point() -> None:
+def test_plugin_has_an_entry_point() -> None:
     assert (FILES / "entry_points.txt").read_text() == (
         "[vllm.general_plugins]\nimagefactory_turboquant = imagefactory_turboquant:register\n"
     )
