@@ -49,7 +49,10 @@ class ReleaseSource:
         self._indexes = indexes
         self._store = store
         self._memory_file = store.facts(FACTS, locked.sha256)
-        self._memory: dict[str, str | None] = _recall(self._memory_file)
+        self._memory: dict[str, str | None] = {}
+        # If the record is missing or damaged, the files are read again.
+        with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+            self._memory = dict(json.loads(self._memory_file.read_text("utf-8")))
         self._lock = threading.Lock()
         self._session = requests.Session()
 
@@ -167,10 +170,3 @@ def package_files(folder: Path, package: str) -> dict[str, bytes]:
 def package_hash(folder: Path, package: str) -> str:
     """Hash the paths and contents of a package's files."""
     return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
-
-
-def _recall(memory: Path) -> dict[str, str | None]:
-    # If the record is missing or damaged, read the files again.
-    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
-        return dict(json.loads(memory.read_text("utf-8")))
-    return {}

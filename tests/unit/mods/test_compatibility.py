@@ -16,7 +16,6 @@ from imagefactory.errors.mods import (
     ModVersionsError,
     SourceMissingError,
 )
-from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.files import LockedSource, SourceLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -92,9 +91,7 @@ def add(project: Project, data: Data, files: dict[str, str | bytes] | None = Non
     write_mod(project.root / "mods", data, files)
 
 
-def test_mod_applies_or_is_upstream_as_the_sources_show(
-    project: Project,
-) -> None:
+def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> None:
     add(project, marker())
     assert cells(project) == {"1.0": "applies", "2.0": "upstream since 2.0"}
     refuse_broken(check_mods(project))
@@ -249,19 +246,11 @@ def test_second_check_sends_no_requests(project: Project, simple_index: SimpleIn
     assert len(simple_index.log) == asked
 
 
-# --- packages that a mod adds ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def plugin(project: Project, tmp_path: Path) -> Path:
-    """Add a mod that brings a package along; return the folder of the package."""
+def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "plugin-src"
     add(project, plugin_mod(folder, versions=">=1"))
-    return folder
-
-
-def test_missing_plugin_sources_are_out_of_reach_but_no_failure(project: Project, plugin: Path) -> None:
-    assert plugin.exists()
     results = check_mods(project, versions=["1.0"])
     assert [str(result) for result in results] == ["out of reach"]
     assert results[0].detail == "somebody/plugin is not on this machine"
@@ -272,19 +261,8 @@ def test_missing_plugin_sources_are_out_of_reach_but_no_failure(project: Project
     readme.write_text(f"{BEGIN}\n{END}\n")
     with pytest.raises(SourceMissingError, match="cannot be written"):
         write_table(readme, results)
-
-
-def test_plugin_sources_are_used_only_with_the_declared_hash(
-    project: Project, plugin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(plugin))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
-    (plugin / "plugin" / "code.py").write_text("x = 1 # changed\n")
-    with pytest.raises(DigestMismatchError):
-        check_mods(project, versions=["1.0"])
-
-
-# --- the table -----------------------------------------------------------------------------------
 
 
 def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fixtures.checkouts import REPOSITORY
 
 TEMPLATE = REPOSITORY / "mods" / "qwen35-chat-template" / "files" / "qwen3.5.jinja"
 USER = {"role": "user", "content": "Hello"}
+BRIEF = {"role": "system", "content": "Be brief."}
 TOOL = {
     "type": "function",
     "function": {
@@ -28,31 +30,27 @@ def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False)
-
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     return template.render(messages=list(messages), add_generation_prompt=generate, **options)
 
 
-def test_chat_ends_with_a_generation_prompt() -> None:
-    assert render(USER) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
+def turn(role: str, content: str) -> str:
+    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
+
+
+PROMPT = "<|im_start|>assistant\n<think>\n"
 
 
 def test_finished_chat_has_no_generation_prompt() -> None:
-    assert render(USER, {"role": "assistant", "content": "Hi"}, generate=False) == (
-        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n"
-    )
+    answer = {"role": "assistant", "content": "Hi"}
+    assert render(USER, answer, generate=False) == turn("user", "Hello") + turn("assistant", "Hi")
 
 
 def test_system_message_comes_first() -> None:
-    text = render({"role": "system", "content": "Be brief."}, USER)
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
+    assert render(BRIEF, USER) == turn("system", "Be brief.") + turn("user", "Hello") + PROMPT
 
 
 def test_empty_system_message_is_left_out() -> None:
@@ -62,13 +60,13 @@ def test_empty_system_message_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("options", "prompt"),
     [
-        ({}, "<think>\n"),
-        ({"enable_thinking": True}, "<think>\n"),
-        ({"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ({}, PROMPT),
+        ({"enable_thinking": True}, PROMPT),
+        ({"enable_thinking": False}, f"{PROMPT}\n</think>\n\n"),
     ],
 )
 def test_thinking_is_on_by_default(options: dict[str, bool], prompt: str) -> None:
-    assert render(USER, **options).endswith(f"<|im_start|>assistant\n{prompt}")
+    assert render(USER, **options) == turn("user", "Hello") + prompt
 
 
 TOOLS = (
@@ -81,11 +79,9 @@ TOOLS = (
 
 
 def test_tools_are_described_in_the_system_turn() -> None:
-    assert render(USER, tools=[TOOL]) == (
-        f"<|im_start|>system\n{TOOLS}<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
-    with_system = render({"role": "system", "content": "Be brief."}, USER, tools=[TOOL])
-    assert with_system.startswith(f"<|im_start|>system\nBe brief.\n\n{TOOLS}<|im_end|>\n<|im_start|>user\n")
+    assert render(USER, tools=[TOOL]) == turn("system", TOOLS) + turn("user", "Hello") + PROMPT
+    with_system = render(BRIEF, USER, tools=[TOOL])
+    assert with_system.startswith(turn("system", f"Be brief.\n\n{TOOLS}") + "<|im_start|>user\n")
 
 
 def call(name: str = "weather", **arguments: object) -> dict[str, Any]:
@@ -100,37 +96,33 @@ def test_tool_calls_and_responses_have_the_form_parsers_expect() -> None:
         {"role": "tool", "content": "sun"},
         tools=[TOOL],
     )
-    assert text.partition("Hello<|im_end|>\n")[2] == (
-        "<|im_start|>assistant\n"
-        "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
-        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
-        "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
-        "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n"
+    assert (
+        text.partition("Hello<|im_end|>\n")[2]
+        == (
+            "<|im_start|>assistant\n"
+            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
+            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
+            "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
+        )
+        + PROMPT
     )
 
 
 def test_tool_call_starts_on_its_own_line_after_content() -> None:
     said = {"role": "assistant", "content": "I look.", "tool_calls": [call()["function"]]}
-    assert (
-        "assistant\nI look.\n<tool_call>\n<function=weather>\n</function>\n</tool_call><|im_end|>"
-        in render(USER, said)
-    )
+    called = "I look.\n<tool_call>\n<function=weather>\n</function>\n</tool_call>"
+    assert turn("assistant", called) in render(USER, said)
 
 
 def test_content_may_be_a_list_of_parts() -> None:
-    parts = [
-        {"type": "text", "text": "What is "},
-        {"type": "image_url"},
-        {"type": "video"},
-        {"type": "text", "text": "?"},
-    ]
-    assert render({"role": "user", "content": parts}, generate=False) == (
-        "<|im_start|>user\nWhat is <|vision_start|><|image_pad|><|vision_end|>"
-        "<|vision_start|><|video_pad|><|vision_end|>?<|im_end|>\n"
-    )
+    before, after = {"type": "text", "text": "What is "}, {"type": "text", "text": "?"}
+    parts = [before, {"type": "image_url"}, {"type": "video"}, after]
+    image, video = (f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in ("image", "video"))
+    rendered = render({"role": "user", "content": parts}, generate=False)
+    assert rendered == turn("user", f"What is {image}{video}?")
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    assert render(system, USER) == render({"role": "system", "content": "Be brief."}, USER)
+    assert render(system, USER) == render(BRIEF, USER)
 
 
 def test_vllm_detects_support_for_parts() -> None:

@@ -16,9 +16,8 @@ FILES = REPOSITORY / "mods" / "turboquant-cuda-graph" / "files"
 
 @pytest.fixture
 def plugin() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "imagefactory_turboquant", FILES / "imagefactory_turboquant.py"
-    )
+    file = FILES / "imagefactory_turboquant.py"
+    spec = importlib.util.spec_from_file_location("imagefactory_turboquant", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -46,25 +45,25 @@ class FakeVllm:
             return self.hooked
 
         self.worker: Any = Worker
-        modules: dict[str, dict[str, Any]] = {
-            "vllm": {},
-            "vllm.v1": {},
-            "vllm.v1.worker": {},
+        contents: dict[str, dict[str, Any]] = {
             "vllm.v1.worker.gpu_worker": {"Worker": Worker},
-            "turboquant": {},
-            "turboquant.integration": {},
             "turboquant.integration.vllm": {"install_hooks": install_hooks},
         }
-        for name, content in modules.items():
-            module = ModuleType(name)
-            vars(module).update(content)
-            monkeypatch.setitem(sys.modules, name, module)
+        for path in contents:
+            parts = path.split(".")
+            for number in range(1, len(parts) + 1):
+                name = ".".join(parts[:number])
+                module = ModuleType(name)
+                vars(module).update(contents.get(name, {}))
+                monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVllm:
-    for name in ("ENABLE_TURBOQUANT", "TQ_MODE", "TQ_KEY_BITS"):
+    """Fake vLLM, and ask for TurboQuant with its defaults."""
+    for name in ("TQ_MODE", "TQ_KEY_BITS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
     return FakeVllm(monkeypatch)
 
 
@@ -113,6 +112,7 @@ def test_invalid_value_is_refused(plugin: Any, name: str, value: str, said: str)
 def test_plugin_is_off_by_default(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
+    monkeypatch.delenv("ENABLE_TURBOQUANT")
     if value is not None:
         monkeypatch.setenv("ENABLE_TURBOQUANT", value)
     original = vllm.worker.load_model
@@ -131,10 +131,7 @@ def test_hooks_are_installed_when_the_model_is_loaded(
     assert vllm.said == [("load", ("a",), {"b": 1}), ("hooks", "runner", {**DEFAULTS, "key_bits": 3})]
 
 
-def test_hooks_are_installed_once_when_plugins_load_twice(
-    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+def test_hooks_are_installed_once_when_plugins_load_twice(plugin: Any, vllm: FakeVllm) -> None:
     plugin.register()
     plugin.register()
     vllm.worker().load_model()
@@ -144,17 +141,13 @@ def test_hooks_are_installed_once_when_plugins_load_twice(
 def test_invalid_variable_stops_the_start(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
     monkeypatch.setenv("TQ_MODE", "fast")
     with pytest.raises(ValueError, match="TQ_MODE"):
         plugin.register()
     assert vllm.said == []
 
 
-def test_model_without_layers_to_compress_stops_the_start(
-    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+def test_model_without_layers_to_compress_stops_the_start(plugin: Any, vllm: FakeVllm) -> None:
     vllm.hooked = 0
     plugin.register()
     with pytest.raises(RuntimeError, match="no attention layer to compress"):
