@@ -23,10 +23,8 @@ def markdown(results: Sequence[ModResult]) -> str:
         lines.append(
             f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |"
         )
-        explained = {
-            result.detail: result for result in row.values() if result.status not in ("applies", "upstream")
-        }
-        for reason in explained:
+        unapplied = [result for result in row.values() if result.status not in ("applies", "upstream")]
+        for reason in dict.fromkeys(result.detail for result in unapplied):
             where = ", ".join(version for version in versions if row[version].detail == reason)
             reasons.append(f"- {name} on {where}: {reason}.")
     return "\n".join([*lines, "", *reasons])

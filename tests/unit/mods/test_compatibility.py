@@ -99,9 +99,7 @@ def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> Non
 
 def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
-    wide_range = marker(upstreamed_in=None) | {"name": "wide"}
-    wide_range["variants"][0]["versions"] = ">=1"
-    add(project, wide_range)
+    add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
     results = {(result.mod, result.vllm): result for result in check_mods(project)}
     wide = results["wide", "2.0"]
     assert wide.status == "conflict"
@@ -224,9 +222,7 @@ def test_unknown_mod_or_version_is_refused(project: Project) -> None:
 
 
 def test_git_version_needs_a_source_tree(project: Project) -> None:
-    data = marker(upstreamed_in=None)
-    data["variants"][0]["versions"] = ">=1"
-    add(project, data)
+    add(project, marker(upstreamed_in=None, versions=">=1"))
     with pytest.raises(SourceMissingError, match="nightly are not locked"):
         check_mods(project, versions=["nightly"])
 

@@ -70,9 +70,7 @@ def test_thinking_is_on_by_default(options: dict[str, bool], prompt: str) -> Non
 
 
 TOOLS = (
-    "# Tools\n\nYou may call these functions:\n<tools>\n"
-    '{"type": "function", "function": {"name": "weather", "parameters": '
-    '{"type": "object", "properties": {"city": {"type": "string"}}}}}\n'
+    f"# Tools\n\nYou may call these functions:\n<tools>\n{json.dumps(TOOL)}\n"
     "</tools>\n\nTo call one, answer with exactly this form, one block for each call:\n"
     "<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nVALUE\n</parameter>\n</function>\n</tool_call>"
 )

@@ -22,13 +22,13 @@ from imagefactory.mods.source_files import (
     ReleaseSource,
     git_source,
     package_files,
-    package_hash,
     source_variable,
 )
 from imagefactory.resolve.release_archives import lock_sources
 from imagefactory.store.cache import Store
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import GitSource
+from tests.fixtures.mods import plugin_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
@@ -156,36 +156,26 @@ def test_folder_source_reads_only_below_its_folder(tmp_path: Path) -> None:
     assert source.read("/usr/share/imagefactory/mods/x") is None
 
 
-# --- git sources ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    package = tmp_path / "checkout" / "plugin"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "code.py").write_text("x = 1\n")
-    (package / "__pycache__" / "code.cpython-311.pyc").write_bytes(b"\0")
-    return package.parent
-
-
 def test_git_source_comes_from_a_variable_and_must_match_its_hash(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = package_hash(checkout, "plugin")
-    source = GitSource(
-        git="some-body/my.plug-in", commit="a" * 40, licence="MIT", package="plugin", sha256=digest
-    )
-    assert source_variable(source.git) == "FACTORY_SOURCE_MY_PLUG_IN"
+    source = GitSource(**plugin_mod(tmp_path)["variants"][0]["source"])
     assert git_source(source) is None
-    monkeypatch.setenv(source_variable(source.git), str(checkout))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path))
     found = git_source(source)
     assert found is not None
     assert found.read("plugin/code.py") == "x = 1\n"
-    (checkout / "plugin" / "code.py").write_text("x = 2\n")
-    with pytest.raises(DigestMismatchError, match=r"is not some-body/my\.plug-in at aaaaaaaaaaaa"):
+    (tmp_path / "plugin/code.py").write_text("x = 2\n")
+    with pytest.raises(DigestMismatchError, match="is not somebody/plugin at aaaaaaaaaaaa"):
         git_source(source)
 
 
-def test_package_files_leave_out_bytecode(checkout: Path) -> None:
-    assert sorted(package_files(checkout, "plugin")) == ["plugin/__init__.py", "plugin/code.py"]
+def test_variable_of_a_git_source_has_only_letters_digits_and_underscores() -> None:
+    assert source_variable("some-body/my.plug-in") == "FACTORY_SOURCE_MY_PLUG_IN"
+
+
+def test_package_files_leave_out_bytecode(tmp_path: Path) -> None:
+    plugin_mod(tmp_path)
+    (tmp_path / "plugin/__pycache__").mkdir()
+    (tmp_path / "plugin/__pycache__/code.cpython-311.pyc").write_bytes(b"\0")
+    assert sorted(package_files(tmp_path, "plugin")) == ["plugin/__init__.py", "plugin/code.py"]
