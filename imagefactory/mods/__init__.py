@@ -1,1 +1,1 @@
-"""Mods of this checkout: choosing them for a cell, trying them on every version, writing new ones. Above `locks`."""
+"""Choose mods for a cell, check them on every vLLM version, and write new ones. Above `locks`."""

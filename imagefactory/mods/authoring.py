@@ -1,4 +1,4 @@
-"""Tools for mod authors: scaffold a mod, show its diff, and export files to mount over an image."""
+"""Scaffold a mod, show its diff, and export its files to mount over an image."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
 from imagefactory.locks.project import Project
-from imagefactory.mods.compatibility import named_mod, named_versions
+from imagefactory.mods.choose import find_mod
+from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.trees import Trees
 from imagefactory.oci.format import VENV
 from imagefactory.store.atomic import write_text
-from images.shipped.mods.apply import apply_mods
-from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, STAGES, Variant
-from images.shipped.mods.requirements import why_not, with_requirements
+from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST
+from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
 TEMPLATE = """\
 # yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
-summary: Say in one line what gets better, for whom
+summary: One line on what gets better, and for whom
 why: https://github.com/vllm-project/vllm/issues/1
 licence: Apache-2.0
 distribution: vllm
@@ -30,7 +30,7 @@ needed_when:
 
 not_needed:
   - versions: "!={version}"
-    reason: Say why the other versions do without it; a version that needs it gets a variant
+    reason: Why the other versions do not need it; a version that does gets a variant of its own
 
 variants:
   - versions: "=={version}"
@@ -39,7 +39,7 @@ variants:
         anchor: |
           import warnings
         after: |
-          # A comment, to show how an edit looks: replace this by your change.
+          # A comment that shows what an edit looks like: put your change here.
     checks:
       - {{file: vllm/version.py, contains: A comment}}
 """
@@ -52,7 +52,7 @@ class FileChange:
     path: str
     before: str | None
     after: str
-    mountable: bool = True
+    mountable: bool
     """Whether the file can be mounted over the one in an image."""
 
 
@@ -78,11 +78,11 @@ def scaffold(project: Project, name: str) -> Path:
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
-    """List the changes that a mod makes to the files of a version, in both stages."""
-    mod = named_mod(project, name)
-    [vllm] = named_versions(project, [vllm])
+    """List what a mod changes in a vLLM version, in both stages."""
+    mod = find_mod(project.mods, name)
+    refuse_unknown_version(project.matrix, vllm)
     version = project.matrix.vllm[vllm].version
-    variants = [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
+    variants = variants_for(mod, version)
     if not variants:
         raise ModNotApplicableError(
             f"The mod {name} does nothing in vLLM {vllm}.",
@@ -94,27 +94,20 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
     found: list[FileChange] = []
     for variant in variants:
         read = trees.tree(mod, variant, vllm).read
-        chosen = with_requirements(mod, project.mods, version, variant.stage)
+        mountable = variant.stage == "installed" and variant.source is None
         texts: dict[str, str] = {}
-        for applied in apply_mods(
-            [pair for pair in chosen.values() if trees.same(pair, (mod, variant))], read
-        ):
+        for applied in trees.apply(mod, variant, vllm):
             if applied.mod is mod:
                 found += [
-                    FileChange(path, texts.get(path, read(path)), text, mountable=_mountable(variant))
+                    FileChange(path, texts.get(path, read(path)), text, mountable)
                     for path, text in applied.files.items()
                 ]
             texts |= applied.files
     return found
 
 
-def _mountable(variant: Variant) -> bool:
-    """Return whether the changes are to files in the image, not to sources or to a package that the mod adds."""
-    return variant.stage == "installed" and variant.source is None
-
-
 def unified_diff(found: list[FileChange]) -> str:
-    """Return changes as a unified diff."""
+    """Format changes as a unified diff."""
     lines: list[str] = []
     for change in found:
         lines += difflib.unified_diff(
@@ -128,20 +121,19 @@ def unified_diff(found: list[FileChange]) -> str:
 
 def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
     """Write the changed files; return the `docker run` options that mount them over an image without the mod."""
-    options: list[str] = []
-    for change in (change for change in found if change.mountable):
-        write_text(folder / change.path.lstrip("/"), change.after)
-        inside = (
-            change.path
-            if change.path.startswith(IMAGE_FILES)
-            else f"/{VENV}/lib/python{python}/site-packages/{change.path}"
-        )
-        options.append(f"-v {(folder / change.path.lstrip('/')).absolute()}:{inside}:ro")
-    if not options:
+    mountable = [change for change in found if change.mountable]
+    if not mountable:
         raise ModNotApplicableError(
             "The mod changes nothing that can be mounted over an image.",
             where=", ".join(change.path for change in found),
             why="It changes sources before they are compiled, or a package that it adds.",
             fix="Build an image with the mod.",
         )
+    options: list[str] = []
+    for change in mountable:
+        file = folder / change.path.lstrip("/")
+        write_text(file, change.after)
+        in_image = change.path.startswith(IMAGE_FILES)
+        inside = change.path if in_image else f"/{VENV}/lib/python{python}/site-packages/{change.path}"
+        options.append(f"-v {file.absolute()}:{inside}:ro")
     return options

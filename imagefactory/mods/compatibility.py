@@ -1,4 +1,4 @@
-"""The compatibility table: every mod on every vLLM version, applied to the real sources."""
+"""Check every mod on every vLLM version by applying it to the real sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
+
+from packaging.version import Version
 
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
@@ -22,12 +24,11 @@ from imagefactory.errors.mods import (
 )
 from imagefactory.locks.project import Project
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.mods.choose import find_mod
 from imagefactory.mods.source_files import FolderSource, git_source
 from imagefactory.mods.trees import Trees
-from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
-from images.shipped.mods.requirements import with_requirements
 
 Status = Literal[
     "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"
@@ -47,13 +48,11 @@ class ModResult:
 
     @property
     def holds(self) -> bool:
-        """False if the mod makes a claim that is wrong."""
+        """Whether everything the mod claims about the version is true."""
         return self.status not in BROKEN
 
     def __str__(self) -> str:
-        if self.status == "upstream":
-            return f"upstream since {self.detail}"
-        return self.status
+        return f"upstream since {self.detail}" if self.status == "upstream" else self.status
 
 
 def check_mods(
@@ -63,13 +62,16 @@ def check_mods(
     *,
     folder: FolderSource | None = None,
 ) -> list[ModResult]:
-    """Check mods on versions of the matrix, or on one source tree in place of a version."""
-    mods = [named_mod(project, name) for name in names] or list(project.mods.values())
+    """Check mods on versions of the matrix (default: every release), or on a source tree in place of one."""
+    mods = [find_mod(project.mods, name) for name in names] or list(project.mods.values())
     refuse_idle_variants(mods, project.matrix)
-    releases = named_versions(project, versions, folder)
+    for name in versions:
+        refuse_unknown_version(project.matrix, name)
+    releases = [name for name, version in project.matrix.vllm.items() if version.release is not None]
+    checked = versions or (releases if folder is None else ["nightly"])
     trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(_check, project, mod, release, trees) for mod in mods for release in releases]
+        futures = [pool.submit(_check, project.matrix, mod, vllm, trees) for mod in mods for vllm in checked]
         return [future.result() for future in futures]
 
 
@@ -81,92 +83,76 @@ def refuse_broken(results: Sequence[ModResult]) -> None:
             f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
             where=", ".join(f"{result.mod} on {result.vllm}" for result in broken),
             why=" | ".join(f"{result.mod} on {result.vllm}: {result.detail}" for result in broken),
-            fix="Give the version a variant of its own, or say `upstreamed_in` or `not_needed` in the mod.yaml.",
+            fix="Add a variant for the version, or declare it in `upstreamed_in` or `not_needed` of mod.yaml.",
         )
 
 
 def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
-    """Raise an error for a variant that no version of the matrix can test."""
+    """Raise an error if no version of the matrix can test a variant."""
     for mod in mods:
         for variant in mod.manifest.variants:
             if not any(version.within(variant.versions) for version in matrix.vllm.values()):
                 raise ModVersionsError(
-                    f"A variant of the mod {mod.name} matches none of our versions.",
+                    f"A variant of the mod {mod.name} matches no version of the matrix.",
                     where=mod.where_in(variant, "versions"),
-                    why=f"No version in matrix.yaml matches {variant.versions!r}, so mistakes would go unnoticed.",
+                    why=f"Its range is {variant.versions!r}; mistakes in a variant that nothing tests go unnoticed.",
                     fix="Remove the variant, or correct its range.",
                 )
 
 
-def _check(project: Project, mod: Mod, release: str, trees: Trees) -> ModResult:
-    version = project.matrix.vllm[release].version
+def refuse_unknown_version(matrix: Matrix, name: str) -> None:
+    """Raise an error that suggests the nearest vLLM version if the matrix has none of that name."""
+    if name not in matrix.vllm:
+        raise UnknownNameError(
+            f"Unknown vLLM version {name!r}.",
+            where="the --vllm option",
+            why="matrix.yaml has no vLLM version of that name.",
+            fix=did_you_mean(name, matrix.vllm).capitalize(),
+        )
+
+
+def variants_for(mod: Mod, version: Version) -> list[Variant]:
+    """List the variants of a mod for a version, at most one per stage."""
+    return [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
+
+
+def _check(matrix: Matrix, mod: Mod, vllm: str, trees: Trees) -> ModResult:
+    version = matrix.vllm[vllm].version
     if mod.is_upstream(version):
-        return _check_upstream(mod, release, trees)
-    variants = [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
+        return _check_upstream(mod, vllm, trees)
+    variants = variants_for(mod, version)
     if not variants:
         reason = mod.reason_not_needed(version)
         if reason is not None:
-            return ModResult(mod.name, release, "not needed", reason)
-        return ModResult(mod.name, release, "not covered", f"mod.yaml says nothing about {version}")
-    found = (_try(project, mod, variant, release, trees) for variant in variants)
-    failed = next((result for result in found if result is not None), None)
-    return failed or ModResult(mod.name, release, "applies", _how(variants))
+            return ModResult(mod.name, vllm, "not needed", reason)
+        return ModResult(mod.name, vllm, "not covered", f"mod.yaml says nothing about {version}")
+    for variant in variants:
+        failed = _try(mod, variant, vllm, trees)
+        if failed is not None:
+            return failed
+    applied = ", ".join(f"{variant.versions} ({variant.stage})" for variant in variants)
+    return ModResult(mod.name, vllm, "applies", applied)
 
 
-def _try(project: Project, mod: Mod, variant: Variant, release: str, trees: Trees) -> ModResult | None:
+def _try(mod: Mod, variant: Variant, vllm: str, trees: Trees) -> ModResult | None:
     """Apply one variant of a mod; return a result only if it cannot be applied."""
     if variant.source is not None and git_source(variant.source) is None:
-        return ModResult(mod.name, release, "out of reach", f"{variant.source.git} is not on this machine")
-    version = project.matrix.vllm[release].version
+        return ModResult(mod.name, vllm, "out of reach", f"{variant.source.git} is not on this machine")
     try:
-        chosen = with_requirements(mod, project.mods, version, variant.stage)
-        together = [pair for pair in chosen.values() if trees.same(pair, (mod, variant))]
-        apply_mods(together, trees.tree(mod, variant, release).read)
+        trees.apply(mod, variant, vllm)
     except ModFileError as error:
-        return ModResult(mod.name, release, "file missing", f"{error.what} ({error.where})")
+        return ModResult(mod.name, vllm, "file missing", f"{error.what} ({error.where})")
     except _UNFIT as error:
-        return ModResult(mod.name, release, "conflict", f"{error.what} ({error.where}) {error.why}")
+        return ModResult(mod.name, vllm, "conflict", f"{error.what} ({error.where}) {error.why}")
     return None
 
 
-def _check_upstream(mod: Mod, release: str, trees: Trees) -> ModResult:
+def _check_upstream(mod: Mod, vllm: str, trees: Trees) -> ModResult:
     """Check that the unmodified sources of a version really contain the change."""
     variant = mod.manifest.variants[-1]
-    tree = trees.tree(mod, variant, release)
+    tree = trees.tree(mod, variant, vllm)
     for check in mod.manifest.upstream_checks or variant.checks:
         fault = failing(check, tree.read(check.file))
         if fault is not None:
-            return ModResult(mod.name, release, "conflict", f"claimed to be upstream, but {check}: {fault}")
-    return ModResult(mod.name, release, "upstream", str(mod.manifest.upstreamed_in))
-
-
-def _how(variants: Sequence[Variant]) -> str:
-    return ", ".join(f"{variant.versions} ({variant.stage})" for variant in variants)
-
-
-def named_mod(project: Project, name: str) -> Mod:
-    """Find a mod by name; if there is none, suggest the nearest."""
-    if name not in project.mods:
-        raise UnknownNameError(
-            f"There is no mod {name!r}.",
-            where="mods/",
-            why="There is no folder of that name.",
-            fix=did_you_mean(name, project.mods).capitalize(),
-        )
-    return project.mods[name]
-
-
-def named_versions(project: Project, wanted: Sequence[str], folder: FolderSource | None = None) -> list[str]:
-    """Find vLLM versions by name; by default every release, or nightly for a source tree."""
-    known = project.matrix.vllm
-    if folder is not None:
-        wanted = wanted or ["nightly"]
-    for name in wanted:
-        if name not in known:
-            raise UnknownNameError(
-                f"Unknown vLLM version {name!r}.",
-                where="the --vllm option",
-                why="matrix.yaml has no vLLM version of that name.",
-                fix=did_you_mean(name, known).capitalize(),
-            )
-    return list(wanted) or [name for name, version in known.items() if version.release is not None]
+            return ModResult(mod.name, vllm, "conflict", f"claimed to be upstream, but {check}: {fault}")
+    return ModResult(mod.name, vllm, "upstream", str(mod.manifest.upstreamed_in))

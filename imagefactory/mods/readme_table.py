@@ -1,4 +1,4 @@
-"""The compatibility table as Markdown, kept up to date in mods/README.md between two markers."""
+"""Format the compatibility table as Markdown and keep it up to date in mods/README.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = "<!-- end of table -->"
 
 
 def markdown(results: Sequence[ModResult]) -> str:
-    """Return the table, followed by the reasons for cells where a mod does not apply."""
+    """Return the table, followed by the reasons why mods do not apply."""
     versions = list(dict.fromkeys(result.vllm for result in results))
     lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
     reasons: list[str] = []
@@ -23,24 +23,22 @@ def markdown(results: Sequence[ModResult]) -> str:
         lines.append(
             f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |"
         )
-        explained = {
-            result.detail: result for result in row.values() if result.status not in ("applies", "upstream")
-        }
-        for reason in explained:
+        unapplied = [result for result in row.values() if result.status not in ("applies", "upstream")]
+        for reason in dict.fromkeys(result.detail for result in unapplied):
             where = ", ".join(version for version in versions if row[version].detail == reason)
             reasons.append(f"- {name} on {where}: {reason}.")
     return "\n".join([*lines, "", *reasons])
 
 
 def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
-    """Update the table in the README, and return whether it changed."""
+    """Update the table in the README; return whether it changed."""
     missing = [result for result in results if result.status == "out of reach"]
     if missing:
         raise SourceMissingError(
-            "The table cannot be written: some of it is out of reach.",
+            "The table cannot be written: some sources are missing.",
             where=", ".join(f"{result.mod} on {result.vllm}" for result in missing),
             why="; ".join(dict.fromkeys(result.detail for result in missing)),
-            fix="Check the sources out and say where they are, as the mod's own `mods.diff` explains.",
+            fix="Check out those sources and set the variable that `invoke mods.diff NAME` asks for.",
         )
     text = readme.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)

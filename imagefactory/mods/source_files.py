@@ -8,6 +8,7 @@ import tarfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -15,7 +16,7 @@ import requests
 
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedSource
+from imagefactory.locks.files import LockedSource, LockedWheel
 from imagefactory.locks.indexed_files import offers_of
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -36,46 +37,36 @@ class FolderSource:
         self.folder = folder
 
     def read(self, path: str) -> str | None:
-        """Read a file of the tree."""
+        """Return the text of a file, or None if it does not exist."""
         return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
-
-    def verify(self, source: GitSource) -> None:
-        """Check that the folder is the commit that a mod names."""
-        found = package_hash(self.folder, source.package)
-        if found != source.sha256:
-            raise DigestMismatchError(
-                f"The folder is not {source.git} at {source.commit[:12]}.",
-                where=self.folder,
-                why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
-                fix="Check out exactly that commit, without changes.",
-            )
 
 
 class ReleaseSource:
     """The files of a release, read once from its wheel or sdist and cached under the archive's hash."""
 
-    def __init__(self, locked: LockedSource, indexes: Indexes, store: Store) -> None:
+    def __init__(self, locked: LockedSource | LockedWheel, indexes: Indexes, store: Store) -> None:
         self._locked = locked
         self._indexes = indexes
         self._store = store
         self._memory_file = store.facts(FACTS, locked.sha256)
-        self._memory: dict[str, str | None] = _recall(self._memory_file)
+        self._memory: dict[str, str | None] = {}
+        # If the record is missing or damaged, the files are read again.
+        with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+            self._memory = dict(json.loads(self._memory_file.read_text("utf-8")))
         self._lock = threading.Lock()
         self._session = requests.Session()
-        self._open: Callable[[str], str | None] | None = None
 
     def read(self, path: str) -> str | None:
-        """Read a file of the release."""
+        """Return the text of a file, or None if the release does not have it."""
         with self._lock:
             if path not in self._memory:
-                if self._open is None:
-                    self._open = self._opened()
-                self._memory[path] = self._open(path)
+                self._memory[path] = self._read_member(path)
                 with writing(self._memory_file) as file:
                     file.write(json.dumps(self._memory, sort_keys=True).encode())
             return self._memory[path]
 
-    def _opened(self) -> Callable[[str], str | None]:
+    @cached_property
+    def _read_member(self) -> Callable[[str], str | None]:
         return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
 
     def _open_wheel(self) -> Callable[[str], str | None]:
@@ -126,7 +117,7 @@ class ReleaseSource:
             raise SourceMissingError(
                 f"{self._locked.file} is on no configured index.",
                 where=self._locked.file,
-                why="It has the files that mods change.",
+                why="Its files are needed to check or apply a mod.",
                 fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
             )
         return offers
@@ -143,13 +134,19 @@ def git_source(source: GitSource) -> FolderSource | None:
     folder = os.environ.get(source_variable(source.git))
     if not folder:
         return None
-    tree = FolderSource(Path(folder))
-    tree.verify(source)
-    return tree
+    found = package_hash(Path(folder), source.package)
+    if found != source.sha256:
+        raise DigestMismatchError(
+            f"The folder is not {source.git} at {source.commit[:12]}.",
+            where=folder,
+            why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
+            fix="Check out exactly that commit, without changes.",
+        )
+    return FolderSource(Path(folder))
 
 
 def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSource:
-    """Find the sources that a mod adds, or explain how to get them."""
+    """Return the sources that a mod adds, or raise an error that explains how to get them."""
     tree = git_source(source)
     if tree is None:
         raise SourceMissingError(
@@ -171,12 +168,5 @@ def package_files(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def package_hash(folder: Path, package: str) -> str:
-    """Hash a package's files, by path and content."""
+    """Hash the paths and contents of a package's files."""
     return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
-
-
-def _recall(memory: Path) -> dict[str, str | None]:
-    # If the record is missing or damaged, read the files again.
-    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
-        return dict(json.loads(memory.read_text("utf-8")))
-    return {}

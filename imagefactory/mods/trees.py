@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.mods import SourceMissingError
-from imagefactory.locks.files import LockedSource, WheelLock
+from imagefactory.locks.files import LockedSource, LockedWheel, WheelLock
+from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_git_source
-from imagefactory.store.indexes import Indexes
+from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import Mod, Variant
-
-SourceTree = FolderSource | ReleaseSource
+from images.shipped.mods.requirements import with_requirements
 
 
 class Trees:
@@ -21,12 +20,12 @@ class Trees:
     def __init__(self, project: Project, folder: FolderSource | None = None) -> None:
         self._project = project
         self._folder = folder
-        self._indexes = Indexes(IndexConfig.from_environment())
+        self._indexes = configured_indexes()
         self._releases: dict[str, ReleaseSource] = {}
         self._lock = threading.Lock()
 
-    def tree(self, mod: Mod, variant: Variant, vllm: str) -> SourceTree:
-        """Return the tree that a variant changes, in a version."""
+    def tree(self, mod: Mod, variant: Variant, vllm: str) -> FolderSource | ReleaseSource:
+        """Return the unmodified tree of a vLLM version that a variant changes."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
@@ -37,20 +36,20 @@ class Trees:
                 self._releases[locked.sha256] = ReleaseSource(locked, self._indexes, self._project.store)
             return self._releases[locked.sha256]
 
-    @staticmethod
-    def same(one: tuple[Mod, Variant], other: tuple[Mod, Variant]) -> bool:
-        """Return whether two mods change the same tree."""
-        return (one[0].manifest.distribution, one[1].source) == (
-            other[0].manifest.distribution,
-            other[1].source,
-        )
+    def apply(self, mod: Mod, variant: Variant, vllm: str) -> list[Applied]:
+        """Apply a variant of a mod, after the mods that it requires in the same tree."""
+        version = self._project.matrix.vllm[vllm].version
+        chosen = with_requirements(mod, self._project.mods, version, variant.stage).values()
+        tree = (mod.manifest.distribution, variant.source)
+        together = [pair for pair in chosen if (pair[0].manifest.distribution, pair[1].source) == tree]
+        return apply_mods(together, self.tree(mod, variant, vllm).read)
 
-    def _locked(self, mod: Mod, variant: Variant, vllm: str) -> LockedSource:
+    def _locked(self, mod: Mod, variant: Variant, vllm: str) -> LockedSource | LockedWheel:
         distribution = mod.manifest.distribution
+        found: LockedSource | LockedWheel | None
         if distribution == "vllm":
-            found = self._project.source_lock.find(
-                vllm, ".whl" if variant.stage == "installed" else ".tar.gz"
-            )
+            suffix = ".whl" if variant.stage == "installed" else ".tar.gz"
+            found = self._project.source_lock.find(vllm, suffix)
         else:
             found = self._locked_wheel(distribution, vllm)
         if found is None:
@@ -62,17 +61,8 @@ class Trees:
             )
         return found
 
-    def _locked_wheel(self, distribution: str, vllm: str) -> LockedSource | None:
-        """Find a distribution in the wheel locks of a vLLM version."""
+    def _locked_wheel(self, distribution: str, vllm: str) -> LockedWheel | None:
         cells = [cell for cell in locked_cells(self._project) if cell.vllm == vllm]
-        for path in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
-            for wheel in WheelLock.read(path).wheels:
-                if wheel.name == distribution:
-                    return LockedSource(
-                        name=wheel.name,
-                        version=wheel.version,
-                        file=wheel.file,
-                        sha256=wheel.sha256,
-                        size=wheel.size,
-                    )
-        return None
+        locks = sorted({self._project.wheel_lock_path(cell) for cell in cells})
+        wheels = (wheel for lock in locks for wheel in WheelLock.read(lock).wheels)
+        return next((wheel for wheel in wheels if wheel.name == distribution), None)

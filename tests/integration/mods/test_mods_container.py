@@ -1,4 +1,4 @@
-"""Mods in containers: what changed classes do, and mods that are applied when a container starts."""
+"""Mods in containers: patched classes behave as intended, and mods can be applied at start."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_patched_classes_behave_in_a_container() -> None:
-    """A cell of vLLM 0.20.2 with the mods eagle3-marker, gb10-cutlass-fallback and dflash-split-backend."""
+def test_patched_classes_work_in_a_container() -> None:
+    """The image is vLLM 0.20.2 with the mods eagle3-marker, gb10-cutlass-fallback and dflash-split-backend."""
     image = os.environ.get(MODS_IMAGE, "")
     if not image:
         pytest.skip(f"{MODS_IMAGE} does not name an image of vLLM 0.20.2 with mods")
@@ -34,8 +34,8 @@ def test_patched_classes_behave_in_a_container() -> None:
 
 
 @pytest.mark.network
-def test_mods_are_applied_when_a_container_starts(tiny_image: str, tmp_path: Path) -> None:
-    """The tiny image is of vLLM 0.32.0 and has no mods."""
+def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) -> None:
+    """The tiny image has vLLM 0.32.0 and no mods."""
     mods = tmp_path / "mods"
     change_ = edit("vllm/version.py", "def _prev_minor_version_was(", before="MARK = 'changed at start'\n")
     good = manifest("mark", change_, checks=[has("vllm/version.py", "MARK =")], versions=">=0.32,<0.33")

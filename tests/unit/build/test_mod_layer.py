@@ -22,7 +22,6 @@ from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
-from imagefactory.mods.source_files import package_hash
 from imagefactory.oci.entry import Entry
 from imagefactory.plan.make import _licences, _mod_layers
 from imagefactory.plan.plan import ModLayer, ModSettings
@@ -31,7 +30,7 @@ from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant
 from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.mods import Data, edit, has, make_mod, manifest
+from tests.fixtures.mods import Data, edit, has, make_mod, manifest, plugin_mod
 from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
@@ -266,23 +265,11 @@ def test_a_file_of_the_image_is_in_no_record(wheels: dict[str, Path], mods: Path
 def test_a_package_that_a_mod_brings_along_is_laid_beside_the_others(
     wheels: dict[str, Path], mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "plugin-src" / "plugin"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "code.py").write_text("x = 1\n")
-    source = {
-        "git": "somebody/plugin",
-        "commit": "a" * 40,
-        "licence": "GPL-3.0-only",
-        "package": "plugin",
-        "sha256": package_hash(package.parent, "plugin"),
-    }
-    change = edit("plugin/code.py", "x = 1", replace="x = 2")
-    data = manifest("m", change, checks=[has("plugin/code.py", "2")], variant={"source": source})
-    [layer] = layers(wheels, make_mod(mods, data))
+    folder = tmp_path / "plugin-src"
+    [layer] = layers(wheels, make_mod(mods, plugin_mod(folder)))
     with pytest.raises(SourceMissingError, match="set FACTORY_SOURCE_PLUGIN"):
         entries(layer, wheels)
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(package.parent))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     found = contents(layer, wheels)
     assert found[f"{SITE}/plugin/code.py"] == b"x = 2\n"
     assert found[f"{SITE}/plugin/__init__.py"] == b""

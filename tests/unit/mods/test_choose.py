@@ -1,4 +1,4 @@
-"""A cell gets the mods it needs or names; what is left out is said, and why."""
+"""A cell gets the mods it needs or names, and a note on each that is left out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from imagefactory.matrix.matrix import load_matrix
 from imagefactory.mods.choose import Chosen, choose_mods
 from images.shipped.mods.load import load_mods
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
+from tests.fixtures.small_matrix import HEAD
 
-MATRIX = """\
-registry: registry.example/factory/small
-source: https://git.example/factory
+MATRIX = f"""\
+{HEAD}
 defaults: {{vllm: "1.5", arch: gpu}}
-bases: {{bookworm: {{debian: bookworm, python: "3.11", glibc: "2.36", packages: [base]}}}}
 archs:
   gpu: {{platforms: [linux/arm64], base: bookworm, capability: "12.1"}}
   cpu: {{platforms: [linux/amd64], base: bookworm}}
@@ -28,7 +27,7 @@ vllm:
   "2.0": {{release: "2.0"}}
   main: {{git: some/where, ref: main, counts_as: 1.6.dev0}}
 models:
-  big: {{repo: somebody/big, vllm: ">=0", weights: bf16, mods: {mods}}}
+  big: {{repo: somebody/big, vllm: ">=0", weights: bf16, mods: MODS}}
   drafted:
     repo: somebody/drafted
     vllm: ">=0"
@@ -53,7 +52,7 @@ def choose(
     root: Path, model: str = "big", vllm: str = "1.5", arch: str = "gpu", *, mods: str = "auto"
 ) -> Chosen:
     matrix = root.parent / "matrix.yaml"
-    matrix.write_text(MATRIX.format(mods=mods))
+    matrix.write_text(MATRIX.replace("MODS", mods))
     platform = "linux/arm64" if arch == "gpu" else "linux/amd64"
     return choose_mods(load_matrix(matrix), Cell(model, vllm, arch, platform), load_mods(root))
 
@@ -63,34 +62,30 @@ def names(chosen: Chosen) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("condition", "cell", "needed"),
+    ("conditions", "cell", "needed"),
     [
-        ({"model": "b*"}, ("big", "1.5", "gpu"), True),
-        ({"model": "!b*"}, ("big", "1.5", "gpu"), False),
-        ({"arch": "gpu"}, ("big", "1.5", "gpu"), True),
-        ({"arch": "gpu"}, ("big", "1.5", "cpu"), False),
-        ({"capability": ">=12"}, ("big", "1.5", "gpu"), True),
-        ({"capability": ">=12"}, ("big", "1.5", "cpu"), False),
-        ({"weights": "fp8"}, ("drafted", "1.5", "gpu"), True),
-        ({"drafter": "dflash"}, ("drafted", "2.0", "gpu"), True),
-        ({"drafter": "dflash"}, ("drafted", "1.5", "gpu"), False),
-        ({"drafter": "dflash"}, ("big", "2.0", "gpu"), False),
-        ({"model": "b*", "arch": "cpu"}, ("big", "1.5", "gpu"), False),
+        ([{"model": "b*"}], ("big", "1.5", "gpu"), True),
+        ([{"model": "!b*"}], ("big", "1.5", "gpu"), False),
+        ([{"arch": "gpu"}], ("big", "1.5", "gpu"), True),
+        ([{"arch": "gpu"}], ("big", "1.5", "cpu"), False),
+        ([{"capability": ">=12"}], ("big", "1.5", "gpu"), True),
+        ([{"capability": ">=12"}], ("big", "1.5", "cpu"), False),
+        ([{"weights": "fp8"}], ("drafted", "1.5", "gpu"), True),
+        ([{"drafter": "dflash"}], ("drafted", "2.0", "gpu"), True),
+        ([{"drafter": "dflash"}], ("drafted", "1.5", "gpu"), False),
+        ([{"drafter": "dflash"}], ("big", "2.0", "gpu"), False),
+        ([{"model": "b*", "arch": "cpu"}], ("big", "1.5", "gpu"), False),
+        ([{"model": "other"}, {"arch": "gpu"}], ("big", "1.5", "gpu"), True),
     ],
 )
-def test_auto_takes_what_the_cell_needs(
-    root: Path, condition: Data, cell: tuple[str, str, str], *, needed: bool
+def test_auto_chooses_mods_whose_condition_holds(
+    root: Path, conditions: list[Data], cell: tuple[str, str, str], *, needed: bool
 ) -> None:
-    write_mod(root, one("m", ">=1", needed_when=[condition]))
+    write_mod(root, one("m", ">=1", needed_when=conditions))
     assert names(choose(root, *cell)) == (["m"] if needed else [])
 
 
-def test_any_of_several_conditions_is_enough(root: Path) -> None:
-    write_mod(root, one("m", needed_when=[{"model": "other"}, {"arch": "gpu"}]))
-    assert names(choose(root)) == ["m"]
-
-
-def test_auto_says_why_something_that_is_needed_is_left_out(root: Path) -> None:
+def test_auto_notes_why_a_needed_mod_is_left_out(root: Path) -> None:
     write_mod(root, one("a-upstream", upstreamed_in="2.0"))
     write_mod(root, one("b-needless", not_needed=[{"versions": ">=2", "reason": "the new way is better"}]))
     write_mod(root, one("c-compiled", ">=2", variant={"stage": "source"}))
@@ -105,7 +100,7 @@ def test_auto_says_why_something_that_is_needed_is_left_out(root: Path) -> None:
     )
 
 
-def test_where_kernels_are_compiled_a_source_mod_is_part_of_that(root: Path) -> None:
+def test_source_mod_is_noted_when_kernels_are_compiled(root: Path) -> None:
     write_mod(root, one("m", variant={"stage": "source"}))
     for mods in ("auto", "[m]"):
         chosen = choose(root, vllm="main", mods=mods)
@@ -113,12 +108,12 @@ def test_where_kernels_are_compiled_a_source_mod_is_part_of_that(root: Path) -> 
         assert chosen.notes == ("m: is applied to the sources, before they are compiled",)
 
 
-def test_none_means_none(root: Path) -> None:
+def test_none_chooses_nothing(root: Path) -> None:
     write_mod(root, one("m"))
     assert choose(root, mods="none") == Chosen((), ())
 
 
-def test_named_mods_are_taken_whether_needed_or_not(root: Path) -> None:
+def test_named_mod_is_chosen_even_when_not_needed(root: Path) -> None:
     write_mod(root, one("m", needed_when=[{"model": "another"}]))
     write_mod(root, one("n"))
     assert names(choose(root, mods="[m]")) == ["m"]
@@ -137,7 +132,7 @@ def test_named_mods_are_taken_whether_needed_or_not(root: Path) -> None:
         ("1.5", {"variant": {"stage": "source"}}, "m: changes sources that are compiled; these kernels come"),
     ],
 )
-def test_a_named_mod_that_does_not_apply_is_an_error(root: Path, vllm: str, more: Any, why: str) -> None:
+def test_named_mod_that_does_not_apply_is_refused(root: Path, vllm: str, more: Any, why: str) -> None:
     write_mod(root, one("m", **more))
     with pytest.raises(ModNotApplicableError) as caught:
         choose(root, vllm=vllm, mods="[m]")
@@ -146,14 +141,14 @@ def test_a_named_mod_that_does_not_apply_is_an_error(root: Path, vllm: str, more
     assert why in caught.value.why
 
 
-def test_an_unknown_name_gets_the_nearest_one(root: Path) -> None:
+def test_unknown_mod_suggests_the_nearest(root: Path) -> None:
     write_mod(root, one("eagle"))
     with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
         choose(root, mods="[eagel]")
     assert caught.value.fix == "Did you mean eagle?"
 
 
-def test_requirements_come_along_and_come_first(root: Path) -> None:
+def test_required_mods_come_first(root: Path) -> None:
     write_mod(root, one("a", requires=["z"]))
     write_mod(root, one("z", requires=["y"], needed_when=[{"model": "another"}]))
     write_mod(root, one("y", needed_when=[{"model": "another"}]))
@@ -165,13 +160,13 @@ def test_requirements_come_along_and_come_first(root: Path) -> None:
     "retired",
     [{"upstreamed_in": "1.5"}, {"not_needed": [{"versions": ">=1.5", "reason": "no longer needed"}]}],
 )
-def test_a_requirement_that_the_version_has_already_is_met(root: Path, retired: Any) -> None:
+def test_requirement_is_met_when_the_version_does_not_need_it(root: Path, retired: Any) -> None:
     write_mod(root, one("a", requires=["z"]))
     write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}], **retired))
     assert names(choose(root)) == ["a"]
 
 
-def test_a_requirement_that_cannot_be_met_keeps_a_mod_away(root: Path) -> None:
+def test_mod_is_left_out_when_a_requirement_does_not_apply(root: Path) -> None:
     write_mod(root, one("a", requires=["z"]))
     write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}]))
     chosen = choose(root)
@@ -183,7 +178,7 @@ def test_a_requirement_that_cannot_be_met_keeps_a_mod_away(root: Path) -> None:
     assert caught.value.why == "z: has no variant for 1.5."
 
 
-def test_mods_that_cannot_be_together_are_found_when_planning(root: Path) -> None:
+def test_conflicting_mods_are_refused(root: Path) -> None:
     write_mod(root, one("a", conflicts=["b"]))
     write_mod(root, one("b"))
     with pytest.raises(ModConflictError, match="a and b cannot be together"):

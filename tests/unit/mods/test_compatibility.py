@@ -1,4 +1,4 @@
-"""The table of mods and versions tells the truth about the sources, and a claim that does not hold is named."""
+"""Checks of mods on versions report what the sources show, and mod authors get diffs and exports."""
 
 from __future__ import annotations
 
@@ -16,86 +16,69 @@ from imagefactory.errors.mods import (
     ModVersionsError,
     SourceMissingError,
 )
-from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedSource, LockedWheel, SourceLock, WheelLock
+from imagefactory.locks.files import LockedSource, SourceLock
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
 from imagefactory.mods.readme_table import BEGIN, END, markdown, write_table
-from imagefactory.mods.source_files import FolderSource, package_hash
+from imagefactory.mods.source_files import FolderSource
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.load import load_mod
-from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
+from tests.fixtures.lock_files import MADE_FROM, locked_wheel, write_wheel_lock
+from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, table_in, write_mod
 from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.small_matrix import HEAD
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 from tests.unit.mods.test_source_files import make_sdist
 
-MATRIX = """\
-registry: registry.example/factory/small
-source: https://git.example/factory
-defaults: {vllm: "2.0", arch: cpu}
-bases: {bookworm: {debian: bookworm, python: "3.11", glibc: "2.36", packages: [base]}}
-archs: {cpu: {platforms: [linux/amd64], base: bookworm}}
+MATRIX = f"""\
+{HEAD}
+defaults: {{vllm: "2.0", arch: cpu}}
+archs: {{cpu: {{platforms: [linux/amd64], base: bookworm}}}}
 vllm:
-  "1.0": {release: "1.0"}
-  "2.0": {release: "2.0"}
-  old: {git: some/where, ref: old, counts_as: 0.5.0}
-  nightly: {git: some/where, ref: main, counts_as: 2.1.dev0}
+  "1.0": {{release: "1.0"}}
+  "2.0": {{release: "2.0"}}
+  old: {{git: some/where, ref: old, counts_as: 0.5.0}}
+  nightly: {{git: some/where, ref: main, counts_as: 2.1.dev0}}
 models:
-  tiny: {generated: tiny, vllm: ">=0", weights: dummy}
+  tiny: {{generated: tiny, vllm: ">=0", weights: dummy}}
 """
 OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": "import warnings\n"}
 NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": "import warnings\n"}
 MIXIN = {"file": "vllm/x.py", "class": "A", "base": "Mixin"}
+VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
 
 
 @pytest.fixture
 def project(
     tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
-    """A checkout with two releases whose archives are on an index."""
+    """Make a checkout with two releases whose archives are on an index."""
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     root = tmp_path / "checkout"
     root.mkdir()
     (root / "matrix.yaml").write_text(MATRIX)
+    locks = root / "locks"
     sources: list[LockedSource] = []
     for version, files in (("1.0", OLD), ("2.0", NEW)):
         sdist = make_sdist(tmp_path, {**files, "CMakeLists.txt": "set(ARCHS 1)\n"}, version)
         for path in (wheel_factory("vllm", version, files=files), sdist):
             simple_index.add(path)
-            digest = Sha256(sha256_of_file(path))
-            size = path.stat().st_size
+            digest, size = Sha256(sha256_of_file(path)), path.stat().st_size
             sources.append(
                 LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size)
             )
-    made_from = {"matrix": Sha256("0" * 64)}
-    SourceLock(made_from=made_from, sources=tuple(sources)).write(SourceLock.path(root / "locks"))
+    SourceLock(made_from=MADE_FROM, sources=tuple(sources)).write(SourceLock.path(locks))
     other = wheel_factory("flash-thing", "7.0", files={"flash/x.py": "SLOW = 1\n"})
     simple_index.add(other)
-    wheel = LockedWheel(
-        name="flash-thing",
-        version="7.0",
-        file=other.name,
-        sha256=Sha256(sha256_of_file(other)),
-        size=other.stat().st_size,
-        unpacked=10,
-        needed_by=("vllm",),
-    )
-    WheelLock(
-        made_from=made_from,
-        vllm="2.0",
-        arch="cpu",
-        platform="linux/amd64",
-        python="3.11",
-        kernels="upstream",
-        wheels=(wheel,),
-    ).write(WheelLock.path(root / "locks", "2.0", "cpu", "linux/amd64"))
+    write_wheel_lock(locks, Cell("tiny", "2.0", "cpu", "linux/amd64"), [locked_wheel(other)])
     return Project(root, Store(tmp_path / "store"))
 
 
 def marker(**more: Any) -> Data:
-    """Describe a mod that 1.0 needs and 2.0 has."""
+    """Describe a mod that 1.0 needs and 2.0 already contains."""
     change = edit("vllm/x.py", "class A(Base):", replace="class A(Base, Mixin):")
     return manifest("marker", change, checks=[MIXIN], **({"upstreamed_in": "2.0"} | more))
 
@@ -108,36 +91,15 @@ def add(project: Project, data: Data, files: dict[str, str | bytes] | None = Non
     write_mod(project.root / "mods", data, files)
 
 
-def test_a_mod_applies_where_it_says_and_is_upstream_where_the_untouched_source_shows_it(
-    project: Project,
-) -> None:
+def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> None:
     add(project, marker())
     assert cells(project) == {"1.0": "applies", "2.0": "upstream since 2.0"}
     refuse_broken(check_mods(project))
 
 
-def test_a_mod_that_claims_to_be_upstream_too_early_is_found_out(project: Project) -> None:
-    data = marker(upstreamed_in="1.0")
-    data["variants"][0]["versions"] = ">=0.5,<1"
-    add(project, data)
-    [result] = check_mods(project, versions=["1.0"])
-    assert result.status == "conflict"
-    assert result.detail == "claimed to be upstream, but vllm/x.py: A has base Mixin: A has the bases Base"
-
-
-def test_a_mod_that_is_upstream_without_saying_so_is_found_out(project: Project) -> None:
-    change = edit("vllm/version.py", "import warnings\n", after="# marked\n")
-    add(project, manifest("marker", change, checks=[MIXIN], versions=">=2"))
-    [result] = check_mods(project, versions=["2.0"])
-    assert result.status == "conflict"
-    assert "The checks of the mod marker (>=2) hold without it" in result.detail
-
-
-def test_a_claim_that_does_not_hold_is_shown_with_its_place_and_fails(project: Project) -> None:
+def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
-    wide_range = marker(upstreamed_in=None) | {"name": "wide"}
-    wide_range["variants"][0]["versions"] = ">=1"
-    add(project, wide_range)
+    add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
     results = {(result.mod, result.vllm): result for result in check_mods(project)}
     wide = results["wide", "2.0"]
     assert wide.status == "conflict"
@@ -149,22 +111,48 @@ def test_a_claim_that_does_not_hold_is_shown_with_its_place_and_fails(project: P
     assert caught.value.where == "marker on 2.0, wide on 2.0"
 
 
-def test_a_file_that_is_gone_is_said_to_be_missing(project: Project) -> None:
-    add(project, manifest("m", edit("vllm/gone.py", "x", after="!"), checks=[has("vllm/gone.py", "!")]))
-    [result] = check_mods(project, versions=["1.0"])
-    assert result.status == "file missing"
-    assert "vllm/gone.py, which the mod m (>=1,<2) changes, does not exist" in result.detail
+@pytest.mark.parametrize(
+    ("vllm", "data", "status", "detail"),
+    [
+        (
+            "1.0",
+            manifest("m", VERSION_EDIT, checks=[MIXIN], versions=">=0.5,<1", upstreamed_in="1.0"),
+            "conflict",
+            "claimed to be upstream, but vllm/x.py: A has base Mixin: A has the bases Base",
+        ),
+        (
+            "2.0",
+            manifest("m", VERSION_EDIT, checks=[MIXIN], versions=">=2"),
+            "conflict",
+            "The checks of the mod m (>=2) hold without it",
+        ),
+        (
+            "1.0",
+            manifest("m", edit("vllm/gone.py", "x", after="!"), checks=[has("vllm/gone.py", "!")]),
+            "file missing",
+            "vllm/gone.py, which the mod m (>=1,<2) changes, does not exist",
+        ),
+    ],
+    ids=["upstream too early", "upstream without saying so", "file missing"],
+)
+def test_wrong_claim_about_a_version_is_reported(
+    project: Project, vllm: str, data: Data, status: str, detail: str
+) -> None:
+    add(project, data)
+    [result] = check_mods(project, versions=[vllm])
+    assert result.status == status
+    assert detail in result.detail
 
 
-def test_not_needed_is_shown_with_its_reason(project: Project) -> None:
-    retired = [{"versions": ">=2", "reason": "the class has it by another way"}]
+def test_not_needed_shows_its_reason(project: Project) -> None:
+    retired = [{"versions": ">=2", "reason": "the class has it another way"}]
     add(project, marker(upstreamed_in=None, not_needed=retired))
     results = check_mods(project)
     assert [result.status for result in results] == ["applies", "not needed"]
-    assert "- marker on 2.0: the class has it by another way." in markdown(results)
+    assert "- marker on 2.0: the class has it another way." in markdown(results)
 
 
-def test_a_mod_is_tried_in_both_of_its_stages(project: Project) -> None:
+def test_mod_is_checked_in_both_stages(project: Project) -> None:
     data = marker()
     source = {
         "versions": ">=1,<2",
@@ -177,14 +165,12 @@ def test_a_mod_is_tried_in_both_of_its_stages(project: Project) -> None:
     [result] = check_mods(project, versions=["1.0"])
     assert (result.status, result.detail) == ("applies", ">=1,<2 (installed), >=1,<2 (source)")
     source["changes"] = [edit("CMakeLists.txt", "set(NOTHING)", after="!")]
-    (project.root / "mods" / "marker" / "mod.yaml").unlink()
-    (project.root / "mods" / "marker").rmdir()
     add(project, data)
     [result] = check_mods(Project(project.root, project.store), versions=["1.0"])
     assert result.status == "conflict"
 
 
-def test_a_mod_that_builds_on_another_is_tried_on_top_of_it(project: Project) -> None:
+def test_mod_is_checked_on_top_of_the_mod_it_requires(project: Project) -> None:
     add(project, marker())
     upper = edit("vllm/x.py", "class A(Base, Mixin):", replace="class A(Base, Mixin, More):")
     check = {"file": "vllm/x.py", "class": "A", "base": "More"}
@@ -194,7 +180,7 @@ def test_a_mod_that_builds_on_another_is_tried_on_top_of_it(project: Project) ->
     assert change.before == "class A(Base, Mixin):\n    pass\n"
 
 
-def test_another_distribution_is_found_in_the_locks_of_the_version(project: Project) -> None:
+def test_mod_of_another_distribution_is_checked_on_its_locked_wheel(project: Project) -> None:
     change = edit("flash/x.py", "SLOW = 1", replace="FAST = 1")
     add(
         project,
@@ -206,7 +192,7 @@ def test_another_distribution_is_found_in_the_locks_of_the_version(project: Proj
         check_mods(project, versions=["1.0"])
 
 
-def test_a_variant_for_none_of_our_versions_is_an_error(project: Project) -> None:
+def test_variant_without_a_version_in_the_matrix_is_refused(project: Project) -> None:
     data = marker()
     data["variants"].append({**data["variants"][0], "versions": ">=0.6,<0.9"})
     add(project, data)
@@ -216,7 +202,7 @@ def test_a_variant_for_none_of_our_versions_is_an_error(project: Project) -> Non
     assert caught.value.where.startswith("mods/marker/mod.yaml:")
 
 
-def test_a_source_tree_can_stand_for_a_version(project: Project, tmp_path: Path) -> None:
+def test_source_tree_replaces_the_sources_of_a_version(project: Project, tmp_path: Path) -> None:
     add(project, marker())
     tree = tmp_path / "nightly"
     (tree / "vllm").mkdir(parents=True)
@@ -227,7 +213,7 @@ def test_a_source_tree_can_stand_for_a_version(project: Project, tmp_path: Path)
     assert cells(project, versions=["1.0"], folder=FolderSource(tree)) == {"1.0": "applies"}
 
 
-def test_unknown_names_get_the_nearest(project: Project) -> None:
+def test_unknown_mod_or_version_is_refused(project: Project) -> None:
     add(project, marker())
     with pytest.raises(UnknownNameError, match="no mod 'maker'"):
         check_mods(project, ["maker"])
@@ -235,24 +221,20 @@ def test_unknown_names_get_the_nearest(project: Project) -> None:
         check_mods(project, versions=["1.1"])
 
 
-def test_a_git_version_needs_a_source_tree(project: Project) -> None:
-    data = marker(upstreamed_in=None)
-    data["variants"][0]["versions"] = ">=1"
-    add(project, data)
+def test_git_version_needs_a_source_tree(project: Project) -> None:
+    add(project, marker(upstreamed_in=None, versions=">=1"))
     with pytest.raises(SourceMissingError, match="nightly are not locked"):
         check_mods(project, versions=["nightly"])
 
 
-def test_an_index_that_does_not_answer_is_an_error_and_no_result(
-    project: Project, simple_index: SimpleIndex
-) -> None:
+def test_check_fails_when_the_index_does_not_respond(project: Project, simple_index: SimpleIndex) -> None:
     add(project, marker())
     simple_index.close()
     with pytest.raises(IndexUnreachableError):
         check_mods(project)
 
 
-def test_what_was_read_once_is_not_asked_for_again(project: Project, simple_index: SimpleIndex) -> None:
+def test_second_check_sends_no_requests(project: Project, simple_index: SimpleIndex) -> None:
     add(project, marker())
     first = check_mods(project)
     asked = len(simple_index.log)
@@ -260,34 +242,11 @@ def test_what_was_read_once_is_not_asked_for_again(project: Project, simple_inde
     assert len(simple_index.log) == asked
 
 
-# --- sources that a mod brings along -------------------------------------------------------------
-
-
-@pytest.fixture
-def plugin(project: Project, tmp_path: Path) -> Path:
-    """A mod that brings a package along, and the package."""
-    package = tmp_path / "plugin-src" / "plugin"
-    package.mkdir(parents=True)
-    (package / "code.py").write_text("x = 1\n")
-    source = {
-        "git": "somebody/plugin",
-        "commit": "a" * 40,
-        "licence": "GPL-3.0-only",
-        "package": "plugin",
-        "sha256": package_hash(package.parent, "plugin"),
-    }
-    change = edit("plugin/code.py", "x = 1", replace="x = 2")
-    add(
-        project,
-        manifest(
-            "m", change, checks=[has("plugin/code.py", "2")], versions=">=1", variant={"source": source}
-        ),
-    )
-    return package.parent
-
-
-def test_sources_that_are_not_here_are_out_of_reach_and_no_failure(project: Project, plugin: Path) -> None:
-    assert plugin.exists()
+def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plugin-src"
+    add(project, plugin_mod(folder, versions=">=1"))
     results = check_mods(project, versions=["1.0"])
     assert [str(result) for result in results] == ["out of reach"]
     assert results[0].detail == "somebody/plugin is not on this machine"
@@ -298,22 +257,11 @@ def test_sources_that_are_not_here_are_out_of_reach_and_no_failure(project: Proj
     readme.write_text(f"{BEGIN}\n{END}\n")
     with pytest.raises(SourceMissingError, match="cannot be written"):
         write_table(readme, results)
-
-
-def test_sources_that_are_here_are_used_and_others_refused(
-    project: Project, plugin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(plugin))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
-    (plugin / "plugin" / "code.py").write_text("x = 1 # changed\n")
-    with pytest.raises(DigestMismatchError):
-        check_mods(project, versions=["1.0"])
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
-def test_the_table_is_kept_between_two_marks(project: Project, tmp_path: Path) -> None:
+def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) -> None:
     add(project, marker())
     readme = tmp_path / "README.md"
     readme.write_text(f"# Mods\n\n{BEGIN}\nold\n{END}\n\nMore.\n")
@@ -329,10 +277,10 @@ def test_the_table_is_kept_between_two_marks(project: Project, tmp_path: Path) -
     assert not write_table(readme, results)
 
 
-# --- for those who write mods --------------------------------------------------------------------
+# --- tools for mod authors -------------------------------------------------------------------------
 
 
-def test_a_scaffold_is_a_mod_that_holds_on_every_version(project: Project) -> None:
+def test_scaffold_holds_on_every_version(project: Project) -> None:
     path = scaffold(project, "my-mod")
     assert path == project.root / "mods" / "my-mod" / "mod.yaml"
     assert load_mod(path.parent).name == "my-mod"
@@ -343,13 +291,13 @@ def test_a_scaffold_is_a_mod_that_holds_on_every_version(project: Project) -> No
 
 
 @pytest.mark.parametrize("name", ["../up", "My Mod", "", "-x"])
-def test_a_name_that_cannot_be_one_makes_no_folder(project: Project, name: str) -> None:
+def test_scaffold_refuses_invalid_names(project: Project, name: str) -> None:
     with pytest.raises(ModManifestError, match="is not a valid name for a mod"):
         scaffold(project, name)
     assert not (project.root / "mods").exists()
 
 
-def test_a_diff_shows_the_exact_change(project: Project) -> None:
+def test_diff_shows_the_exact_change(project: Project) -> None:
     add(project, marker())
     assert unified_diff(changes(project, "marker", "1.0")) == (
         "--- a/vllm/x.py\n+++ b/vllm/x.py\n@@ -1,2 +1,2 @@\n-class A(Base):\n+class A(Base, Mixin):\n     pass\n"
@@ -359,7 +307,7 @@ def test_a_diff_shows_the_exact_change(project: Project) -> None:
     assert caught.value.why == "marker: upstream since 2.0."
 
 
-def test_an_export_writes_the_files_and_the_options_that_mount_them(project: Project, tmp_path: Path) -> None:
+def test_export_writes_files_and_returns_mount_options(project: Project, tmp_path: Path) -> None:
     new = {"add": "/usr/share/imagefactory/mods/a.txt", "source": "a.txt"}
     data = marker()
     data["variants"][0]["changes"].append(new)
@@ -372,7 +320,7 @@ def test_an_export_writes_the_files_and_the_options_that_mount_them(project: Pro
     assert (folder / "vllm/x.py").read_text() == NEW["vllm/x.py"]
 
 
-def test_what_is_compiled_cannot_be_mounted(project: Project, tmp_path: Path) -> None:
+def test_export_refuses_changes_to_compiled_sources(project: Project, tmp_path: Path) -> None:
     change = edit("CMakeLists.txt", "1", replace="2")
     add(project, manifest("m", change, checks=[has("CMakeLists.txt", "2")], variant={"stage": "source"}))
     found = changes(project, "m", "1.0")

@@ -1,8 +1,9 @@
-"""The chat template of the mod qwen35-chat-template, rendered the way vLLM (transformers) renders it."""
+"""The chat template of the mod qwen35-chat-template renders as the model and vLLM's parsers expect."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fixtures.checkouts import REPOSITORY
 
 TEMPLATE = REPOSITORY / "mods" / "qwen35-chat-template" / "files" / "qwen3.5.jinja"
 USER = {"role": "user", "content": "Hello"}
+BRIEF = {"role": "system", "content": "Be brief."}
 TOOL = {
     "type": "function",
     "function": {
@@ -28,71 +30,63 @@ def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False)
-
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     return template.render(messages=list(messages), add_generation_prompt=generate, **options)
 
 
-def test_a_plain_chat() -> None:
-    assert render(USER) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
+def turn(role: str, content: str) -> str:
+    return f"<|im_start|>{role}\n{content}<|im_end|>\n"
 
 
-def test_without_a_generation_prompt_a_finished_chat_stays_as_it_is() -> None:
-    assert render(USER, {"role": "assistant", "content": "Hi"}, generate=False) == (
-        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n"
-    )
+PROMPT = "<|im_start|>assistant\n<think>\n"
 
 
-def test_a_system_message_comes_first() -> None:
-    text = render({"role": "system", "content": "Be brief."}, USER)
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
+def test_finished_chat_has_no_generation_prompt() -> None:
+    answer = {"role": "assistant", "content": "Hi"}
+    assert render(USER, answer, generate=False) == turn("user", "Hello") + turn("assistant", "Hi")
 
 
-def test_an_empty_system_message_is_left_out() -> None:
+def test_system_message_comes_first() -> None:
+    assert render(BRIEF, USER) == turn("system", "Be brief.") + turn("user", "Hello") + PROMPT
+
+
+def test_empty_system_message_is_left_out() -> None:
     assert render({"role": "system", "content": ""}, USER) == render(USER)
 
 
 @pytest.mark.parametrize(
     ("options", "prompt"),
     [
-        ({}, "<think>\n"),
-        ({"enable_thinking": True}, "<think>\n"),
-        ({"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ({}, PROMPT),
+        ({"enable_thinking": True}, PROMPT),
+        ({"enable_thinking": False}, f"{PROMPT}\n</think>\n\n"),
     ],
 )
-def test_thinking_is_on_unless_it_is_turned_off(options: dict[str, bool], prompt: str) -> None:
-    assert render(USER, **options).endswith(f"<|im_start|>assistant\n{prompt}")
+def test_thinking_is_on_by_default(options: dict[str, bool], prompt: str) -> None:
+    assert render(USER, **options) == turn("user", "Hello") + prompt
 
 
 TOOLS = (
-    "# Tools\n\nYou may call these functions:\n<tools>\n"
-    '{"type": "function", "function": {"name": "weather", "parameters": '
-    '{"type": "object", "properties": {"city": {"type": "string"}}}}}\n'
+    f"# Tools\n\nYou may call these functions:\n<tools>\n{json.dumps(TOOL)}\n"
     "</tools>\n\nTo call one, answer with exactly this form, one block for each call:\n"
     "<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nVALUE\n</parameter>\n</function>\n</tool_call>"
 )
 
 
 def test_tools_are_described_in_the_system_turn() -> None:
-    assert render(USER, tools=[TOOL]) == (
-        f"<|im_start|>system\n{TOOLS}<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n"
-    )
-    with_system = render({"role": "system", "content": "Be brief."}, USER, tools=[TOOL])
-    assert with_system.startswith(f"<|im_start|>system\nBe brief.\n\n{TOOLS}<|im_end|>\n<|im_start|>user\n")
+    assert render(USER, tools=[TOOL]) == turn("system", TOOLS) + turn("user", "Hello") + PROMPT
+    with_system = render(BRIEF, USER, tools=[TOOL])
+    assert with_system.startswith(turn("system", f"Be brief.\n\n{TOOLS}") + "<|im_start|>user\n")
 
 
 def call(name: str = "weather", **arguments: object) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_calls_and_responses_read_as_the_parsers_expect_them() -> None:
+def test_tool_calls_and_responses_have_the_form_parsers_expect() -> None:
     text = render(
         USER,
         {"role": "assistant", "content": "", "tool_calls": [call(city="Köln", days=2), call(city="Bonn")]},
@@ -100,47 +94,43 @@ def test_calls_and_responses_read_as_the_parsers_expect_them() -> None:
         {"role": "tool", "content": "sun"},
         tools=[TOOL],
     )
-    assert text.partition("Hello<|im_end|>\n")[2] == (
-        "<|im_start|>assistant\n"
-        "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
-        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
-        "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
-        "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n"
-    )
-
-
-def test_a_call_follows_what_was_said_on_a_line_of_its_own() -> None:
-    said = {"role": "assistant", "content": "I look.", "tool_calls": [call()["function"]]}
     assert (
-        "assistant\nI look.\n<tool_call>\n<function=weather>\n</function>\n</tool_call><|im_end|>"
-        in render(USER, said)
+        text.partition("Hello<|im_end|>\n")[2]
+        == (
+            "<|im_start|>assistant\n"
+            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
+            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+            "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
+            "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
+        )
+        + PROMPT
     )
 
 
-def test_content_may_come_in_parts() -> None:
-    parts = [
-        {"type": "text", "text": "What is "},
-        {"type": "image_url"},
-        {"type": "video"},
-        {"type": "text", "text": "?"},
-    ]
-    assert render({"role": "user", "content": parts}, generate=False) == (
-        "<|im_start|>user\nWhat is <|vision_start|><|image_pad|><|vision_end|>"
-        "<|vision_start|><|video_pad|><|vision_end|>?<|im_end|>\n"
-    )
+def test_tool_call_starts_on_its_own_line_after_content() -> None:
+    said = {"role": "assistant", "content": "I look.", "tool_calls": [call()["function"]]}
+    called = "I look.\n<tool_call>\n<function=weather>\n</function>\n</tool_call>"
+    assert turn("assistant", called) in render(USER, said)
+
+
+def test_content_may_be_a_list_of_parts() -> None:
+    before, after = {"type": "text", "text": "What is "}, {"type": "text", "text": "?"}
+    parts = [before, {"type": "image_url"}, {"type": "video"}, after]
+    image, video = (f"<|vision_start|><|{kind}_pad|><|vision_end|>" for kind in ("image", "video"))
+    rendered = render({"role": "user", "content": parts}, generate=False)
+    assert rendered == turn("user", f"What is {image}{video}?")
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
-    assert render(system, USER) == render({"role": "system", "content": "Be brief."}, USER)
+    assert render(system, USER) == render(BRIEF, USER)
 
 
-def test_vllm_can_tell_that_it_takes_parts() -> None:
+def test_vllm_detects_support_for_parts() -> None:
     """vLLM looks for a loop over `content` that reads the items' types."""
     text = TEMPLATE.read_text("utf-8")
     assert "for item in content" in text
     assert "item.type" in text
 
 
-def test_old_thoughts_are_dropped_and_those_of_the_running_turn_kept() -> None:
+def test_reasoning_is_kept_only_for_the_current_turn() -> None:
     thought = {"role": "assistant", "content": "Hi", "reasoning_content": "They greet me."}
     assert "They greet me." not in render(USER, thought, {"role": "user", "content": "And now?"})
     running = thought | {"tool_calls": [call(city="Bonn")]}
@@ -151,6 +141,6 @@ def test_old_thoughts_are_dropped_and_those_of_the_running_turn_kept() -> None:
 @pytest.mark.parametrize(
     "message", [{"role": "wizard", "content": "x"}, {"role": "system", "content": "late"}]
 )
-def test_a_message_that_has_no_place_is_refused(message: dict[str, str]) -> None:
+def test_unexpected_message_is_refused(message: dict[str, str]) -> None:
     with pytest.raises(TemplateError, match="Unexpected message role"):
         render(USER, message)

@@ -1,10 +1,13 @@
-"""The archives that mods are checked against are pinned by hash, and read in places where that is possible."""
+"""Mods are checked on archives that are pinned by hash, and read by range request where possible."""
 
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -19,13 +22,13 @@ from imagefactory.mods.source_files import (
     ReleaseSource,
     git_source,
     package_files,
-    package_hash,
     source_variable,
 )
 from imagefactory.resolve.release_archives import lock_sources
 from imagefactory.store.cache import Store
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import GitSource
+from tests.fixtures.mods import plugin_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
@@ -48,109 +51,104 @@ def make_sdist(folder: Path, files: Mapping[str, bytes | str], version: str = "1
     return path
 
 
+@dataclass
+class Release:
+    """A release of vLLM: the index that offers it, its lock entries, and a store to read it through."""
+
+    index: SimpleIndex
+    store: Store
+
+    @property
+    def indexes(self) -> Indexes:
+        return Indexes(IndexConfig(indexes=(self.index.url,)))
+
+    @cached_property
+    def locked(self) -> list[LockedSource]:
+        return lock_sources("vllm", "1.0", self.indexes)
+
+    def open(self, locked: LockedSource) -> ReleaseSource:
+        return ReleaseSource(locked, self.indexes, self.store)
+
+
 @pytest.fixture
-def index(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> SimpleIndex:
-    """Offer a release of vLLM as two wheels and an sdist, and an older one as a wheel alone."""
+def release(simple_index: SimpleIndex, wheel_factory: WheelFactory, tmp_path: Path) -> Release:
+    """Offer vLLM 1.0 as two wheels and an sdist, and 0.9 as a wheel alone."""
     tags = ("cp38-abi3-manylinux1_x86_64", "cp38-abi3-manylinux2_aarch64")
     simple_index.add(
         *(wheel_factory("vllm", "1.0", files=FILES, tag=tag, stored=True) for tag in tags),
         wheel_factory("vllm", "0.9", files=FILES),
         make_sdist(wheel_factory.folder, {**FILES, "csrc/x.cu": "int x;\n"}),
     )
-    return simple_index
+    return Release(simple_index, Store(tmp_path / "store"))
 
 
-def indexes(index: SimpleIndex) -> Indexes:
-    return Indexes(IndexConfig(indexes=(index.url,)))
-
-
-@pytest.fixture
-def locked(index: SimpleIndex) -> list[LockedSource]:
-    return lock_sources("vllm", "1.0", indexes(index))
-
-
-def test_one_wheel_and_the_sdist_of_a_release_are_pinned(
-    index: SimpleIndex, locked: list[LockedSource]
-) -> None:
-    assert [source.file for source in locked] == [
+def test_lock_pins_one_wheel_and_the_sdist_of_a_release(release: Release) -> None:
+    assert [source.file for source in release.locked] == [
         "vllm-1.0-cp38-abi3-manylinux1_x86_64.whl",
         "vllm-1.0.tar.gz",
     ]
-    for source in locked:
-        assert source.sha256 == sha256_of_file(index.files[source.file])
-        assert source.size == index.files[source.file].stat().st_size
-    assert index.bytes_served(locked[0].file) < 100_000
+    for source in release.locked:
+        assert source.sha256 == sha256_of_file(release.index.files[source.file])
+        assert source.size == release.index.files[source.file].stat().st_size
+    assert release.index.bytes_served(release.locked[0].file) < 100_000
 
 
-def test_a_release_without_an_sdist_or_a_wheel_is_an_error(index: SimpleIndex) -> None:
-    with pytest.raises(WheelMissingError, match=r"lacks the sdist of vllm 0\.9"):
-        lock_sources("vllm", "0.9", indexes(index))
-    with pytest.raises(WheelMissingError, match=r"lacks the wheel of vllm 0\.8"):
-        lock_sources("vllm", "0.8", indexes(index))
+@pytest.mark.parametrize(("version", "missing"), [("0.9", "sdist"), ("0.8", "wheel")])
+def test_lock_refuses_an_incomplete_release(release: Release, version: str, missing: str) -> None:
+    with pytest.raises(WheelMissingError, match=rf"lacks the {missing} of vllm {re.escape(version)}"):
+        lock_sources("vllm", version, release.indexes)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_files_are_read_with_their_line_ends_and_remembered(
-    index: SimpleIndex, locked: list[LockedSource], tmp_path: Path, number: int
-) -> None:
-    store = Store(tmp_path / "store")
-    source = ReleaseSource(locked[number], indexes(index), store)
-    assert source.read("vllm/x.py") == "one = 1\r\ntwo = 2\n"
-    assert source.read("vllm/none.py") is None
-    asked = len(index.log)
-    again = ReleaseSource(locked[number], indexes(index), store)
-    assert again.read("vllm/x.py") == "one = 1\r\ntwo = 2\n"
-    assert again.read("vllm/none.py") is None
-    assert len(index.log) == asked
+def test_files_keep_their_line_ends_and_are_read_once(release: Release, number: int) -> None:
+    locked, asked = release.locked[number], 0
+    for _ in range(2):
+        source = release.open(locked)
+        assert source.read("vllm/x.py") == "one = 1\r\ntwo = 2\n"
+        assert source.read("vllm/none.py") is None
+        asked = asked or len(release.index.log)
+    assert len(release.index.log) == asked
 
 
-def test_a_wheel_is_read_in_places_and_an_sdist_whole(
-    index: SimpleIndex, locked: list[LockedSource], tmp_path: Path
-) -> None:
-    wheel, sdist = locked
-    store = Store(tmp_path / "store")
-    before = index.bytes_served(wheel.file)
-    ReleaseSource(wheel, indexes(index), store).read("vllm/x.py")
-    assert index.bytes_served(wheel.file) - before < 200_000 < wheel.size
-    assert not store.download(wheel.sha256).exists()
-    assert ReleaseSource(sdist, indexes(index), store).read("csrc/x.cu") == "int x;\n"
-    assert store.download(sdist.sha256).exists()
+def test_wheel_is_read_by_ranges_and_sdist_is_downloaded(release: Release) -> None:
+    wheel, sdist = release.locked
+    before = release.index.bytes_served(wheel.file)
+    release.open(wheel).read("vllm/x.py")
+    assert release.index.bytes_served(wheel.file) - before < 200_000 < wheel.size
+    assert not release.store.download(wheel.sha256).exists()
+    assert release.open(sdist).read("csrc/x.cu") == "int x;\n"
+    assert release.store.download(sdist.sha256).exists()
 
 
 @pytest.mark.parametrize("quirk", ["ranges", "hashes"])
-def test_a_wheel_is_fetched_whole_and_checked_where_ranges_or_hashes_are_not_to_be_had(
-    index: SimpleIndex, locked: list[LockedSource], tmp_path: Path, quirk: str
+def test_wheel_is_downloaded_and_verified_when_the_index_lacks_ranges_or_hashes(
+    release: Release, quirk: str
 ) -> None:
-    setattr(index, quirk, False)
-    store = Store(tmp_path / "store")
-    assert ReleaseSource(locked[0], indexes(index), store).read("vllm/x.py") is not None
-    assert store.download(locked[0].sha256).exists()
-    index.server.close()
-    local = ReleaseSource(locked[0], Indexes(IndexConfig(indexes=("file:///nothing",))), store)
+    wheel = release.locked[0]
+    setattr(release.index, quirk, False)
+    assert release.open(wheel).read("vllm/x.py") is not None
+    assert release.store.download(wheel.sha256).exists()
+    release.index.server.close()
+    local = ReleaseSource(wheel, Indexes(IndexConfig(indexes=("file:///nothing",))), release.store)
     assert local.read("vllm/__init__.py") == ""
 
 
-def test_an_index_with_another_file_of_that_name_is_not_believed(
-    index: SimpleIndex, locked: list[LockedSource], tmp_path: Path
-) -> None:
-    other = locked[0].model_copy(update={"sha256": "0" * 64})
+def test_other_file_of_the_same_name_is_refused(release: Release) -> None:
+    other = release.locked[0].model_copy(update={"sha256": "0" * 64})
     with pytest.raises(SourceMissingError, match="is on no configured index"):
-        ReleaseSource(other, indexes(index), Store(tmp_path / "store")).read("vllm/x.py")
-    index.hashes = False
+        release.open(other).read("vllm/x.py")
+    release.index.hashes = False
     with pytest.raises(DigestMismatchError, match="is not the file that was locked"):
-        ReleaseSource(other, indexes(index), Store(tmp_path / "store")).read("vllm/x.py")
+        release.open(other).read("vllm/x.py")
 
 
-def test_a_file_that_is_not_text_is_refused(
-    index: SimpleIndex, locked: list[LockedSource], tmp_path: Path
-) -> None:
-    source = ReleaseSource(locked[0], indexes(index), Store(tmp_path / "store"))
+def test_binary_file_is_refused(release: Release) -> None:
     with pytest.raises(ModFileError, match=r"vllm/odd\.txt is not text") as caught:
-        source.read("vllm/odd.txt")
+        release.open(release.locked[0]).read("vllm/odd.txt")
     assert caught.value.where == "vllm/odd.txt:2"
 
 
-def test_a_folder_is_read_below_itself_only(tmp_path: Path) -> None:
+def test_folder_source_reads_only_below_its_folder(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_bytes(b"a\r\n")
     source = FolderSource(tmp_path)
     assert source.read("x.py") == "a\r\n"
@@ -158,39 +156,26 @@ def test_a_folder_is_read_below_itself_only(tmp_path: Path) -> None:
     assert source.read("/usr/share/imagefactory/mods/x") is None
 
 
-# --- git sources ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    package = tmp_path / "checkout" / "plugin"
-    (package / "__pycache__").mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "code.py").write_text("x = 1\n")
-    (package / "__pycache__" / "code.cpython-311.pyc").write_bytes(b"\0")
-    return package.parent
-
-
-def git(sha256: str) -> GitSource:
-    return GitSource(
-        git="some-body/my.plug-in", commit="a" * 40, licence="MIT", package="plugin", sha256=sha256
-    )
-
-
-def test_a_git_source_is_found_by_a_variable_and_believed_by_its_hash(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+def test_git_source_comes_from_a_variable_and_must_match_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = git(package_hash(checkout, "plugin"))
-    assert source_variable(source.git) == "FACTORY_SOURCE_MY_PLUG_IN"
+    source = GitSource(**plugin_mod(tmp_path)["variants"][0]["source"])
     assert git_source(source) is None
-    monkeypatch.setenv(source_variable(source.git), str(checkout))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path))
     found = git_source(source)
     assert found is not None
     assert found.read("plugin/code.py") == "x = 1\n"
-    (checkout / "plugin" / "code.py").write_text("x = 2\n")
-    with pytest.raises(DigestMismatchError, match=r"is not some-body/my\.plug-in at aaaaaaaaaaaa"):
+    (tmp_path / "plugin/code.py").write_text("x = 2\n")
+    with pytest.raises(DigestMismatchError, match="is not somebody/plugin at aaaaaaaaaaaa"):
         git_source(source)
 
 
-def test_bytecode_is_no_part_of_a_package(checkout: Path) -> None:
-    assert sorted(package_files(checkout, "plugin")) == ["plugin/__init__.py", "plugin/code.py"]
+def test_variable_of_a_git_source_has_only_letters_digits_and_underscores() -> None:
+    assert source_variable("some-body/my.plug-in") == "FACTORY_SOURCE_MY_PLUG_IN"
+
+
+def test_package_files_leave_out_bytecode(tmp_path: Path) -> None:
+    plugin_mod(tmp_path)
+    (tmp_path / "plugin/__pycache__").mkdir()
+    (tmp_path / "plugin/__pycache__/code.cpython-311.pyc").write_bytes(b"\0")
+    assert sorted(package_files(tmp_path, "plugin")) == ["plugin/__init__.py", "plugin/code.py"]

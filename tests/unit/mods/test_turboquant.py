@@ -1,4 +1,4 @@
-"""The start of the TurboQuant plugin: off unless asked for, strict about its variables, once per process."""
+"""The TurboQuant plugin is off by default, validates its variables, and hooks vLLM once per process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ FILES = REPOSITORY / "mods" / "turboquant-cuda-graph" / "files"
 
 @pytest.fixture
 def plugin() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "imagefactory_turboquant", FILES / "imagefactory_turboquant.py"
-    )
+    file = FILES / "imagefactory_turboquant.py"
+    spec = importlib.util.spec_from_file_location("imagefactory_turboquant", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +26,7 @@ def plugin() -> Any:
 
 
 class FakeVllm:
-    """A vllm whose worker notes what it loads, and a turboquant that notes what it hooks."""
+    """A vllm and a turboquant that record what the worker loads and what is hooked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said: list[object] = []
@@ -46,50 +45,36 @@ class FakeVllm:
             return self.hooked
 
         self.worker: Any = Worker
-        modules: dict[str, dict[str, Any]] = {
-            "vllm": {},
-            "vllm.v1": {},
-            "vllm.v1.worker": {},
+        contents: dict[str, dict[str, Any]] = {
             "vllm.v1.worker.gpu_worker": {"Worker": Worker},
-            "turboquant": {},
-            "turboquant.integration": {},
             "turboquant.integration.vllm": {"install_hooks": install_hooks},
         }
-        for name, content in modules.items():
-            module = ModuleType(name)
-            vars(module).update(content)
-            monkeypatch.setitem(sys.modules, name, module)
+        for path in contents:
+            parts = path.split(".")
+            for number in range(1, len(parts) + 1):
+                name = ".".join(parts[:number])
+                module = ModuleType(name)
+                vars(module).update(contents.get(name, {}))
+                monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeVllm:
-    for name in ("ENABLE_TURBOQUANT", "TQ_MODE", "TQ_KEY_BITS"):
+    """Fake vLLM, and ask for TurboQuant with its defaults."""
+    for name in ("TQ_MODE", "TQ_KEY_BITS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
     return FakeVllm(monkeypatch)
 
 
 DEFAULTS = {"mode": "hybrid", "key_bits": 4, "value_bits": 3, "ring_capacity": 128, "initial_layers_count": 4}
 
 
-def test_the_defaults_are_those_of_the_documentation(plugin: Any) -> None:
+def test_settings_come_from_variables_or_the_documented_defaults(plugin: Any) -> None:
     assert plugin.settings({}) == DEFAULTS
-
-
-def test_every_variable_has_its_setting(plugin: Any) -> None:
-    given = {
-        "TQ_MODE": "capture_only",
-        "TQ_KEY_BITS": "3",
-        "TQ_VALUE_BITS": "2",
-        "TQ_RING_CAPACITY": "64",
-        "TQ_INITIAL_LAYERS": "0",
-    }
-    assert plugin.settings(given) == {
-        "mode": "capture_only",
-        "key_bits": 3,
-        "value_bits": 2,
-        "ring_capacity": 64,
-        "initial_layers_count": 0,
-    }
+    names = ("TQ_MODE", "TQ_KEY_BITS", "TQ_VALUE_BITS", "TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
+    given = dict(zip(names, ("capture_only", "3", "2", "64", "0"), strict=True))
+    assert plugin.settings(given) == dict(zip(DEFAULTS, ("capture_only", 3, 2, 64, 0), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -103,16 +88,17 @@ def test_every_variable_has_its_setting(plugin: Any) -> None:
         ("TQ_KEY_BITS", "\u00b2", "it must be a number from 2 to 4"),
     ],
 )
-def test_a_value_that_is_none_is_refused(plugin: Any, name: str, value: str, said: str) -> None:
+def test_invalid_value_is_refused(plugin: Any, name: str, value: str, said: str) -> None:
     with pytest.raises(ValueError, match=name) as caught:
         plugin.settings({name: value})
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "0", "", "no", "off"])
-def test_it_is_off_unless_asked_for(
+def test_plugin_is_off_by_default(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
+    monkeypatch.delenv("ENABLE_TURBOQUANT")
     if value is not None:
         monkeypatch.setenv("ENABLE_TURBOQUANT", value)
     original = vllm.worker.load_model
@@ -121,7 +107,7 @@ def test_it_is_off_unless_asked_for(
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES"])
-def test_the_hooks_are_installed_as_soon_as_the_model_is_loaded(
+def test_hooks_are_installed_when_the_model_is_loaded(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("ENABLE_TURBOQUANT", value)
@@ -131,37 +117,30 @@ def test_the_hooks_are_installed_as_soon_as_the_model_is_loaded(
     assert vllm.said == [("load", ("a",), {"b": 1}), ("hooks", "runner", {**DEFAULTS, "key_bits": 3})]
 
 
-def test_a_process_that_loads_its_plugins_twice_is_hooked_once(
-    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+def test_hooks_are_installed_once_when_plugins_load_twice(plugin: Any, vllm: FakeVllm) -> None:
     plugin.register()
     plugin.register()
     vllm.worker().load_model()
     assert len(vllm.said) == 2
 
 
-def test_a_wrong_variable_stops_the_start(
+def test_invalid_variable_stops_the_start(
     plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
     monkeypatch.setenv("TQ_MODE", "fast")
     with pytest.raises(ValueError, match="TQ_MODE"):
         plugin.register()
     assert vllm.said == []
 
 
-def test_a_model_without_layers_to_compress_stops_the_start(
-    plugin: Any, vllm: FakeVllm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ENABLE_TURBOQUANT", "1")
+def test_model_without_layers_to_compress_stops_the_start(plugin: Any, vllm: FakeVllm) -> None:
     vllm.hooked = 0
     plugin.register()
     with pytest.raises(RuntimeError, match="no attention layer to compress"):
         vllm.worker().load_model()
 
 
-def test_vllm_finds_it_by_its_entry_point() -> None:
+def test_plugin_has_an_entry_point() -> None:
     assert (FILES / "entry_points.txt").read_text() == (
         "[vllm.general_plugins]\nimagefactory_turboquant = imagefactory_turboquant:register\n"
     )
