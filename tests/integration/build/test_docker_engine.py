@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from imagefactory.build.assemble import assemble
+from imagefactory.build.engines.by_name import ENGINES
 from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
-from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
-from imagefactory.build.engines.with_docker import DockerEngine
+from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.docker import BuilderMissingError
@@ -54,9 +54,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def build_with_docker(project: Project, say: Say = lambda _: None, **options: Any) -> BuiltImage:
-    [built] = DockerEngine().build(
-        project, [make_plan(project, TINY)], BuildOptions(**options), Silence(), say
-    )
+    plans = [make_plan(project, TINY)]
+    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), Silence(), say)
     return built
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.engines.docker.dockerfile import Rendered, quoted, write
+from imagefactory.build.engines.docker.dockerfile import Rendered, plan_context, quoted, write
 from imagefactory.compile.recipe import render
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks.project import Project
@@ -110,25 +110,17 @@ def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
         assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
 
 
-def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> None:
-    from imagefactory.build.engines.docker.build_context import WrittenFile  # noqa: PLC0415 - next to its only use
-    from imagefactory.build.engines.docker.dockerfile import plan_context  # noqa: PLC0415
-
-    project = Project(REPOSITORY)
-    for cell in (CELLS["tiny-cpu"], CELLS["gemma4-31b"]):
-        context = plan_context(project, make_plan(project, cell))
-        lines = [
-            line
-            for piece in context.pieces
-            if isinstance(piece, WrittenFile)
-            and piece.path.startswith("wheels/")
-            and piece.path.endswith(".txt")
-            for line in piece.data.decode().splitlines()
-        ]
-        wheels = project.wheel_lock(cell).wheels
-        assert sorted(lines) == sorted(
-            f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
-        )
+@pytest.mark.parametrize("name", ["tiny-cpu", "gemma4-31b"])
+def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path) -> None:
+    project, cell = Project(REPOSITORY), CELLS[name]
+    for piece in plan_context(project, make_plan(project, cell)).pieces:
+        if re.fullmatch(r"wheels/.*\.txt", piece.files[0]["path"]):
+            piece.put(tmp_path, project.store)
+    lines = [line for file in tmp_path.rglob("*.txt") for line in file.read_text().splitlines()]
+    wheels = project.wheel_lock(cell).wheels
+    assert sorted(lines) == sorted(
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
+    )
 
 
 def test_a_wheel_that_yields_paths_is_installed_alone_and_gives_them_back(

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imagefactory.build.engines.docker.build_context import BuildContext, make_context
+from imagefactory.build.engines.docker.build_context import BuildContext, described_files, make_context
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
@@ -48,7 +48,7 @@ def render_plan(project: Project, plan: Plan) -> Rendered:
         "platform": plan.platform,
         "plan": plan.key,
         "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
-        "files": context.describe(),
+        "files": described_files(context.pieces),
     }
     return Rendered(_fill(project.root, "Dockerfile.j2", _values(plan, context)), _json(described))
 

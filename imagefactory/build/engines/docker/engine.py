@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.build_context import BuildContext, LockedFile
 from imagefactory.build.engines.docker.buildx import (
     Builder,
     build_arguments,
@@ -18,7 +17,7 @@ from imagefactory.build.engines.docker.buildx import (
     refuse_unsupported,
 )
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
-from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
+from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
@@ -32,7 +31,7 @@ from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ImageConfig, Plan
+from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 
@@ -79,7 +78,8 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             cache_from=options.cache_from,
             cache_to=options.cache_to,
         )
-        _say_context(context, say)
+        wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
+        say(f"putting the build context together: {wheels} wheels as hard links")
         try:
             context.put_together(folder / CONTEXT_FOLDER, project.store)
             _run(arguments, way, folder / LOG, say)
@@ -155,11 +155,6 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
         for future in futures:
             future.result()
     project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
-
-
-def _say_context(context: BuildContext, say: Say) -> None:
-    wheels = sum(isinstance(piece, LockedFile) for piece in context.pieces)
-    say(f"putting the build context together: {wheels} wheels as hard links")
 
 
 def _name_of(instruction: str) -> str:
