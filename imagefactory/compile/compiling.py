@@ -12,7 +12,7 @@ import requests
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
-from imagefactory.compile.compiler import Compiler, DockerCompiler
+from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
 from imagefactory.compile.git_sources import place
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
@@ -31,7 +31,7 @@ from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find,
 from imagefactory.store.downloads import fetch as download
 
 _KILLED = 137
-_DOCKER: Final = DockerCompiler()
+_DOCKER: Final = Compiler()
 
 
 class CompileWatcher(Watcher, Protocol):

@@ -14,6 +14,7 @@ import pytest
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import BuildMachine
+from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.compiling import Compiled, compile_kernels
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
@@ -64,7 +65,7 @@ class Machine(BuildMachine):
 ROOMY = Machine(4, 64.0)
 
 
-class FakeCompiler:
+class FakeCompiler(Compiler):
     """A compiler without Docker: records what it is asked to do, and does what a test says."""
 
     def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
