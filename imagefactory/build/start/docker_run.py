@@ -1,4 +1,4 @@
-"""How to run an image: the `docker run` line and the compose file, rendered from the schema."""
+"""Renders the `docker run` command and the compose file that start an image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 @dataclass(frozen=True)
 class Launch:
-    """What a container is started from."""
+    """How a container is started."""
 
     cell: Cell
     image: str
@@ -58,7 +58,7 @@ class Launch:
 
 
 def pinned(reference: str) -> str:
-    """Refuse a reference that may name a different image tomorrow."""
+    """Return a reference, or raise an error if it may name a different image tomorrow."""
     if not (_DIGEST.search(reference) or re.fullmatch(r"sha256:[0-9a-f]{64}", reference)):
         raise UnpinnedImageError(
             f"{reference} does not name its image by digest.",
@@ -81,9 +81,9 @@ def shell_line(words: list[str]) -> str:
     position = 0
     while position < len(options):
         width = 2 if position + 1 < len(options) and not options[position + 1].startswith("-") else 1
-        lines.append("  " + " ".join(_quoted(word) for word in options[position : position + width]))
+        lines.append("  " + shlex.join(options[position : position + width]))
         position += width
-    return " \\\n".join([*lines, f"  {_quoted(image)}"])
+    return " \\\n".join([*lines, f"  {shlex.quote(image)}"])
 
 
 def compose(launch: Launch) -> str:
@@ -149,7 +149,7 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     yield from ("--network", "host", "--ipc", "host")
     yield from ("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}")
     yield from ("--stop-timeout", str(STOP_SECONDS))
-    yield from ("--volume", f"{_home(launch.models)}:{MODEL_CACHE}")
+    yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
     if launch.key_file is not None:
         yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
@@ -168,11 +168,3 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str]]:
         # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot stand in there.
         plain = not re.search(r"[{}$]", default)
         yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")
-
-
-def _home(path: str) -> str:
-    return str(expand_home(path, "the --models option"))
-
-
-def _quoted(word: str) -> str:
-    return shlex.quote(word)

@@ -1,4 +1,4 @@
-"""Recipes: an image and its command, in the formats of popular launchers for the DGX Spark.
+"""Writes an image and its command as recipes for popular launchers on the DGX Spark.
 
 `eugr` is version 1 of eugr/spark-vllm-docker's recipes, `sparkrun` is version 2 of spark-arena/sparkrun's. Both hold
 the command as a template whose `{names}` stand for defaults that a user may override.
@@ -64,7 +64,7 @@ def recipe(
 
 
 def _template(command: list[str], defaults: dict[str, object]) -> list[str]:
-    """Replace values that a user may override with names, and return the defaults separately."""
+    """Replace values that a user may override with names, and add the values to `defaults`."""
     words: list[str] = []
     rest = iter(command)
     for word in rest:
