@@ -61,9 +61,8 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            return Ownership(
-                path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by
-            )
+            lock = project.wheel_lock_path(cell)
+            return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by)
     for deb in project.base_lock(cell).debs:
         if deb.name == owner:
             return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)

@@ -53,7 +53,7 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
 
 
 def _holds(layout: Layout, digest: str) -> bool:
-    """Check whether a layout exists and holds the image with this digest."""
+    """Return whether a layout exists and holds the image with this digest."""
     return layout.folder.exists() and layout.manifest_digest() == digest
 
 
@@ -62,7 +62,7 @@ def _compare_documents(layout: Layout) -> None:
     named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
     for name, digest in named.items():
         if _digest_of(layout.blob(digest)) != digest:
-            raise _not_the_same(f"the {name} of {layout.folder.name}", f"{_OTHER_BYTES.format(digest)}")
+            raise _not_the_same(f"the {name} of {layout.folder.name}", _OTHER_BYTES.format(digest))
 
 
 def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""A compile, fully determined before it starts: its sources, mods and toolchain, and the key of its result."""
+"""Determines a compile before it starts: its sources, mods and toolchain, and the key of its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from imagefactory.compile.git_sources import (
     CompileSource,
     check_folder,
     choose_sources,
-    known_names,
     read_replacements,
     resolve,
     tree_digest,
@@ -56,7 +55,6 @@ class Job:
     """A compile with everything known and checked, and nothing done yet."""
 
     request: Request
-    version: VllmVersion
     arch: Arch
     cell: Cell
     """The cell that stands for the toolchain."""
@@ -108,7 +106,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
             fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
         )
     plan = toolchain_plan(project, cell)
-    replaced = read_replacements(request.sources, known_names(settings, request.what, request.vllm, version))
+    replaced = read_replacements(request.sources)
     dependencies: list[CompileSource] = []
     left_out: list[str] = []
     mods: list[tuple[Mod, Variant]] = []
@@ -134,7 +132,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         ),
     )
     return Job(
-        request, version, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
+        request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
         inputs, modules,
     )  # fmt: skip
 

@@ -31,7 +31,8 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     base = base_layer(matrix, cell, project.base_lock(cell))
     above = copied_layers([serve_layer(project.root), model_layer(cell, served)], project.root)
     (serve, _), (model, _) = above
-    copies = (serve, *_mod_copies(installed), model)
+    mods = _mods(installed)
+    copies = (serve, *(copy for copy, _ in mods), model)
     dependencies = {
         source.variable: name
         for name, source in load_settings(project.root).sources_of(cell.vllm, version).items()
@@ -40,7 +41,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     files = [
         *described_files([*programs, *(piece for _, piece in above)]),
         *_described_sources(project, cell, sources, dependencies),
-        *_described_mods(installed, copies),
+        *(described for _, described in mods),
         {"path": "wheels/", "from": _lock_path(project, cell), "not_locked": "made by `invoke lock`"},
     ]
     values = {
@@ -126,25 +127,20 @@ def _described_sources(
     ]
 
 
-def _mod_copies(chosen: Chosen) -> list[Copy]:
-    note = "its layer has a key once the wheel that it changes is locked"
-    return [
-        Copy(f"mod {mod.name}", note, f"mods/{number:02}-{mod.name}")
-        for number, (mod, _) in enumerate(chosen.mods, 1)
-    ]
-
-
-def _described_mods(chosen: Chosen, copies: tuple[Copy, ...]) -> list[dict[str, Any]]:
-    folders = [copy.folder for copy in copies if copy.folder.startswith("mods/")]
-    return [
-        {
+def _mods(chosen: Chosen) -> list[tuple[Copy, dict[str, Any]]]:
+    """Return the folders of mods that are copied over the image, and their descriptions."""
+    found: list[tuple[Copy, dict[str, Any]]] = []
+    for number, (mod, variant) in enumerate(chosen.mods, 1):
+        folder = f"mods/{number:02}-{mod.name}"
+        note = "its layer has a key once the wheel that it changes is locked"
+        described = {
             "path": f"{folder}/",
             "from": f"mods/{mod.name} applied to the compiled wheel",
             "changes": sorted(variant.paths),
             "made_from": [{"name": f"mods/{mod.name}", "sha256": mod.digest(variant)}],
         }
-        for folder, (mod, variant) in zip(folders, chosen.mods, strict=True)
-    ]
+        found.append((Copy(f"mod {mod.name}", note, folder), described))
+    return found
 
 
 def render(project: Project, cell: Cell) -> Rendered:

@@ -20,8 +20,9 @@ from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.ldcache import add_ld_cache
 from imagefactory.build.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
 from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
+from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.errors.layers import DebFormatError
-from imagefactory.oci.entry import Entry
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 
 def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
@@ -46,6 +47,23 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
     add_ld_cache(tree, architecture)
     tree.add_parents()
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
+
+
+def environment_entries(environment: Environment) -> list[Entry]:
+    """List the entries of an empty virtual environment, as `python3 -m venv --without-pip` makes it."""
+    root, version = environment.venv, environment.python
+    config = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
+    links = {
+        f"{root}/bin/python": f"/usr/bin/python{version}",
+        f"{root}/bin/python3": "python",
+        f"{root}/bin/python{version}": "python",
+        f"{root}/lib64": "lib",
+    }
+    return [
+        *(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=links[path]) for path in links),
+        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), EntryKind.DIRECTORY, 0o755),
+        Entry(ImagePath(f"{root}/pyvenv.cfg"), EntryKind.FILE, 0o644, Bytes(config.encode())),
+    ]
 
 
 def _unpack_all(

@@ -10,7 +10,6 @@ from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.build.layers.model_layer import model_entries
 from imagefactory.build.layers.serve_layer import serve_entries
-from imagefactory.build.layers.virtual_environment import environment_entries
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
 from imagefactory.oci.blob import Blob
@@ -85,7 +84,10 @@ def layer_entries(layer: Layer, files: Mapping[Sha256, Path], scratch: Path) -> 
 def _base_entries(
     layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
 ) -> Iterable[tuple[str, Entry]]:
-    from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and rarely built
+    from imagefactory.build.layers.base_layer import (  # noqa: PLC0415 - heavy, and rarely built
+        base_entries,
+        environment_entries,
+    )
     from imagefactory.build.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
     debs: list[tuple[NamedDeb, Path]] = []

@@ -1,4 +1,4 @@
-"""Building with Docker: same plan, same base; uv installs the wheels, the rest is what the embedded engine makes."""
+"""Builds with Docker: uv installs the wheels, and the embedded engine's code makes the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
-from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
@@ -106,11 +105,6 @@ def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watc
         blob = build_layers([layer], sources.wanted, project.store, watch, expected=expected)[layer.key]
     known.confirm(layer, blob)
     watch.state(layer.key, "done", blob.size, blob.size)
-    return _lay_out_base(project, plan, blob)
-
-
-def _lay_out_base(project: Project, plan: Plan, blob: Blob) -> Layout:
-    layer = plan.layers[0]
     empty = ImageConfig(
         env={},
         entrypoint=(),
@@ -157,12 +151,6 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
     project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
 
 
-def _name_of(instruction: str) -> str:
-    """Name a step after the folder of its wheels, or by its first words."""
-    wheels = _WHEELS.search(instruction)
-    return wheels[1] if wheels else instruction[:70]
-
-
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
     """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
@@ -184,7 +172,8 @@ def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
                 last.append(line.rstrip())
                 step = _STEP.match(line)
                 if step is not None:
-                    say(f"step {step[1]}: {_name_of(step[2])}")
+                    wheels = _WHEELS.search(step[2])
+                    say(f"step {step[1]}: {wheels[1] if wheels else step[2][:70]}")
         except BaseException:
             process.terminate()
             raise

@@ -1,4 +1,4 @@
-"""Reads an image of the Docker daemon from the stream of `docker save`, without writing it to disk."""
+"""Reads an image from the stream of `docker save`, without writing it to disk."""
 
 from __future__ import annotations
 
