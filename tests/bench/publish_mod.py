@@ -1,9 +1,8 @@
-"""What it takes to push a changed mod from a machine with an empty cache, to a registry that has the rest.
+"""Measures pushing a changed mod from a machine with an empty cache to a registry that has the rest.
 
-Run it with the environment's Python, with FACTORY_REGISTRY set to a registry that `invoke push --target TARGET` was run
-against from this checkout: `.venv/bin/python tests/bench/publish_mod.py`. The target's last mod is changed
-in a copy of the
-checkout; what goes through sockets is counted, the package index and the registry apart. Nothing is asserted.
+Set FACTORY_REGISTRY to a registry that `invoke push --target TARGET` was run against from this checkout, and run
+`.venv/bin/python -m tests.bench.publish_mod`. It changes the target's last mod in a copy of the checkout, and counts
+the bytes that sockets carry, separately for the package index and the registry. Nothing is asserted.
 """
 
 from __future__ import annotations

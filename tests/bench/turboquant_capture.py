@@ -1,4 +1,4 @@
-"""Captures TurboQuant in a CUDA graph, as it is and as the mod turboquant-cuda-graph leaves it.
+"""Captures TurboQuant in a CUDA graph, before and after the mod turboquant-cuda-graph.
 
 Needs a GPU and PyTorch, nothing else:
 
