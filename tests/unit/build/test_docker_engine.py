@@ -17,7 +17,7 @@ from docker.errors import DockerException
 
 from imagefactory.build.engines.by_name import ENGINES, engine_named
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.build_context import layer_tree
+from imagefactory.build.engines.docker.build_context import copied_layers, layer_tree
 from imagefactory.build.engines.docker.buildx import (
     Builder,
     build_arguments,
@@ -43,10 +43,10 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.small_factory import Silence
+from tests.fixtures.platforms import FOREIGN, machine_of
+from tests.fixtures.small_factory import CELL, Silence, SmallFactory
 
 AMD64 = "linux/amd64"
-TINY = Cell("tiny", "0.32.0", "cpu", AMD64)
 BUILDX = """
 case "$2" in
   version) echo v0.20 ;;
@@ -208,16 +208,15 @@ def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_foreign_platform_is_refused_before_anything_is_fetched(
-    fake_docker: Docker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_docker: Docker, monkeypatch: pytest.MonkeyPatch, small_factory: SmallFactory
 ) -> None:
     fake_docker("20.10.24")
-    monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
-    monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", "amd64"))
-    project = Project(REPOSITORY, Store(tmp_path / "store"))
-    plan = make_plan(project, Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"))
+    monkeypatch.setattr(daemon, "EMULATORS", small_factory.folder)
+    monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine_of(FOREIGN)))
+    project = small_factory.project
     with pytest.raises(ForeignPlatformError):
-        build_image(project, plan, BuildOptions(), Silence(), lambda _: None)
-    assert not list((tmp_path / "store").rglob("*"))
+        build_image(project, make_plan(project, CELL), BuildOptions(), Silence(), lambda _: None)
+    assert not list(small_factory.cache.rglob("*"))
 
 
 @pytest.mark.parametrize("step", ["[ 2/13]", "[stage-0  2/13]"])  # an old BuildKit, and a newer one
@@ -251,13 +250,13 @@ def test_every_option_belongs_to_an_engine() -> None:
     assert sorted(taken) == sorted(field.name for field in fields(BuildOptions))
 
 
-def test_copied_files_have_the_modes_and_times_of_the_image(tmp_path: Path) -> None:
-    project = Project(REPOSITORY, Store(tmp_path / "store"))
-    context = plan_context(project, make_plan(project, TINY))
+def test_copied_files_have_the_modes_and_times_of_the_image(
+    small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    project = small_factory.project
     os.umask(0o077)
-    for piece in context.pieces:
-        if piece.files[0]["path"].startswith(("serve/", "model/")):
-            piece.put(tmp_path, project.store)
+    for _, piece in copied_layers(make_plan(project, CELL).layers, project.root):
+        piece.put(tmp_path, project.store)
     caches = tmp_path / "serve/var/cache/imagefactory"
     assert stat.S_IMODE(caches.stat().st_mode) == 0o1777
     config = tmp_path / "model/opt/models/tiny/config.json"
