@@ -38,12 +38,11 @@ class Launch:
     key_file: Path | None = None
     models: str = HUB_CACHE
     """The host's folder of downloaded models."""
-    name: str = ""
 
     @property
     def container(self) -> str:
         """The name of the container."""
-        return self.name or f"vllm-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
+        return f"vllm-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
 
     @property
     def on_gpu(self) -> bool:

@@ -36,14 +36,9 @@ def store(tmp_path: Path) -> Store:
 
 def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
     inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
-    return WheelLayer(
-        kind="pure-bundle",
-        name=f"{len(inputs)} wheels",
-        key=KEY,
-        inputs=inputs,
-        settings=WheelSettings(venv="opt/venv", python="3.11", **settings),
-        download=0,
-        unpacked=0,
+    given = WheelSettings(venv="opt/venv", python="3.11", **settings)
+    return WheelLayer.of("pure-bundle", f"{len(inputs)} wheels", inputs, given).model_copy(
+        update={"key": KEY}
     )
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
 from packaging.version import Version
 
-from imagefactory.build.engines.docker.chunk_stream import ChunkStream
 from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.oci.layout import Layout, archive
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 OLDEST = Version("20.10")
 """The first Docker whose own BuildKit knows `RUN --mount` without fetching a newer frontend."""
@@ -125,7 +128,7 @@ def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]
         try:
             for path in paths:
                 chunks, _ = container.get_archive(f"/{path}")
-                with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+                with tarfile.open(fileobj=reader(chunks), mode="r|") as archive:
                     content = archive.extractfile(archive.next() or tarfile.TarInfo())
                     if content is not None:
                         yield path, content
@@ -163,6 +166,27 @@ def inspect(name: str) -> Mapping[str, Any] | None:
         except ImageNotFound:
             return None
     return found
+
+
+def reader(chunks: Iterator[bytes]) -> io.BufferedReader:
+    """Return a file that reads what the daemon sends in chunks."""
+    return io.BufferedReader(_ChunkStream(chunks))
+
+
+class _ChunkStream(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        self._left = self._left or memoryview(next(self._chunks, b""))
+        size = min(len(self._left), memoryview(buffer).nbytes)
+        memoryview(buffer)[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import IO, Any
 
 from isal import igzip
 
-from imagefactory.build.engines.docker.chunk_stream import ChunkStream
-from imagefactory.build.engines.docker.daemon import save
+from imagefactory.build.engines.docker.daemon import reader, save
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.compare import Opened
 from imagefactory.oci.gzip import INFLATE_ERROR
@@ -35,7 +34,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
     layers: dict[str, list[ListedPath]] = {}
     links: dict[str, str] = {}
     try:
-        with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+        with tarfile.open(fileobj=reader(chunks), mode="r|") as archive:
             for member in archive:
                 if member.issym():  # one layer that occurs twice
                     links[member.name] = posixpath.normpath(
