@@ -8,7 +8,6 @@ between machines.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import io
 import lzma
@@ -17,14 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Self
-from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import deflate
@@ -156,56 +152,22 @@ class Cache:
         """Run `invoke build` as a user does."""
         invoke = [sys.executable, "-m", "invoke", "--search-root", str(self.checkout)]
         command = [*invoke, "build", "--target", str(cell), "--output", str(self.folder / "out")]
-        token = uuid4().hex
-        environment = {
-            **os.environ,
-            "FACTORY_CACHE": str(self.folder),
-            "FACTORY_BENCH": token,
-            "PYTHONPATH": str(self.checkout),
-        }
-        with ProcessWatch(token) as watch:
-            started = time.perf_counter()
-            subprocess.run(command, env=environment, check=True, capture_output=True)
-            seconds = time.perf_counter() - started
-        return Spent(seconds, watch.processor(), watch.peak)
+        environment = {"FACTORY_CACHE": str(self.folder), "PYTHONPATH": str(self.checkout)}
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        # Workers, which the program waits for, are part of what it used.
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"the build of {cell} failed")
+        return Spent(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
     def blobs(self) -> int:
         """Count the bytes of all blobs."""
         return sum(path.stat().st_size for path in (self.folder / "blobs/sha256").iterdir())
-
-
-class ProcessWatch:
-    """Notes what the processes of a build use; they are known by a variable of their environment."""
-
-    def __init__(self, token: str) -> None:
-        self.peak = 0
-        self._mark = f"FACTORY_BENCH={token}".encode()
-        self._ticks: dict[str, int] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def processor(self) -> float:
-        """Add up the seconds of processor time."""
-        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.1):
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError, ValueError):
-                    if self._mark in (process / "environ").read_bytes():
-                        used = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
-                        self._ticks[process.name] = sum(map(int, used))
-                        lines = (process / "status").read_text().splitlines()
-                        [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM")]
-                        self.peak = max(self.peak, int(peak) * 1024)
 
 
 def reused(old: Plan, new: Plan, store: Store) -> tuple[int, int]:

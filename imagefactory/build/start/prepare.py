@@ -55,15 +55,7 @@ class Start:
 
     def recipe(self, style: Format) -> str:
         """Return the recipe for another launcher."""
-        return recipe(
-            style,
-            self.launch.cell,
-            image=self.launch.image,
-            description=self.launch.description,
-            model=self.served.model,
-            command=list(self.command),
-            env=self.served.extra,
-        )
+        return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
 
 
 def prepare(
