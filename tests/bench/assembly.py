@@ -127,25 +127,22 @@ def lower_bound(plan: Plan, store: Store, *extras: str) -> Spent:
 # --- the factory ---------------------------------------------------------------------------------
 
 
-def copied_checkout(folder: Path, *, forget: bool) -> None:
-    """Copy what a build reads and writes; without the record of what layers come out as, all are looked into."""
-    for name in ("imagefactory", "images", "locks", "mods"):
-        shutil.copytree(ROOT / name, folder / name)
-    for name in ("matrix.yaml", "tasks.py"):
-        shutil.copy(ROOT / name, folder)
-    if forget:
-        (folder / "locks" / "layers.toml").unlink()
-
-
 class Cache:
-    """A cache that shares the machine's downloads and nothing else."""
+    """A cache that shares only the machine's downloads, and a copy of the checkout.
+
+    A build that forgets the record of layers has to check all of them.
+    """
 
     def __init__(self, folder: Path, *, reuse: bool = False, forget: bool = False) -> None:
         self.folder = folder
         self.checkout = folder / "checkout"
         if not reuse:
-            self.checkout.mkdir(parents=True)
-            copied_checkout(self.checkout, forget=forget)
+            for name in ("imagefactory", "images", "locks", "mods"):
+                shutil.copytree(ROOT / name, self.checkout / name)
+            for name in ("matrix.yaml", "tasks.py"):
+                shutil.copy(ROOT / name, self.checkout)
+            if forget:
+                (self.checkout / "locks" / "layers.toml").unlink()
             (self.folder / "downloads").symlink_to(Store().root / "downloads")
 
     def build(self, cell: Cell) -> Spent:

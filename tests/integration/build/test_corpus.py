@@ -23,6 +23,7 @@ from imagefactory.oci.gzip import LayerBlob
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.locked_wheels import fetch_wheels
 from tests.fixtures.wheels import make_wheel
+from tests.unit.build.test_wheel_layer import FULL
 
 pytestmark = pytest.mark.network
 
@@ -209,24 +210,7 @@ def _stem(name: str) -> str:
 
 def test_wheel_with_everything_is_installed_as_uv_does(links: Path, tmp_path: Path) -> None:
     """No locked wheel has headers; this one has them, and everything else of the standard."""
-    stem = "full_house-1.0"
-    wheel = make_wheel(
-        links,
-        "full-house",
-        files={
-            "full_house/__init__.py": "def main(): ...\n",
-            "full_house/run.sh": "#!/bin/sh\n",
-            f"{stem}.data/scripts/script": "#!python\nprint(1)\n",
-            f"{stem}.data/scripts/shell": "#!/bin/sh\nexit 0\n",
-            f"{stem}.data/headers/full.h": "int x;\n",
-            f"{stem}.data/data/share/full/manual": "read me\n",
-            f"{stem}.data/purelib/full_extra.py": "EXTRA = 1\n",
-            f"{stem}.data/platlib/full_native.py": "NATIVE = 1\n",
-            f"{stem}.dist-info/licenses/LICENSE": "free\n",
-        },
-        entry_points={"full": "full_house:main"},
-        executable=["full_house/run.sh"],
-    )
+    wheel = make_wheel(links, "full-house", **FULL)
     wheels = {"full-house==1.0": wheel}
     theirs = installed_by_uv(list(wheels), links, tmp_path / "venv", "linux/amd64")
     met = assert_same(theirs, installed_by_us(wheels))
@@ -235,5 +219,6 @@ def test_wheel_with_everything_is_installed_as_uv_does(links: Path, tmp_path: Pa
         "console scripts are written from another template",
         "INSTALLER tells who installed what",
         "RECORD tells who installed what",
+        "bytecode in wheels is left out",
         *LEFT_OUT.values(),
     }

@@ -141,7 +141,7 @@ def test_command_that_cannot_build_is_refused(
 
 def command_line(builder: Builder, **options: Any) -> str:
     files = {"dockerfile": Path("/b/Dockerfile"), "context": Path("/b/context")}
-    given: dict[str, Any] = {"platform": AMD64, "tag": "name:tag", "epoch": 315619200, "base": None}
+    given: dict[str, Any] = {"platform": AMD64, "tag": "name:tag", "base": None}
     return shlex.join(build_arguments(builder, **given | files | options))
 
 

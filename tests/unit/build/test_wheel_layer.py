@@ -10,6 +10,7 @@ import os
 import random
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installer.records import RecordEntry, parse_record_file
@@ -50,29 +51,32 @@ def text_of(entry: Entry) -> str:
     return entry.content.data.decode()
 
 
+STEM = "full_house-1.0"
+FULL: dict[str, Any] = {
+    "files": {
+        "full_house/__init__.py": "def main(): ...\n",
+        "full_house/large.bin": LARGE,
+        "full_house/empty.txt": "",
+        "full_house/run.sh": "#!/bin/sh\n",
+        "full_house/__pycache__/stale.cpython-311.pyc": b"\0",
+        f"{STEM}.data/scripts/script": "#!python\nprint(1)\n",
+        f"{STEM}.data/scripts/windowed": "#!pythonw -E\nprint(1)\n",
+        f"{STEM}.data/scripts/shell": "#!/bin/sh\nexit 0\n",
+        f"{STEM}.data/headers/full.h": "int x;\n",
+        f"{STEM}.data/data/share/full/manual": "read me\n",
+        f"{STEM}.data/purelib/full_extra.py": "EXTRA = 1\n",
+        f"{STEM}.data/platlib/full_native.py": "NATIVE = 1\n",
+        f"{STEM}.dist-info/licenses/LICENSE": "free\n",
+    },
+    "entry_points": {"full": "full_house:main", "full-nested": "full_house.cli:App.main"},
+    "executable": ["full_house/run.sh"],
+}
+"""Everything that a wheel may have."""
+
+
 @pytest.fixture
 def full_wheel(wheel_factory: WheelFactory) -> Path:
-    """A wheel with everything that a wheel may have."""
-    return wheel_factory(
-        "full-house",
-        files={
-            "full_house/__init__.py": "def main(): ...\n",
-            "full_house/large.bin": LARGE,
-            "full_house/empty.txt": "",
-            "full_house/run.sh": "#!/bin/sh\n",
-            "full_house/__pycache__/stale.cpython-311.pyc": b"\0",
-            "full_house-1.0.data/scripts/script": "#!python\nprint(1)\n",
-            "full_house-1.0.data/scripts/windowed": "#!pythonw -E\nprint(1)\n",
-            "full_house-1.0.data/scripts/shell": "#!/bin/sh\nexit 0\n",
-            "full_house-1.0.data/headers/full.h": "int x;\n",
-            "full_house-1.0.data/data/share/full/manual": "read me\n",
-            "full_house-1.0.data/purelib/full_extra.py": "EXTRA = 1\n",
-            "full_house-1.0.data/platlib/full_native.py": "NATIVE = 1\n",
-            "full_house-1.0.dist-info/licenses/LICENSE": "free\n",
-        },
-        entry_points={"full": "full_house:main", "full-nested": "full_house.cli:App.main"},
-        executable=["full_house/run.sh"],
-    )
+    return wheel_factory("full-house", **FULL)
 
 
 def test_files_are_installed_where_the_standard_says(full_wheel: Path) -> None:

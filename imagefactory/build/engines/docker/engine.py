@@ -25,7 +25,6 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
-from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
@@ -72,7 +71,6 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             context=folder / CONTEXT_FOLDER,
             platform=cell.platform,
             tag=name,
-            epoch=MTIME,
             base=_provide_base(way, base, plan, say),
             cache_from=options.cache_from,
             cache_to=options.cache_to,
