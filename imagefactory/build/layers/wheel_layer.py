@@ -57,7 +57,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Environment:
-    """Where wheels are installed: the same path on every arch, so that pure-Python layers are shared."""
+    """Where wheels are installed; the path is the same on every arch, so pure-Python layers are shared."""
 
     venv: str
     python: str
@@ -79,7 +79,7 @@ class Environment:
         }[scheme]
 
     def owns(self, path: str) -> bool:
-        """Return whether a path below the environment's root is part of it, so that no upper layer may replace it."""
+        """Return whether a path below the root is the environment's own, which no wheel may replace."""
         own = {"pyvenv.cfg", "bin/python", "bin/python3", f"bin/python{self.python}"}
         return path in own or path.startswith("lib64/")
 
@@ -159,7 +159,7 @@ class _Installation(WheelDestination):
     ) -> RecordEntry:
         """Write the program of an entry point."""
         if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
-            raise _bad(self.file, f"the entry point {name} = {module}:{attr} is not one")
+            raise _bad(self.file, f"the entry point {name} = {module}:{attr} is malformed")
         text = _SCRIPT.format(
             python=self.environment.interpreter,
             module=module,
@@ -216,7 +216,7 @@ class _Installation(WheelDestination):
         if self.environment.owns(inside):
             raise _bad(self.file, f"the file {name} would replace {inside} of the environment")
         if path in self.entries:
-            raise _bad(self.file, f"two of its files want to be {inside}")
+            raise _bad(self.file, f"two of its files have the path {inside}")
         if inside not in self.without:
             self.entries[path] = Entry(path, EntryKind.FILE, _MODE[executable], content)
         return _record_entry(name, content)
@@ -258,13 +258,13 @@ class _Installation(WheelDestination):
             if not _NOWHERE.isdisjoint(name.removesuffix("/").split("/")) or "\\" in name:
                 raise _bad(self.file, f"the path {name!r} leaves the environment")
             if _CONTROL.search(name):
-                raise _bad(self.file, f"the path {name!r} has control characters in it")
+                raise _bad(self.file, f"the path {name!r} has control characters")
             if "/.wh." in f"/{name}":
                 raise _bad(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
                 raise _bad(self.file, f"the member {name} is a link or a device; wheels hold files only")
             if name in seen:
-                raise _bad(self.file, f"the member {name} stands in it twice")
+                raise _bad(self.file, f"the member {name} occurs twice")
             seen.add(name)
             unpacked += info.file_size
         if unpacked > MAX_UNPACKED:
@@ -346,5 +346,5 @@ def _bad(file: str, why: str) -> BadWheelError:
         f"{file} cannot be installed.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
-        fix="The wheel is broken at its origin; choose another version of it in matrix.yaml.",
+        fix="The published wheel is broken; choose another version of it in matrix.yaml.",
     )

@@ -86,7 +86,7 @@ def shell_line(words: list[str]) -> str:
 
 
 def compose(launch: Launch) -> str:
-    """Write a compose file. Settings can be changed in its .env file; the key comes from the environment."""
+    """Return a compose file. Its .env file can change settings; the key comes from the environment."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,
@@ -121,7 +121,7 @@ def write_key_file(folder: Path, key: str) -> Path:
             "VLLM_API_KEY is empty or holds blanks.",
             where="the environment",
             why="Clients send the key as one word.",
-            fix="Make one with `openssl rand -hex 32` and keep it: clients need the same.",
+            fix="Make one with `openssl rand -hex 32` and keep it; clients need it, too.",
         )
     path = folder / "vllm_api_key"
     try:
@@ -164,6 +164,6 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str]]:
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
         if name == "VLLM_API_KEY":
             continue
-        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot stand in there.
+        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
         plain = not re.search(r"[{}$]", default)
         yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")

@@ -74,7 +74,7 @@ def test_duplicate_member_is_refused(wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("twice", files={"a.py": "", "b.py": ""})
     with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("a.py", "other")
-    assert "a.py stands in it twice" in refuse(wheel)
+    assert "a.py occurs twice" in refuse(wheel)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_wheel_cannot_replace_files_of_the_environment(wheel_factory: WheelFacto
 def test_two_files_with_one_path_are_refused(wheel_factory: WheelFactory) -> None:
     script = {"double-1.0.data/scripts/tool": "#!python\n"}
     wheel = wheel_factory("double", files=script, entry_points={"tool": "double:main"})
-    assert "Two of its files want to be bin/tool" in refuse(wheel)
+    assert "Two of its files have the path bin/tool" in refuse(wheel)
 
 
 @pytest.mark.parametrize(

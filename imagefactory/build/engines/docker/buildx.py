@@ -15,7 +15,7 @@ from imagefactory.errors.layers import EngineError
 from imagefactory.oci.format import MTIME
 
 _BUILDX_NEEDED = 23
-"""From this version on, the command has no BuildKit client of its own and leaves it to the buildx plugin."""
+"""The first version of the command that leaves BuildKit to the buildx plugin."""
 _PATIENCE = 120
 
 
@@ -57,7 +57,7 @@ def find_builder(name: str | None, platform: str) -> Builder:
         raise EngineTooOldError(
             "--builder needs buildx, which this Docker does not have.",
             where=str(commands[0]),
-            why="Builders other than the daemon itself are known to buildx alone.",
+            why="Only buildx knows builders other than the daemon itself.",
             fix="Install the docker-buildx plugin, or leave --builder out.",
         )
     for command in commands:
@@ -72,12 +72,12 @@ def find_builder(name: str | None, platform: str) -> Builder:
 
 
 def refuse_unsupported(builder: Builder, cache_to: Sequence[str]) -> None:
-    """Refuse options that only buildx has, before anything is done."""
+    """Raise an error for options that only buildx has."""
     if cache_to and not builder.buildx:
         raise EngineTooOldError(
             "--cache-to needs buildx, which this Docker does not have.",
             where=builder.command[0],
-            why="`docker build` can read a build cache from a registry, and not write one.",
+            why="`docker build` can read a build cache from a registry, but not write one.",
             fix="Install the docker-buildx plugin, or leave --cache-to out.",
         )
 
@@ -123,7 +123,7 @@ def _with_buildx(command: Path, name: str | None, platform: str) -> Builder:
         known = re.findall(r"^(\S+?)\*?\s", _run(command, "buildx", "ls").stdout, flags=re.MULTILINE)
         names = sorted({word for word in known if word not in ("NAME/NODE", "\\_")})
         raise BuilderMissingError(
-            f"The builder {name or '(default)'} is not there, or does not start.",
+            f"The builder {name or '(default)'} does not exist or does not start.",
             where="docker buildx inspect",
             why=done.stderr.strip().rpartition("\n")[2],
             fix=f"Known builders: {', '.join(names) or 'none'}; make one with `docker buildx create --name ...`.",

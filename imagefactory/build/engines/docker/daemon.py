@@ -45,7 +45,7 @@ class Daemon:
 
 
 def ask() -> Daemon:
-    """Ask the daemon for its version, and refuse one that is too old."""
+    """Return what the daemon reports; raise an error if it is too old."""
     with client_for("docker version", _SILENT) as client:
         said = client.version()
     daemon = Daemon(str(said["Version"]), str(said["Arch"]))
@@ -54,14 +54,14 @@ def ask() -> Daemon:
         raise EngineTooOldError(
             f"Docker {daemon.version} is too old.",
             where="the Docker daemon",
-            why=f"Wheels are mounted into the build, which Docker can do since {OLDEST}.",
+            why=f"Wheels are mounted into the build, which needs Docker {OLDEST} or newer.",
             fix="Update Docker, or build without it: `invoke build --engine embedded`.",
         )
     return daemon
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
-    """Refuse to build for another platform if nothing emulates it here."""
+    """Raise an error if the daemon cannot run programs of a platform."""
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
@@ -73,15 +73,15 @@ def foreign(platform: str, where: str) -> ForeignPlatformError:
     return ForeignPlatformError(
         f"An image for {platform} cannot be built here by Docker.",
         where=where,
-        why=f"Steps of the build run programs for {platform}, and no emulation is set up.",
-        fix="Use the embedded engine, which runs nothing of the image; or name a builder of that platform "
+        why=f"Steps of the build run programs for {platform}, and nothing emulates them here.",
+        fix="Use the embedded engine, which runs no program of the image; or name a builder for that platform "
         "with --builder, or set up QEMU (docker run --privileged tonistiigi/binfmt).",
     )
 
 
 def load(layout: Layout, name: str) -> str:
-    """Stream an image into the daemon, without a temporary file; return its id there."""
-    with client_for("docker load", "The Docker daemon does not take the image.") as client:
+    """Stream an image into the daemon without a temporary file; return its id."""
+    with client_for("docker load", "The Docker daemon did not accept the image.") as client:
         client.ping()
         answers = client.api.load_image(archive(layout, name), quiet=True)
         errors = [answer["error"] for answer in answers if "error" in answer]
@@ -114,16 +114,16 @@ def save(name: str) -> Iterator[bytes]:
         raise ImageMissingError(
             f"Docker has no image {name}.",
             where="the Docker daemon",
-            why="Neither a target, nor an OCI layout, nor an image of the daemon goes by this name.",
+            why="No target, OCI layout or image of the daemon has this name.",
             fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
         )
-    with client_for("docker save", "The Docker daemon does not give the image out.") as client:
+    with client_for("docker save", "The Docker daemon cannot export the image.") as client:
         yield from client.api.get_image(name)
 
 
 def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield files of an image one by one, from a container that is created for this and never started."""
-    with client_for("docker cp", "The Docker daemon does not give files out.") as client:
+    with client_for("docker cp", "The Docker daemon cannot copy files out of the image.") as client:
         container = client.containers.create(name, command=["true"])
         try:
             for path in paths:
@@ -137,7 +137,7 @@ def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]
 
 
 def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Pull an image; return what the daemon knows of it, including the digests it was pulled by (`RepoDigests`)."""
+    """Pull an image; return its attributes, including the digests it was pulled by (`RepoDigests`)."""
     with client_for("docker pull", f"{reference} cannot be pulled.") as client:
         for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
             if "error" in answer:
@@ -153,13 +153,13 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
 
 def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Ask the registry, through the daemon, for the digest and media type behind a name."""
-    with client_for("docker pull", f"{reference} is not to be had.") as client:
+    with client_for("docker pull", f"{reference} is not available.") as client:
         found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
     return found
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
-    """Return what the daemon knows of an image, or None if it does not have it."""
+    """Return the attributes of an image, or None if the daemon does not have it."""
     with client_for("docker inspect", _SILENT) as client:
         try:
             found: Mapping[str, Any] = client.images.get(name).attrs
@@ -193,7 +193,7 @@ class _ChunkStream(io.RawIOBase):
 def client_for(
     what: str, failed: str, fix: str = _WITHOUT_DOCKER, timeout: int | None = _TIMEOUT
 ) -> Iterator[docker.DockerClient]:
-    """Connect to the daemon, and turn what goes wrong into an error about a command (`what`)."""
+    """Connect to the daemon, and turn failures into an error that names a command (`what`)."""
     try:
         with closing(docker.from_env(timeout=timeout)) as client:
             yield client

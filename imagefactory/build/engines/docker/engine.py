@@ -36,7 +36,7 @@ from imagefactory.store.downloads import Downloader, Wanted
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
 _TOLD = 12
-"""How many lines of a failed build are shown; the log has all of them."""
+"""Lines of a failed build to show; the log has all of them."""
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
@@ -94,7 +94,7 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
 
 
 def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
-    """Lay out the base alone as an image, from the same layer that the embedded engine builds."""
+    """Write an image of the base alone, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
     blob = read_blob_record(layer.key, project.store)
     known = KnownLayers(project.known_layers)

@@ -48,7 +48,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
         return Opened(documents[image["Config"]], stack)
     except (tarfile.TarError, INFLATE_ERROR, EOFError, ValueError, LookupError, TypeError) as error:
         raise DamagedFileError(
-            f"What Docker gives out for {name} cannot be read.",
+            f"The saved image {name} cannot be read.",
             where="docker save",
             why=f"{type(error).__name__}: {error}",
             fix="Try again; if it keeps failing, save it with `docker save` and inspect the file.",

@@ -1,4 +1,4 @@
-"""Alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would create.
+"""Adds alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would create.
 
 Every registration is declared below. The scripts are read, not run: one that registers anything that is
 not in the table stops the build, so that a new package cannot silently lack its command.

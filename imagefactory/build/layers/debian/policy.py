@@ -1,4 +1,4 @@
-"""The tables of the base layer: what usr-merge moves, what is left out, which folders are special."""
+"""Tables of the base layer: merged folders, paths left out, and folders with special attributes."""
 
 from __future__ import annotations
 
