@@ -31,7 +31,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
         fresh = replace(project, store=_empty_layers(project.store, scratch))
         plans, output = [make_plan(project, cell)], scratch / "image"
         [rebuilt] = assemble(fresh, plans, watch, say, locked_only=True, output=output, record=False)
-        if _holds(layout, expected):
+        if layout.folder.exists() and layout.manifest_digest() == expected:
             _compare_documents(layout)
             _compare_layers(layout, rebuilt, project.store)
         if rebuilt.image.digest != expected:
@@ -50,11 +50,6 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
         store.root.joinpath(name).mkdir(parents=True, exist_ok=True)
         scratch.joinpath("store", name).symlink_to(store.root / name)
     return Store(scratch / "store")
-
-
-def _holds(layout: Layout, digest: str) -> bool:
-    """Return whether a layout exists and holds the image with this digest."""
-    return layout.folder.exists() and layout.manifest_digest() == digest
 
 
 def _compare_documents(layout: Layout) -> None:

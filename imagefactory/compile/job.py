@@ -116,6 +116,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
     modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
+    scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     inputs = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
         version=_version(project, request, version, source),
@@ -126,7 +127,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         platform=platform,
         flags=(
             *_FLAGS,
-            *(f"script:{digest}" for digest in _script_digests(project.root)),
+            *(f"script:{path.name}:{sha256_of(path.read_bytes())}" for path in scripts),
             *(f"target:{name}" for name in request.targets or modules),
             *(f"left-out:{name}" for name in left_out),
         ),
@@ -168,8 +169,3 @@ def _version(
         return version.release
     commit = source.digest.rpartition("@")[2].rpartition(":")[2][:9] if source else ""
     return f"{version.version}+g{commit}"
-
-
-def _script_digests(root: Path) -> list[str]:
-    files = sorted(path for path in (root / SCRIPTS).iterdir() if path.is_file())
-    return [f"{path.name}:{sha256_of(path.read_bytes())}" for path in files]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from imagefactory.build.engines.docker import daemon
@@ -104,10 +104,7 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
     decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
     return Plan(
         target=str(cell),
-        model=cell.model,
-        vllm=cell.vllm,
-        arch=cell.arch,
-        platform=cell.platform,
+        **asdict(cell),
         kernels=wheels.kernels,
         key=checksum(decides),
         layers=layers,

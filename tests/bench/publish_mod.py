@@ -92,9 +92,8 @@ def measure(checkout: Path, target: str) -> None:
     print(f"{'received from the network':<28}{received['network'] / 1e6:12.3f} MB")
     print(f"{'received from the registry':<28}{received['registry'] / 1e6:12.3f} MB")
     print(f"{'sent to the registry':<28}{sent['registry'] / 1e6:12.3f} MB")
-    print(
-        f"{'blobs sent, there before':<28}{staged.pushed.count('uploaded'):6}{staged.pushed.count('present'):6}"
-    )
+    uploaded, present = (staged.pushed.count(state) for state in ("uploaded", "present"))
+    print(f"{'blobs sent, there before':<28}{uploaded:6}{present:6}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from imagefactory.oci.layout import Layout, archive
+from imagefactory.build.engines.docker import load
+from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry.image_push import Pushed, push_image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
@@ -58,17 +59,6 @@ def skopeo(address: str, layout: Layout) -> None:
     target = f"docker://{address}/bench/skopeo:image"
     command = ["skopeo", "copy", "--dest-tls-verify=false", f"oci:{layout.folder}", target]
     subprocess.run(command, check=True, capture_output=True)
-
-
-def load(layout: Layout) -> None:
-    """Bring the image into the Docker daemon."""
-    with subprocess.Popen(["docker", "load"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stdin is not None
-        for data in archive(layout, LOADED):
-            process.stdin.write(data)
-        process.stdin.close()
-        if process.wait():
-            raise SystemExit("docker load failed")
 
 
 def docker_push(address: str) -> Spent:
@@ -129,7 +119,7 @@ def rows(layout: Layout, other: Layout, folder: Path, rounds: int) -> None:
 
 def docker_rows(layout: Layout, folder: Path) -> None:
     """Measure `docker push`, and ours once more beside it."""
-    load(layout)
+    load(layout, LOADED)
     try:
         with registry(folder) as address:
             ours = timed(lambda: push(address, layout))

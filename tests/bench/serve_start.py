@@ -15,13 +15,13 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
 from tests.bench.measuring import timed
+from tests.fixtures.serving import model_document
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_MS = 150
@@ -37,11 +37,7 @@ def median_ms(command: list[str], environment: dict[str, str], runs: int) -> flo
 def main(runs: int) -> None:
     matrix = load_matrix(ROOT / "matrix.yaml")
     cell = select(matrix, ["qwen3.5-27b-nvfp4"])[0]
-    model: dict[str, Any] = {
-        "model": matrix.models[cell.model].repo,
-        "drafters": [],
-        "serve": matrix.models[cell.model].serve.model_dump(mode="json", exclude_defaults=True),
-    }
+    model = model_document(matrix, cell)
     description = describe_image(matrix, cell, model)
     python = next(filter(None, (shutil.which("python3", path="/usr/bin"), sys.executable)))
     with tempfile.TemporaryDirectory() as name:

@@ -10,10 +10,10 @@ from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.build.layers.model_layer import model_entries
 from imagefactory.build.layers.serve_layer import serve_entries
-from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.build.layers.wheel_layer import Environment, content_sha256, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import Bytes, Entry
+from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan.built_layers import write_record
@@ -28,7 +28,7 @@ from imagefactory.plan.plan import (
 )
 from imagefactory.store.atomic import adopt, translating_disk_full
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.digests import Sha256
 
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
@@ -126,13 +126,9 @@ def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
     entries are put in order.
     """
     other = seen.get(entry.path)
-    return other is not None and other.mode == entry.mode and _fingerprint(other) == _fingerprint(entry)
-
-
-def _fingerprint(entry: Entry) -> object:
-    if isinstance(entry.content, Bytes):
-        return sha256_of(entry.content.data)
-    return entry.content.sha256 if entry.content is not None else None
+    if other is None or other.content is None or entry.content is None:
+        return False
+    return other.mode == entry.mode and content_sha256(other.content) == content_sha256(entry.content)
 
 
 def _write(

@@ -322,8 +322,13 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
     ]
 
 
+def content_sha256(content: Content) -> Sha256 | None:
+    """Return the hash of a file, computed or as its wheel promises it."""
+    return sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+
+
 def _record_entry(name: str, content: Content) -> RecordEntry:
-    digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+    digest = content_sha256(content)
     if digest is None:
         raise ValueError(f"the file {name} has no hash")
     algorithm, _, value = _record_hash(digest).partition("=")

@@ -22,7 +22,6 @@ STOP_SECONDS = 30
 """How long a server may take to finish its requests when it is stopped."""
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
-_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Launch:
 
 def pinned(reference: str) -> str:
     """Return a reference, or raise an error if it may name a different image tomorrow."""
-    if not (_DIGEST.search(reference) or re.fullmatch(r"sha256:[0-9a-f]{64}", reference)):
+    if not re.search(r"(^|@)sha256:[0-9a-f]{64}$", reference):
         raise UnpinnedImageError(
             f"{reference} does not name its image by digest.",
             where=reference,

@@ -74,8 +74,15 @@ def open_deb(locked: DebPackage, file: Path, scratch: Path) -> Deb:
     """Read a package's control files, and decompress its data tar into the scratch folder."""
     spool = scratch / f"{locked.sha256}.tar"
     with reading(locked), file.open("rb") as archive:
-        with _opened(archive, "control") as control:
-            files = _control_files(control)
+        with (
+            _opened(archive, "control") as control,
+            tarfile.open(fileobj=control, mode="r|", encoding="utf-8") as tar,
+        ):
+            files = {
+                member.name.removeprefix("./"): content.read()
+                for member in tar
+                if member.isreg() and (content := tar.extractfile(member)) is not None
+            }
         with translating_disk_full(spool), _opened(archive, "data") as data, spool.open("wb") as out:
             shutil.copyfileobj(data, out, 1 << 20)
     return Deb(locked=locked, control=files, data=spool)
@@ -141,12 +148,3 @@ def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
                 yield stream
             return
     raise _NotADebError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
-
-
-def _control_files(stream: IO[bytes]) -> dict[str, bytes]:
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as tar:
-        return {
-            member.name.removeprefix("./"): content.read()
-            for member in tar
-            if member.isreg() and (content := tar.extractfile(member)) is not None
-        }
