@@ -23,6 +23,7 @@ pytest_plugins = (
     "tests.fixtures.small_images",
     "tests.fixtures.serving",
     "tests.fixtures.wheels",
+    "tests.fixtures.debs",
     "tests.fixtures.servers",
     "tests.fixtures.scripted",
     "tests.fixtures.small_factory",

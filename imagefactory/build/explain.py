@@ -17,7 +17,7 @@ from imagefactory.plan.plan import Layer
 
 @dataclass(frozen=True)
 class Ownership:
-    """Everything that is known about one path."""
+    """The origin of a path."""
 
     path: str
     layer: Layer
@@ -50,7 +50,7 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
     """Suggest a path: a file in this folder, the same name elsewhere, or a similar name nearby."""
     inside = min((path for path in known if path.startswith(f"{wanted}/")), default=None)
     if inside is not None:
-        return f"Folders belong to nobody; name a file, such as /{inside}."
+        return f"Only files have an owner; name a file, such as /{inside}."
     folder, _, name = wanted.rpartition("/")
     namesakes = sorted(path for path in known if path.rpartition("/")[2] == name)
     siblings = {path.rpartition("/")[2]: path for path in known if path.rpartition("/")[0] == folder}
@@ -61,9 +61,8 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            return Ownership(
-                path, layer, owner, project.wheel_lock_path(cell), wheel.version, wheel.needed_by
-            )
+            lock = project.wheel_lock_path(cell)
+            return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by)
     for deb in project.base_lock(cell).debs:
         if deb.name == owner:
             return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)

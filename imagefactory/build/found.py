@@ -1,4 +1,4 @@
-"""Finding images that were built here, by target."""
+"""Finds images that were built here, by target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagefactory.plan.make import make_plan
 def built_layouts(
     project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
 ) -> list[tuple[Cell, Layout, str]]:
-    """Find the images that were built for targets, each with the name that engines know it by.
+    """Find the images that were built for targets, each with its name in engines.
 
     An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
     """
@@ -43,6 +43,6 @@ def _refuse_stale(project: Project, cell: Cell) -> None:
         raise ImageMissingError(
             f"The image of {cell} is not up to date.",
             where=project.build_folder(cell),
-            why="Something that it is made of changed after it was built (`invoke plan --diff` shows what).",
+            why="Its inputs changed after it was built (`invoke plan --diff` shows how).",
             fix=f"Run `invoke build --target {cell}` again.",
         )

@@ -1,4 +1,4 @@
-"""Recording what layers come out as in locks/layers.toml, and holding builds to that record."""
+"""Records the digests of layers in locks/layers.toml, and checks builds against that record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagefactory.store.digests import Sha256
 
 
 def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
-    """Stop if a layer differs from what is on record for its key, and drop it from the cache."""
+    """Raise an error if a layer differs from the record of its key, and drop it from the cache."""
     for layer in (layer for plan in plans for layer in plan.layers):
         try:
             known.confirm(layer, blobs[layer.key])
@@ -28,7 +28,7 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
 def remember(
     project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
 ) -> None:
-    """Record the new layers of locked plans, and forget layers that no locked target needs any more."""
+    """Record the new layers of locked plans, and drop layers that no locked target needs."""
     found = {
         layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
         for plan in plans
@@ -49,7 +49,7 @@ def remember(
 def _new_wheel_records(
     store: Store, known: KnownLayers, plans: Iterable[Plan]
 ) -> dict[Sha256, tuple[str, Sha256]]:
-    """Hash the RECORD of wheels that mods change, as far as the store has the whole, checked wheel."""
+    """Hash the RECORD of each wheel that mods change, if the store has the whole wheel."""
     inputs = {
         item.sha256: item.name
         for plan in plans

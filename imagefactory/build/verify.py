@@ -31,7 +31,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
         fresh = replace(project, store=_empty_layers(project.store, scratch))
         plans, output = [make_plan(project, cell)], scratch / "image"
         [rebuilt] = assemble(fresh, plans, watch, say, locked_only=True, output=output, record=False)
-        if _holds(layout, expected):
+        if layout.folder.exists() and layout.manifest_digest() == expected:
             _compare_documents(layout)
             _compare_layers(layout, rebuilt, project.store)
         if rebuilt.image.digest != expected:
@@ -52,17 +52,12 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
     return Store(scratch / "store")
 
 
-def _holds(layout: Layout, digest: str) -> bool:
-    """Check whether a layout exists and holds the image with this digest."""
-    return layout.folder.exists() and layout.manifest_digest() == digest
-
-
 def _compare_documents(layout: Layout) -> None:
     """Check the manifest and the configuration against their digests."""
     named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
     for name, digest in named.items():
         if _digest_of(layout.blob(digest)) != digest:
-            raise _not_the_same(f"the {name} of {layout.folder.name}", f"{_OTHER_BYTES.format(digest)}")
+            raise _not_the_same(f"the {name} of {layout.folder.name}", _OTHER_BYTES.format(digest))
 
 
 def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:

@@ -42,7 +42,7 @@ def build(
 ) -> None:
     """Build images from the locks, by default without Docker, and print their digests."""
     from imagefactory.build.engines.by_name import engine_named
-    from imagefactory.build.engines.protocol import BuildOptions
+    from imagefactory.build.engines.options import BuildOptions
     from imagefactory.commands.show import tables, terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.environment.paths import expand_home

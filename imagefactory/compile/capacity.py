@@ -1,4 +1,4 @@
-"""Check before a compile starts that memory and disk suffice, and decide how many compilers run at once."""
+"""Checks that memory and disk suffice for a compile, and decides how many compilers run at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what
 
 
 def _available_memory() -> int:
-    """Return what the kernel reports as available, or all memory where it does not tell (not on Linux)."""
+    """Return the available memory, or all memory on systems that do not report it (not Linux)."""
     try:
         for line in _MEMINFO.read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

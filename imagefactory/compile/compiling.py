@@ -1,4 +1,4 @@
-"""`invoke compile`: from locked sources and a pinned toolchain to a wheel, or to a few libraries to inspect."""
+"""Compiles locked sources with a pinned toolchain, into a wheel or into a few libraries to inspect."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import requests
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
-from imagefactory.compile.compiler import Compiler, DockerCompiler
+from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
 from imagefactory.compile.git_sources import place
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
-from imagefactory.compile.toolchain import CompileProject, unpacked_size
+from imagefactory.compile.toolchain import CompileProject
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
-from imagefactory.locks.files import LockedSource
 from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
@@ -31,7 +30,7 @@ from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find,
 from imagefactory.store.downloads import fetch as download
 
 _KILLED = 137
-_DOCKER: Final = DockerCompiler()
+_DOCKER: Final = Compiler()
 
 
 class CompileWatcher(Watcher, Protocol):
@@ -92,7 +91,8 @@ def _check_room(project: CompileProject, job: Job, compiler: Compiler) -> int:
     refuse_full_disk(machine, job.folder(project.store), needed, "the objects")
     images = compiler.image_folder(job.plan)
     if images is not None:
-        refuse_full_disk(machine, images, unpacked_size(job.plan) / GB, "the toolchain's image in Docker")
+        unpacked = sum(layer.unpacked for layer in job.plan.layers)
+        refuse_full_disk(machine, images, unpacked / GB, "the toolchain's image in Docker")
     return jobs
 
 
@@ -111,12 +111,8 @@ def _compile(
 ) -> Compiled:
     image = compiler.provide(project, job.plan, watch)
     folder = job.folder(project.store)
-    tree, build, out, ccache = (
-        folder / "src",
-        folder / "build",
-        folder / "out",
-        project.store.root / "ccache",
-    )
+    tree, build, out = (folder / name for name in ("src", "build", "out"))
+    ccache = project.store.root / "ccache"
     fresh = prepare(tree, lambda target: _fill(project, job, target))
     say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
     say(f"for {job.inputs.arch_list}, {jobs} compiler{'s' if jobs > 1 else ''} at once")
@@ -163,17 +159,14 @@ def _fill(project: CompileProject, job: Job, target: Path) -> None:
     """Fill a tree with the sources, mods applied, ready to be compiled."""
     main = target / job.request.what
     if job.sdist is not None:
-        unpack_sdist(_fetch_sdist(project, job.sdist), main)
+        with requests.Session() as session:
+            sdist = download(indexed_file(job.sdist), project.store, session, lambda _: None)
+        unpack_sdist(sdist, main)
     elif job.source is not None:
         place(job.source, main, project.store)
     for source in job.dependencies:
         place(source, target / source.name, project.store)
     change(main, job.mods, job.left_out)
-
-
-def _fetch_sdist(project: CompileProject, sdist: LockedSource) -> Path:
-    with requests.Session() as session:
-        return download(indexed_file(sdist), project.store, session, lambda _: None)
 
 
 def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
@@ -214,12 +207,8 @@ def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
     request = job.request
     without = "".join(f"-without-{name}" for name in request.without_mods)
     machine = job.inputs.platform.rpartition("/")[2]
-    folder = (
-        project.root
-        / "build"
-        / "kernels"
-        / f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
-    )
+    name = f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
+    folder = project.root / "build" / "kernels" / name
     folder.mkdir(parents=True, exist_ok=True)
     return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.so")))
 

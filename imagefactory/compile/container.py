@@ -1,20 +1,20 @@
-"""Run a compile in a container whose output is logged and parsed, and which never outlives this process."""
+"""Runs a compile in a container that is removed with the process, and logs its output."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import docker
 import requests
-from docker.errors import APIError, DockerException
+from docker.errors import DockerException
 
+from imagefactory.build.engines.docker.daemon import client_for
 from imagefactory.environment.progress import Say
-from imagefactory.errors.layers import EngineError
 
 LABEL = "imagefactory.compile"
 _TOLD = 14
@@ -50,7 +50,7 @@ def run(
     hear: Say,
 ) -> Ended:
     """Run a command in a container without network, as the current user; output goes to the log and to `hear`."""
-    with _talking(), _client() as client:
+    with _client() as client:
         remove_left_over(client, key)
         container = client.containers.create(
             image,
@@ -86,7 +86,7 @@ def remove_left_over(client: docker.DockerClient, key: str) -> None:
 
 def root_folder() -> Path | None:
     """Return the daemon's folder of images, or None if it is not on this machine."""
-    with _talking(), _client() as client:
+    with _client() as client:
         folder = Path(str(client.info().get("DockerRootDir", "")))
     return folder if folder.is_absolute() and folder.exists() else None
 
@@ -115,24 +115,10 @@ def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
     return tuple(telling) or tuple(last)
 
 
-@contextmanager
-def _client() -> Iterator[docker.DockerClient]:
-    # A single object can take many minutes without any output.
-    client = docker.from_env(timeout=None)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-@contextmanager
-def _talking() -> Iterator[None]:
-    try:
-        yield
-    except (DockerException, APIError, requests.RequestException) as error:
-        raise EngineError(
-            "The Docker daemon cannot run the compile.",
-            where="docker run",
-            why=str(error),
-            fix="Start Docker, check DOCKER_HOST, and run it again: what is compiled already is kept.",
-        ) from None
+def _client() -> AbstractContextManager[docker.DockerClient]:
+    return client_for(
+        "docker run",
+        "The Docker daemon cannot run the compile.",
+        "Start Docker, check DOCKER_HOST, and run it again: what is compiled already is kept.",
+        timeout=None,  # a single object can take many minutes without any output
+    )

@@ -1,4 +1,4 @@
-"""The sources of a compile: what they are, the folders that replace them, and fetching the rest with git."""
+"""Chooses the sources of a compile: folders that the user names, and repositories fetched with git."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.compile.settings import FILE, CompileSettings, SourceSettings, What
+from imagefactory.compile.settings import FILE, CompileSettings, SourceSettings
 from imagefactory.environment.paths import expand_home
-from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
-from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.matrix.matrix import VllmVersion
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum
 
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
-"""A file that tells that a folder is one of the two projects that are compiled."""
+"""The file that identifies a folder as one of the two projects that are compiled."""
 _GIT_HOST = "https://github.com"
 _PATIENCE = 60
 """Seconds to wait for a host to list its branches."""
@@ -50,7 +48,7 @@ class CompileSource:
         return {self.settings.variable: f"/factory/src/{self.name}"} if self.settings else {}
 
 
-def read_replacements(texts: Sequence[str], known: Sequence[str]) -> dict[str, Path]:
+def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
     """Read `NAME=DIR` options."""
     found: dict[str, Path] = {}
     for text in texts:
@@ -61,13 +59,6 @@ def read_replacements(texts: Sequence[str], known: Sequence[str]) -> dict[str, P
                 where="the --source option",
                 why="It is read as NAME=DIR.",
                 fix="Write it like --source cutlass=/src/cutlass.",
-            )
-        if name not in known:
-            raise UnknownNameError(
-                f"There is no source {name!r}.",
-                where="the --source option",
-                why=f"This version is compiled from: {', '.join(known)}.",
-                fix=did_you_mean(name, known).capitalize(),
             )
         found[name] = expand_home(folder, "the --source option").absolute()
     return found
@@ -118,11 +109,7 @@ def choose_sources(
     """Return the sources that vLLM is compiled with, and the parts that the chosen targets do not need."""
     chosen: list[CompileSource] = []
     left_out: list[str] = []
-    known = (
-        vllm
-        if any(vllm in source.refs for source in settings.sources.values())
-        else settings.nearest(version)
-    )
+    listed = settings.listed_as(vllm, version)
     for name, source in settings.sources_of(vllm, version).items():
         folder = replaced.get(name)
         if folder is not None:
@@ -131,28 +118,16 @@ def choose_sources(
         elif targets and source.part and not set(source.targets).intersection(targets):
             left_out.append(source.part)
         else:
-            reference = source.reference(known)
-            repository, commit = reference or (source.git, "HEAD")
+            repository, commit = source.reference(listed)
             chosen.append(CompileSource(name, f"{repository}@{commit}", None, source))
     return chosen, left_out
-
-
-def known_names(settings: CompileSettings, what: What, vllm: str, version: VllmVersion) -> list[str]:
-    """Return the names that --source accepts."""
-    return ["vllm", *settings.sources_of(vllm, version)] if what == "vllm" else ["flashinfer"]
 
 
 def place(source: CompileSource, target: Path, store: Store) -> None:
     """Copy a source into a build tree; builds write into their sources."""
     folder = source.folder or fetch(source, store)
     with translating_disk_full(target):
-        shutil.copytree(
-            folder,
-            target,
-            symlinks=True,
-            ignore=shutil.ignore_patterns(*_IGNORED),
-            copy_function=shutil.copy2,
-        )
+        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED))
 
 
 def resolve(source: CompileSource) -> CompileSource:

@@ -1,4 +1,4 @@
-"""A compile, fully determined before it starts: its sources, mods and toolchain, and the key of its result."""
+"""Determines a compile before it starts: its sources, mods and toolchain, and the key of its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from imagefactory.compile.git_sources import (
     CompileSource,
     check_folder,
     choose_sources,
-    known_names,
     read_replacements,
     resolve,
     tree_digest,
@@ -56,7 +55,6 @@ class Job:
     """A compile with everything known and checked, and nothing done yet."""
 
     request: Request
-    version: VllmVersion
     arch: Arch
     cell: Cell
     """The cell that stands for the toolchain."""
@@ -108,7 +106,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
             fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
         )
     plan = toolchain_plan(project, cell)
-    replaced = read_replacements(request.sources, known_names(settings, request.what, request.vllm, version))
+    replaced = read_replacements(request.sources)
     dependencies: list[CompileSource] = []
     left_out: list[str] = []
     mods: list[tuple[Mod, Variant]] = []
@@ -118,6 +116,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
     modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
+    scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     inputs = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
         version=_version(project, request, version, source),
@@ -128,13 +127,13 @@ def work_out(project: CompileProject, request: Request) -> Job:
         platform=platform,
         flags=(
             *_FLAGS,
-            *(f"script:{digest}" for digest in _script_digests(project.root)),
+            *(f"script:{path.name}:{sha256_of(path.read_bytes())}" for path in scripts),
             *(f"target:{name}" for name in request.targets or modules),
             *(f"left-out:{name}" for name in left_out),
         ),
     )
     return Job(
-        request, version, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
+        request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
         inputs, modules,
     )  # fmt: skip
 
@@ -170,8 +169,3 @@ def _version(
         return version.release
     commit = source.digest.rpartition("@")[2].rpartition(":")[2][:9] if source else ""
     return f"{version.version}+g{commit}"
-
-
-def _script_digests(root: Path) -> list[str]:
-    files = sorted(path for path in (root / SCRIPTS).iterdir() if path.is_file())
-    return [f"{path.name}:{sha256_of(path.read_bytes())}" for path in files]

@@ -1,4 +1,4 @@
-"""The progress of a compile, read from the `[12/345]` that ninja prints for each step."""
+"""Reads the progress of a compile from the `[12/345]` that ninja prints for each step."""
 
 from __future__ import annotations
 

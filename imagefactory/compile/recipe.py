@@ -1,23 +1,13 @@
-"""The recipe of a cell whose kernels must be compiled, and whose wheels are therefore not locked yet.
+"""Renders the Dockerfile of a cell, including one whose kernels must be compiled before its wheels can be locked.
 
-It is as exact as possible without a lock, and lists what is missing.
+Without a lock, the Dockerfile is as exact as possible and lists what is missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
-from imagefactory.build.engines.docker.build_context import (
-    SETTLE,
-    TOOLS,
-    UV,
-    Copy,
-    Piece,
-    Program,
-    WrittenFile,
-    copied_layers,
-)
+from imagefactory.build.engines.docker.build_context import Copy, copied_layers, described_files, tools
 from imagefactory.build.engines.docker.dockerfile import Rendered, render_compile, render_plan
 from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
@@ -27,24 +17,12 @@ from imagefactory.matrix.matrix import VllmVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer
-from imagefactory.plan.plan import ImageConfig, Layer
 from imagefactory.plan.serve.served import describe
 
 JOB_MEMORY: Final = "3 to 8 GB of memory"
 
 
-@dataclass(frozen=True)
-class CompileRecipe:
-    """The values for the template, and the description of the build context."""
-
-    base: Layer
-    config: ImageConfig
-    values: dict[str, Any]
-    context: dict[str, Any]
-
-
-def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
-    """Return the recipe for compiling and assembling a cell."""
+def _render_compile(project: Project, cell: Cell) -> Rendered:
     matrix = project.matrix
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     installed = choose_mods(matrix, cell, project.mods)
@@ -53,18 +31,17 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
     base = base_layer(matrix, cell, project.base_lock(cell))
     above = copied_layers([serve_layer(project.root), model_layer(cell, served)], project.root)
     (serve, _), (model, _) = above
-    copies = (serve, *_mod_copies(installed), model)
+    mods = _mods(installed)
+    copies = (serve, *(copy for copy, _ in mods), model)
     dependencies = {
         source.variable: name
         for name, source in load_settings(project.root).sources_of(cell.vllm, version).items()
     }
-    uv = Program(f"{TOOLS}/uv", UV, project.tool_lock.find("uv", cell.machine))
-    settle = WrittenFile(f"{TOOLS}/settle.py", SETTLE, (project.root / SETTLE).read_bytes())
-    pieces: list[Piece] = [uv, settle, *(piece for _, piece in above)]
+    programs = tools(project.root, project.tool_lock.find("uv", cell.machine))
     files = [
-        *(file for piece in pieces for file in piece.describe()),
+        *described_files([*programs, *(piece for _, piece in above)]),
         *_described_sources(project, cell, sources, dependencies),
-        *_described_mods(installed, copies),
+        *(described for _, described in mods),
         {"path": "wheels/", "from": _lock_path(project, cell), "not_locked": "made by `invoke lock`"},
     ]
     values = {
@@ -92,7 +69,7 @@ def compile_recipe(project: Project, cell: Cell) -> CompileRecipe:
         "files": sorted(files, key=lambda file: str(file["path"])),
     }
     config = image_config(project, cell, "compiled", installed, served, locked=False)
-    return CompileRecipe(base, config, values, described)
+    return render_compile(project.root, base, config, values, described)
 
 
 def _toolchain(project: Project, cell: Cell, version: VllmVersion) -> str:
@@ -150,30 +127,24 @@ def _described_sources(
     ]
 
 
-def _mod_copies(chosen: Chosen) -> list[Copy]:
-    note = "its layer has a key once the wheel that it changes is locked"
-    return [
-        Copy(f"mod {mod.name}", note, f"mods/{number:02}-{mod.name}")
-        for number, (mod, _) in enumerate(chosen.mods, 1)
-    ]
-
-
-def _described_mods(chosen: Chosen, copies: tuple[Copy, ...]) -> list[dict[str, Any]]:
-    folders = [copy.folder for copy in copies if copy.folder.startswith("mods/")]
-    return [
-        {
+def _mods(chosen: Chosen) -> list[tuple[Copy, dict[str, Any]]]:
+    """Return the folders of mods that are copied over the image, and their descriptions."""
+    found: list[tuple[Copy, dict[str, Any]]] = []
+    for number, (mod, variant) in enumerate(chosen.mods, 1):
+        folder = f"mods/{number:02}-{mod.name}"
+        note = "its layer has a key once the wheel that it changes is locked"
+        described = {
             "path": f"{folder}/",
             "from": f"mods/{mod.name} applied to the compiled wheel",
             "changes": sorted(variant.paths),
             "made_from": [{"name": f"mods/{mod.name}", "sha256": mod.digest(variant)}],
         }
-        for folder, (mod, variant) in zip(folders, chosen.mods, strict=True)
-    ]
+        found.append((Copy(f"mod {mod.name}", note, folder), described))
+    return found
 
 
 def render(project: Project, cell: Cell) -> Rendered:
     """Render the Dockerfile of a cell: from its plan, or with the compile that its lock still needs."""
     if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
-        recipe = compile_recipe(project, cell)
-        return render_compile(project.root, recipe.base, recipe.config, recipe.values, recipe.context)
+        return _render_compile(project, cell)
     return render_plan(project, make_plan(project, cell))

@@ -1,10 +1,9 @@
-"""Parse the options of `invoke compile`."""
+"""Turns the options of `invoke compile` into requests."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from imagefactory.compile.git_sources import known_names
 from imagefactory.compile.job import Request
 from imagefactory.compile.settings import WHAT, What
 from imagefactory.compile.toolchain import CompileProject
@@ -36,8 +35,10 @@ def requests_of(
     for text in _split(what):
         _refuse_unknown("project to compile", text, WHAT, "--what")
         wanted += [name for name in WHAT if name == text]
-    every = [name for item in wanted for name in known_names(project.settings, item, vllm, matrix.vllm[vllm])]
+    dependencies = project.settings.sources_of(vllm, matrix.vllm[vllm])
+    known = {"vllm": ["vllm", *dependencies], "flashinfer": ["flashinfer"]}
     for text in sources:
+        every = [name for item in wanted for name in known[item]]
         _refuse_unknown("source", text.partition("=")[0], every, "--source")
     return [
         Request(
@@ -45,11 +46,7 @@ def requests_of(
             vllm=vllm,
             arch=arch,
             targets=tuple(_split(targets)),
-            sources=tuple(
-                text
-                for text in sources
-                if text.partition("=")[0] in known_names(project.settings, item, vllm, matrix.vllm[vllm])
-            ),
+            sources=tuple(text for text in sources if text.partition("=")[0] in known[item]),
             without_mods=tuple(sorted(without_mods)),
             jobs=jobs,
         )

@@ -1,4 +1,4 @@
-"""compile.yaml: the compilers and sources that kernels are compiled with."""
+"""Reads compile.yaml, which lists the compilers and sources of kernels."""
 
 from __future__ import annotations
 
@@ -90,12 +90,9 @@ class SourceSettings(_Model):
     """The targets of vLLM's CMake that need it."""
     submodules: list[RelativePath] = []
 
-    def reference(self, vllm: str) -> tuple[str, str] | None:
-        """Return the repository and the commit or tag for a vLLM version, or None if that version does not use it."""
-        ref = self.refs.get(vllm)
-        if ref is None:
-            return None
-        repository, _, commit = ref.rpartition("@")
+    def reference(self, vllm: str) -> tuple[str, str]:
+        """Return the repository and the commit or tag for a vLLM version that uses it."""
+        repository, _, commit = self.refs[vllm].rpartition("@")
         return repository or self.git, commit
 
 
@@ -119,14 +116,10 @@ class CompileSettings(_Model):
 
     def need(self, what: What, version: VllmVersion) -> CompilerNeed | None:
         """Return the compiler that a source needs, if it needs a particular one."""
-        return next(
-            (
-                need
-                for need in self.compilers
-                if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True)
-            ),
-            None,
-        )
+        for need in self.compilers:
+            if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True):
+                return need
+        return None
 
     def toolchain_for(self, what: What, version: VllmVersion) -> str:
         """Return the oldest toolchain whose compiler is new enough."""
@@ -143,10 +136,12 @@ class CompileSettings(_Model):
 
     def sources_of(self, vllm: str, version: VllmVersion) -> dict[str, SourceSettings]:
         """Return the dependencies of a vLLM version; for a git reference, those of the release before it."""
-        if vllm in {name for source in self.sources.values() for name in source.refs}:
-            return {name: source for name, source in self.sources.items() if vllm in source.refs}
-        nearest = self.nearest(version)
-        return {name: source for name, source in self.sources.items() if nearest in source.refs}
+        listed = self.listed_as(vllm, version)
+        return {name: source for name, source in self.sources.items() if listed in source.refs}
+
+    def listed_as(self, vllm: str, version: VllmVersion) -> str:
+        """Return the name that a vLLM version's sources are listed under."""
+        return vllm if any(vllm in source.refs for source in self.sources.values()) else self.nearest(version)
 
     def nearest(self, version: VllmVersion) -> str:
         """Return the newest release with known sources that is not newer than a version."""

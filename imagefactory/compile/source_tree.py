@@ -1,4 +1,4 @@
-"""The source tree of a compile: unpacked, with source-stage mods applied and unneeded parts left out."""
+"""Prepares the source tree of a compile: unpacks it, applies source-stage mods, and leaves out unneeded parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The toolchain: an image of Debian with its compilers and the CUDA compiler from wheels.
+"""Plans and provides toolchains: images of Debian with its compilers and the CUDA compiler from wheels.
 
 To the rest of the factory a toolchain is a base and an arch that serves no model, so the code that locks, plans and
 builds images does the same for toolchains.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from imagefactory.build.engines.docker import daemon
@@ -104,10 +104,7 @@ def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
     decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
     return Plan(
         target=str(cell),
-        model=cell.model,
-        vllm=cell.vllm,
-        arch=cell.arch,
-        platform=cell.platform,
+        **asdict(cell),
         kernels=wheels.kernels,
         key=checksum(decides),
         layers=layers,
@@ -124,11 +121,6 @@ def identity(plan: Plan) -> str:
     """Return a hash of the files of a toolchain, however they are packed into layers."""
     inputs = [[item.name, item.sha256] for layer in plan.layers for item in layer.inputs]
     return f"sha256:{checksum({'inputs': sorted(inputs), 'env': plan.config.env})}"
-
-
-def unpacked_size(plan: Plan) -> int:
-    """Return roughly how many bytes of disk space the Docker daemon needs for a toolchain."""
-    return sum(layer.unpacked for layer in plan.layers)
 
 
 def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:

@@ -1,4 +1,4 @@
-"""Locking toolchains: the packages and wheels of the compilers, and the FlashInfer that a vLLM release requires."""
+"""Locks toolchains: the packages and wheels of the compilers, and the FlashInfer that a vLLM release requires."""
 
 from __future__ import annotations
 

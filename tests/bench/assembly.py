@@ -1,32 +1,26 @@
-"""How fast an image is assembled, next to what cannot be avoided and to what Docker takes.
+"""Measures assembling an image, beside a lower bound and beside Docker.
 
-Run it with the environment's Python once everything is downloaded: `.venv/bin/python tests/bench/assembly.py`, with
-`--docker` for the comparison with `docker build` and `docker push` (many minutes, and some 20 GB of disk). Nothing
-is asserted; ratios within one run are what can be compared between machines.
+Run `.venv/bin/python -m tests.bench.assembly` once everything is downloaded. `--docker` compares with `docker build`
+and `docker push`, which takes many minutes and 20 GB of disk. Nothing is asserted; compare ratios within one run
+between machines.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import io
 import lzma
 import os
-import resource
 import shutil
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
-from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import deflate
@@ -42,6 +36,8 @@ from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.store.cache import Store
+from tests.bench.measuring import Spent, middle, row, timed
+from tests.fixtures.engines import running_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
@@ -119,104 +115,56 @@ def lower_bound(plan: Plan, store: Store, *extras: str) -> Spent:
         ((store.download(item.sha256), item.name) for item in inputs),
         key=lambda item: -item[0].stat().st_size,
     )
-    started, before = time.perf_counter(), _of_children()
-    with ProcessPoolExecutor(available_cores()) as pool:
-        for future in [pool.submit(inflate_and_hash, *item, extras) for item in files]:
-            future.result()
-    return Spent(time.perf_counter() - started, _of_children() - before)
 
+    def work() -> None:
+        with ProcessPoolExecutor(available_cores()) as pool:
+            for future in [pool.submit(inflate_and_hash, *item, extras) for item in files]:
+                future.result()
 
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return timed(work)
 
 
 # --- the factory ---------------------------------------------------------------------------------
 
 
-class Spent(NamedTuple):
-    """What something took."""
-
-    seconds: float
-    processor: float
-    memory: int = 0
-
-
-def copied_checkout(folder: Path, *, forget: bool) -> None:
-    """Copy what a build reads and writes; without the record of what layers come out as, all are looked into."""
-    for name in ("imagefactory", "images", "locks", "mods"):
-        shutil.copytree(ROOT / name, folder / name)
-    for name in ("matrix.yaml", "tasks.py"):
-        shutil.copy(ROOT / name, folder)
-    if forget:
-        (folder / "locks" / "layers.toml").unlink()
-
-
 class Cache:
-    """A cache that shares the machine's downloads and nothing else."""
+    """A cache that shares only the machine's downloads, and a copy of the checkout.
+
+    A build that forgets the record of layers has to check all of them.
+    """
 
     def __init__(self, folder: Path, *, reuse: bool = False, forget: bool = False) -> None:
         self.folder = folder
         self.checkout = folder / "checkout"
         if not reuse:
-            self.checkout.mkdir(parents=True)
-            copied_checkout(self.checkout, forget=forget)
+            for name in ("imagefactory", "images", "locks", "mods"):
+                shutil.copytree(ROOT / name, self.checkout / name)
+            for name in ("matrix.yaml", "tasks.py"):
+                shutil.copy(ROOT / name, self.checkout)
+            if forget:
+                (self.checkout / "locks" / "layers.toml").unlink()
             (self.folder / "downloads").symlink_to(Store().root / "downloads")
 
     def build(self, cell: Cell) -> Spent:
         """Run `invoke build` as a user does."""
         invoke = [sys.executable, "-m", "invoke", "--search-root", str(self.checkout)]
         command = [*invoke, "build", "--target", str(cell), "--output", str(self.folder / "out")]
-        token = uuid4().hex
-        environment = {
-            **os.environ,
-            "FACTORY_CACHE": str(self.folder),
-            "FACTORY_BENCH": token,
-            "PYTHONPATH": str(self.checkout),
-        }
-        with ProcessWatch(token) as watch:
-            started = time.perf_counter()
-            subprocess.run(command, env=environment, check=True, capture_output=True)
-            seconds = time.perf_counter() - started
-        return Spent(seconds, watch.processor(), watch.peak)
+        environment = {"FACTORY_CACHE": str(self.folder), "PYTHONPATH": str(self.checkout)}
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        # Workers, which the program waits for, are part of what it used.
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"the build of {cell} failed")
+        return Spent(seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
     def blobs(self) -> int:
         """Count the bytes of all blobs."""
         return sum(path.stat().st_size for path in (self.folder / "blobs/sha256").iterdir())
-
-
-class ProcessWatch:
-    """Notes what the processes of a build use; they are known by a variable of their environment."""
-
-    def __init__(self, token: str) -> None:
-        self.peak = 0
-        self._mark = f"FACTORY_BENCH={token}".encode()
-        self._ticks: dict[str, int] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def processor(self) -> float:
-        """Add up the seconds of processor time."""
-        return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.1):
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError, ValueError):
-                    if self._mark in (process / "environ").read_bytes():
-                        used = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
-                        self._ticks[process.name] = sum(map(int, used))
-                        lines = (process / "status").read_text().splitlines()
-                        [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM")]
-                        self.peak = max(self.peak, int(peak) * 1024)
 
 
 def reused(old: Plan, new: Plan, store: Store) -> tuple[int, int]:
@@ -232,25 +180,6 @@ def reused(old: Plan, new: Plan, store: Store) -> tuple[int, int]:
 
 
 # --- Docker --------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """Run a registry of our own on the loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = folder / "registry.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder / 'registry'}}}}}\nhttp: {{addr: {address}}}\n"
-    )
-    with (folder / "registry.log").open("wb") as log:
-        process = subprocess.Popen(["docker-registry", "serve", str(config)], stdout=log, stderr=log)
-    try:
-        time.sleep(2)
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def with_docker(plan: Plan, base: Path, folder: Path) -> tuple[float, float]:
@@ -270,16 +199,15 @@ def with_docker(plan: Plan, base: Path, folder: Path) -> tuple[float, float]:
     )
     subprocess.run(["docker", "import", str(base), "bench-base"], check=True, capture_output=True)
     builder = find_builder(None, plan.platform)
-    with registry(folder) as address:
+    with running_registry(folder) as address:
         name = f"{address}/bench:wheels"
         try:
-            started = time.perf_counter()
-            command = [*builder.command, "--no-cache", "--network", "none", "--tag", name, str(context)]
-            subprocess.run(command, env=builder.environment, check=True, capture_output=True)
-            built = time.perf_counter() - started
-            started = time.perf_counter()
-            subprocess.run(["docker", "push", name], check=True, capture_output=True)
-            return built, time.perf_counter() - started
+            build = [*builder.command, "--no-cache", "--network", "none", "--tag", name, str(context)]
+            built, pushed = (
+                timed(lambda: subprocess.run(words, env=builder.environment, check=True, capture_output=True))  # noqa: B023
+                for words in (build, ["docker", "push", name])
+            )
+            return built.seconds, pushed.seconds
         finally:
             subprocess.run(["docker", "rmi", "--force", name, "bench-base"], check=False, capture_output=True)
 
@@ -295,7 +223,7 @@ def main() -> None:
     project = Project(ROOT)
     with tempfile.TemporaryDirectory(dir=Store().root, prefix="bench-") as name:
         row("what", "time", "ratio", "processor", "ratio")
-        row("---", "---:", "---:", "---:", "---:")
+        row("---", *["---:"] * 4)
         if options.rounds:
             assembly_rows(project, Path(name), options.rounds)
         if options.docker:
@@ -304,22 +232,16 @@ def main() -> None:
 
 def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
     plan = make_plan(project, GB10)
+    bound = partial(lower_bound, plan, project.store)
+    cache_folder = folder / "cache"
     steps: dict[str, Callable[[], Spent]] = {
-        "one process per core inflates, and hashes content and compressed bytes": lambda: lower_bound(
-            plan, project.store
-        ),
-        "... and hashes content once more, as RECORD wants": lambda: lower_bound(
-            plan, project.store, "record"
-        ),
-        "... and compresses what is not copied": lambda: lower_bound(
-            plan, project.store, "record", "compress"
-        ),
-        "cold assembly, everything downloaded, nothing known of any layer": lambda: Cache(
-            folder / "cache", forget=True
+        "one process per core inflates, and hashes content and compressed bytes": bound,
+        "... and hashes content once more, as RECORD wants": partial(bound, "record"),
+        "... and compresses what is not copied": partial(bound, "record", "compress"),
+        "cold assembly, everything downloaded, no layer on record": lambda: Cache(
+            cache_folder, forget=True
         ).build(GB10),
-        "cold assembly, everything downloaded, digests on record": lambda: Cache(folder / "cache").build(
-            GB10
-        ),
+        "cold assembly, everything downloaded, digests on record": lambda: Cache(cache_folder).build(GB10),
     }
     taken: dict[str, list[Spent]] = {name: [] for name in steps}
     for number in range(rounds):
@@ -327,38 +249,25 @@ def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
             shutil.rmtree(folder / "cache", ignore_errors=True)
             taken[name].append(step())
             print(f"# round {number + 1}: {taken[name][-1]} {name}", file=sys.stderr)
-    middle = {
-        name: Spent(*(statistics.median(column) for column in zip(*values, strict=True)))
-        for name, values in taken.items()
-    }
-    least = next(iter(middle.values()))
-    for name, spent in middle.items():
+    medians = {name: middle(values) for name, values in taken.items()}
+    least = next(iter(medians.values()))
+    for name, spent in medians.items():
         ratios = f"{spent.seconds / least.seconds:.2f}", f"{spent.processor / least.processor:.2f}"
         row(name, f"{spent.seconds:.1f} s", ratios[0], f"{spent.processor:.1f} s", ratios[1])
     cache = Cache(folder / "cache", reuse=True)
     size = cache.blobs()
-    row(
-        "the same again, nothing changed",
-        f"{min(cache.build(GB10) for _ in range(3)).seconds:.2f} s",
-        "",
-        "",
-        "",
-    )
-    row("another model on the same vLLM and arch", f"{cache.build(OTHER_MODEL).seconds:.2f} s", "", "", "")
-    row("... new blobs", f"{(cache.blobs() - size) / 1e3:.0f} kB of {size / 1e9:.2f} GB", "", "", "")
+    unchanged = min(cache.build(GB10) for _ in range(3))
+    row("the same again, nothing changed", f"{unchanged.seconds:.2f} s", columns=5)
+    row("another model on the same vLLM and arch", f"{cache.build(OTHER_MODEL).seconds:.2f} s", columns=5)
+    row("... new blobs", f"{(cache.blobs() - size) / 1e3:.0f} kB of {size / 1e9:.2f} GB", columns=5)
     peak = max(spent.memory for values in taken.values() for spent in values)
-    row("peak memory of any process", f"{peak / 1e6:.0f} MB", "", "", "")
+    row("peak memory of any process", f"{peak / 1e6:.0f} MB", columns=5)
     for old in ("0.24.0", "0.28.0"):
         earlier = Cell(GB10.model, old, GB10.arch, GB10.platform)
         if project.is_locked(earlier):
             kept, total = reused(make_plan(project, earlier), plan, Store(cache.folder))
-            row(
-                f"bytes of layers that {old} has already",
-                f"{kept / 1e9:.2f} GB",
-                f"{kept / total:.0%}",
-                "",
-                "",
-            )
+            share = f"{kept / total:.0%}"
+            row(f"bytes of layers that {old} has already", f"{kept / 1e9:.2f} GB", share, columns=5)
     shutil.rmtree(folder / "cache")
 
 
@@ -369,14 +278,13 @@ def docker_rows(project: Project, folder: Path) -> None:
     base = read_blob_record(plan.layers[0].key, Store(cache.folder))
     assert base is not None
     built, pushed = with_docker(plan, Store(cache.folder).blob(base.digest), folder)
-    row("cold assembly for rtx5090 (amd64)", f"{cold:.1f} s", "1.0", "", "")
-    row("`docker build` of the same wheels", f"{built:.0f} s", f"{built / cold:.1f}", "", "")
-    row("`docker push` of the result to a local registry", f"{pushed:.0f} s", f"{pushed / cold:.1f}", "", "")
-    row("both", f"{built + pushed:.0f} s", f"{(built + pushed) / cold:.1f}", "", "")
-
-
-def row(*cells: str) -> None:
-    print(f"| {' | '.join(cells)} |", flush=True)
+    row("cold assembly for rtx5090 (amd64)", f"{cold:.1f} s", "1.0", columns=5)
+    for name, seconds in {
+        "`docker build` of the same wheels": built,
+        "`docker push` of the result to a local registry": pushed,
+        "both": built + pushed,
+    }.items():
+        row(name, f"{seconds:.0f} s", f"{seconds / cold:.1f}", columns=5)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the matrix costs: bytes named by the locks, bytes that are left once equal layers count once.
+"""Computes what the matrix costs: the bytes that the locks name, with and without layers that images share.
 
-    .venv/bin/python tests/bench/matrix_cost.py
+    .venv/bin/python -m tests.bench.matrix_cost
 
-Reads locks and plans only: nothing is downloaded, and the figures are the same on every machine. The processor's time
-is computed: bytes times the measured time of one assembly (tests/bench/README.md).
+Reads only locks and plans, downloads nothing, and prints the same figures on every machine. Processor time is computed:
+bytes times the measured time of one assembly (tests/bench/README.md).
 """
 
 from __future__ import annotations

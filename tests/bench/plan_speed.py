@@ -1,7 +1,7 @@
-"""How long a plan takes, next to what starting Python and invoke costs anyway.
+"""Measures planning, beside what starting Python and invoke costs anyway.
 
-Run it with the environment's Python: `.venv/bin/python tests/bench/plan_speed.py`. Times are never asserted; the
-ratio to the baseline of the same run is what can be compared between machines.
+Run `.venv/bin/python -m tests.bench.plan_speed`. Nothing is asserted; compare ratios to the baseline of the same run
+between machines.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
+
+from tests.bench.measuring import timed
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 15
@@ -25,17 +27,15 @@ COMMANDS = {
 
 
 def seconds(command: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return timed(partial(subprocess.run, command, cwd=ROOT, check=True, **quiet)).seconds
 
 
 def main() -> None:
     # Round by round, so that a machine that slows down slows everything down.
     rounds = [{name: seconds(command) for name, command in COMMANDS.items()} for _ in range(ROUNDS + 1)]
-    times = {
-        name: [taken[name] for taken in rounds[1:]] for name in COMMANDS
-    }  # the first one warms the caches
+    # The first round warms the caches.
+    times = {name: [taken[name] for taken in rounds[1:]] for name in COMMANDS}
     baseline = statistics.median(times[next(iter(COMMANDS))])
     print(f"{'command':<34}{'median':>9}{'best':>9}{'ratio':>8}")
     for name, taken in times.items():

@@ -1,17 +1,14 @@
-"""How long a promotion and a rollback take: requests to the registry, and the wait that keeps two writers apart.
+"""Measures promotion and rollback: requests to the registry, and the wait that keeps two writers apart.
 
-Run it with the environment's Python, with FACTORY_REGISTRY set to a registry that TARGET was published to twice, once
-from this checkout: `.venv/bin/python tests/bench/promote.py --target tiny/cpu`. The target's tags are moved
-back and forth
-and end at this checkout's image; the catalog keeps a note of it. Nothing is asserted.
+Set FACTORY_REGISTRY to a registry that the target was published to twice, once from this checkout, and run
+`.venv/bin/python -m tests.bench.promote --target tiny/cpu`. It moves the target's tags back and forth, leaves them at
+this checkout's image, and leaves a note in the catalog. Nothing is asserted.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from imagefactory.locks.project import Project
@@ -23,15 +20,10 @@ from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import promote
 from imagefactory.publish.rollback import rollback
 from imagefactory.publish.staging import find_staged
+from tests.bench.measuring import timed
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 5
-
-
-def timed(step: Callable[[], object]) -> float:
-    began = time.monotonic()
-    step()
-    return time.monotonic() - began
 
 
 def main() -> None:
@@ -49,7 +41,8 @@ def main() -> None:
 
         promote_again()  # also gets the token
         rounds = [
-            (timed(lambda: rollback(project, repository, cell)), timed(promote_again)) for _ in range(ROUNDS)
+            (timed(lambda: rollback(project, repository, cell)).seconds, timed(promote_again).seconds)
+            for _ in range(ROUNDS)
         ]
         window = WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
     for name, values in zip(("rollback", "promote"), zip(*rounds, strict=True), strict=True):

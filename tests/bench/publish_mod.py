@@ -1,9 +1,8 @@
-"""What it takes to push a changed mod from a machine with an empty cache, to a registry that has the rest.
+"""Measures pushing a changed mod from a machine with an empty cache to a registry that has the rest.
 
-Run it with the environment's Python, with FACTORY_REGISTRY set to a registry that `invoke push --target TARGET` was run
-against from this checkout: `.venv/bin/python tests/bench/publish_mod.py`. The target's last mod is changed
-in a copy of the
-checkout; what goes through sockets is counted, the package index and the registry apart. Nothing is asserted.
+Set FACTORY_REGISTRY to a registry that `invoke push --target TARGET` was run against from this checkout, and run
+`.venv/bin/python -m tests.bench.publish_mod`. It changes the target's last mod in a copy of the checkout, and counts
+the bytes that sockets carry, separately for the package index and the registry. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -93,9 +92,8 @@ def measure(checkout: Path, target: str) -> None:
     print(f"{'received from the network':<28}{received['network'] / 1e6:12.3f} MB")
     print(f"{'received from the registry':<28}{received['registry'] / 1e6:12.3f} MB")
     print(f"{'sent to the registry':<28}{sent['registry'] / 1e6:12.3f} MB")
-    print(
-        f"{'blobs sent, there before':<28}{staged.pushed.count('uploaded'):6}{staged.pushed.count('present'):6}"
-    )
+    uploaded, present = (staged.pushed.count(state) for state in ("uploaded", "present"))
+    print(f"{'blobs sent, there before':<28}{uploaded:6}{present:6}")
 
 
 if __name__ == "__main__":

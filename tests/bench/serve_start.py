@@ -1,8 +1,7 @@
-"""How long the serve program takes before it becomes vLLM, beside a Python that does nothing.
+"""Measures what the serve program takes before it becomes vLLM, beside a Python that does nothing.
 
-Run: python tests/bench/serve_start.py [runs]. Prints medians and the ratio; nothing is asserted. The last
-column is a fresh
-container, where no compiled modules exist yet.
+Run `.venv/bin/python -m tests.bench.serve_start [RUNS]`. Prints medians and ratios; nothing is asserted. The last line
+is a fresh container, where no compiled modules exist yet.
 """
 
 from __future__ import annotations
@@ -14,39 +13,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
+from tests.bench.measuring import timed
+from tests.fixtures.serving import model_document
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_MS = 150
 
 
 def median_ms(command: list[str], environment: dict[str, str], runs: int) -> float:
-    times = []
-    for _ in range(runs):
-        started = time.perf_counter()
-        # Not captured: the companion would hold a pipe open a little longer than the start takes.
-        subprocess.run(
-            command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times)
+    # Not captured: the companion would hold a pipe open a little longer than the start takes.
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    run = partial(subprocess.run, command, env=environment, check=True, **quiet)
+    return statistics.median(timed(run).seconds * 1000 for _ in range(runs))
 
 
 def main(runs: int) -> None:
     matrix = load_matrix(ROOT / "matrix.yaml")
     cell = select(matrix, ["qwen3.5-27b-nvfp4"])[0]
-    model: dict[str, Any] = {
-        "model": matrix.models[cell.model].repo,
-        "drafters": [],
-        "serve": matrix.models[cell.model].serve.model_dump(mode="json", exclude_defaults=True),
-    }
+    model = model_document(matrix, cell)
     description = describe_image(matrix, cell, model)
     python = next(filter(None, (shutil.which("python3", path="/usr/bin"), sys.executable)))
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Captures TurboQuant in a CUDA graph, as it is and as the mod turboquant-cuda-graph leaves it.
+"""Captures TurboQuant in a CUDA graph, before and after the mod turboquant-cuda-graph.
 
 Needs a GPU and PyTorch, nothing else:
 
@@ -60,7 +60,11 @@ def prefill_capture(source: str) -> tuple[bool, str]:
 
     The statements are taken from the real function, up to its loop; what they need of vLLM is given by hand.
     """
-    function = _find(source, "TurboQuantAttentionImpl", "_prefill_attention")
+    [function] = [
+        node
+        for node in _class_body(source, "TurboQuantAttentionImpl")
+        if isinstance(node, ast.FunctionDef) and node.name == "_prefill_attention"
+    ]
     last = next(index for index, node in enumerate(function.body) if isinstance(node, ast.For))
     body = [node for node in function.body[:last] if not _is_fast_path(node)]
     module = ast.Module(body=[*body, *ast.parse("result = output").body], type_ignores=[])
@@ -94,12 +98,7 @@ def prefill_capture(source: str) -> tuple[bool, str]:
 
 def graph_support(source: str) -> str:
     """Read which batches the backend offers to have captured whole."""
-    builder = next(
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "TurboQuantMetadataBuilder"
-    )
-    for node in builder.body:
+    for node in _class_body(source, "TurboQuantMetadataBuilder"):
         if (
             isinstance(node, ast.AnnAssign)
             and ast.unparse(node.target) == "_cudagraph_support"
@@ -109,13 +108,11 @@ def graph_support(source: str) -> str:
     return "none"
 
 
-def _find(source: str, class_name: str, name: str) -> ast.FunctionDef:
+def _class_body(source: str, name: str) -> list[ast.stmt]:
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            for part in node.body:
-                if isinstance(part, ast.FunctionDef) and part.name == name:
-                    return part
-    raise SystemExit(f"{class_name}.{name} is not in that file")
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node.body
+    raise SystemExit(f"{name} is not in that file")
 
 
 def _is_fast_path(node: ast.stmt) -> bool:

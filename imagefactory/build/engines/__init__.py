@@ -1,1 +1,1 @@
-"""Engines: ways to turn a plan into an image."""
+"""Engines, which turn plans into images."""

@@ -1,19 +1,31 @@
-"""Finding an engine by its name."""
+"""The engines that turn plans into images, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
-from imagefactory.build.engines.embedded import EmbeddedEngine
-from imagefactory.build.engines.protocol import BuildOptions, Engine
-from imagefactory.build.engines.with_docker import DockerEngine
+from imagefactory.build.assemble import assemble
+from imagefactory.build.engines.options import BuildOptions, BuiltImage
+from imagefactory.build.watch import Watcher
+from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.locks.project import Project
+from imagefactory.plan.plan import Plan
 
-ENGINES: Final[Mapping[str, Engine]] = {"embedded": EmbeddedEngine(), "docker": DockerEngine()}
+
+@dataclass(frozen=True)
+class Engine:
+    """Builds the image of every plan."""
+
+    summary: str
+    """What it does, to follow its name in a sentence."""
+    takes: frozenset[str]
+    """The names of the BuildOptions that it takes."""
+    build: Callable[[Project, Sequence[Plan], BuildOptions, Watcher, Say], list[BuiltImage]]
 
 
 def engine_named(name: str, options: BuildOptions) -> Engine:
@@ -38,3 +50,41 @@ def engine_named(name: str, options: BuildOptions) -> Engine:
             fix=f"Leave {flag} out, or use --engine {other}.",
         )
     return engine
+
+
+def _assemble(
+    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, say: Say
+) -> list[BuiltImage]:
+    built = assemble(
+        project,
+        plans,
+        watch,
+        say,
+        locked_only=options.locked,
+        output=options.output,
+        workers=options.workers,
+    )
+    return [
+        BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
+        for one in built
+    ]
+
+
+def _run_docker(
+    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, say: Say
+) -> list[BuiltImage]:
+    from imagefactory.build.engines.docker.engine import build_image  # noqa: PLC0415 - takes a second to import
+
+    return [build_image(project, plan, options, watch, say) for plan in plans]
+
+
+ENGINES: Final[Mapping[str, Engine]] = {
+    "embedded": Engine(
+        "assembles layers without Docker, bit for bit", frozenset({"output", "locked", "workers"}), _assemble
+    ),
+    "docker": Engine(
+        "runs the rendered Dockerfile; the image stays in the daemon",
+        frozenset({"builder", "cache_from", "cache_to"}),
+        _run_docker,
+    ),
+}

@@ -1,4 +1,4 @@
-"""The only differences allowed between the images of the two engines; docs/engines.md explains each."""
+"""Declares the differences allowed between the images of the two engines; docs/engines.md explains each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTENT = ("sha256", "size")
 
 @dataclass(frozen=True)
 class DeclaredDifference:
-    """A difference that is expected, and why."""
+    """An expected difference, and the reason for it."""
 
     path: str
     """A glob; `*` crosses slashes."""
@@ -29,10 +29,10 @@ class DeclaredDifference:
     kind: str = ""
     """Only for paths of this kind."""
     up_to: int | None = None
-    """Only for files of at most so many bytes."""
+    """Only for files of at most this many bytes."""
 
     def covers(self, difference: Difference, sizes: dict[str, int]) -> bool:
-        """Check whether a difference is this one."""
+        """Return whether a difference is this one."""
         return (
             difference.field in self.fields
             and fnmatchcase(difference.path, self.path)
@@ -87,7 +87,7 @@ def _open(project: Project, name: str) -> Layout | Opened:
 
 
 def undeclared(differences: Iterable[Difference]) -> list[Difference]:
-    """List the differences that nobody declared."""
+    """Return the differences that are not declared."""
     differences = list(differences)
     sizes = {
         difference.path: max(int(difference.left), int(difference.right))

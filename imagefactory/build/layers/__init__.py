@@ -1,1 +1,1 @@
-"""What goes into each kind of layer: entries, not bytes."""
+"""The entries of each kind of layer."""

@@ -1,7 +1,7 @@
-"""The base layer: Debian, unpacked from .deb files without running their scripts.
+"""Builds the base layer: Debian, unpacked from .deb files without running their scripts.
 
-It takes no root, no emulation and no dpkg, so an arm64 base can be assembled on an amd64 laptop. The result
-depends on nothing but the packages.
+It needs no root, no emulation and no dpkg, so an amd64 laptop can assemble an arm64 base. The result depends only on
+the packages.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.ldcache import add_ld_cache
 from imagefactory.build.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
 from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
+from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.errors.layers import DebFormatError
-from imagefactory.oci.entry import Entry
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 
-def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
+def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
     """Assemble the base from its packages and their files, and return its entries with their owners.
 
     The entries refer to spool files in `scratch`, which must stay until the layer is written.
     """
-    packages = _unpack_all(debs, scratch)
     architecture = _architecture(debs)
+    packages = _unpack_all(debs, architecture, scratch)
     tree = FileTree()
     add_merged_links(tree, architecture)
     for deb, unpacked in packages:
@@ -39,9 +40,8 @@ def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> l
         add_apt_sources(tree, unpacked.left_out)
     for entry in account_entries():
         tree.add(entry)
-    opened = [deb for deb, _ in packages]
     add_settled_files(tree)
-    add_alternatives(tree, opened)
+    add_alternatives(tree, [deb for deb, _ in packages])
     add_certificates(tree)
     add_dpkg_database(tree, packages, architecture)
     add_ld_cache(tree, architecture)
@@ -49,9 +49,27 @@ def base_entries(*, debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> l
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 
-def _unpack_all(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[Deb, Unpacked]]:
+def environment_entries(environment: Environment) -> list[Entry]:
+    """List the entries of an empty virtual environment, as `python3 -m venv --without-pip` makes it."""
+    root, version = environment.venv, environment.python
+    config = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
+    links = {
+        f"{root}/bin/python": f"/usr/bin/python{version}",
+        f"{root}/bin/python3": "python",
+        f"{root}/bin/python{version}": "python",
+        f"{root}/lib64": "lib",
+    }
+    return [
+        *(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=links[path]) for path in links),
+        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), EntryKind.DIRECTORY, 0o755),
+        Entry(ImagePath(f"{root}/pyvenv.cfg"), EntryKind.FILE, 0o644, Bytes(config.encode())),
+    ]
+
+
+def _unpack_all(
+    debs: Sequence[tuple[DebPackage, Path]], architecture: str, scratch: Path
+) -> list[tuple[Deb, Unpacked]]:
     """Decompress on all cores (decompressors release the GIL), and return the packages sorted by name."""
-    architecture = _architecture(debs)
 
     def one(item: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:
         deb = open_deb(*item, scratch)

@@ -1,4 +1,4 @@
-"""A CUDA toolkit at its usual path, made of links into the wheels that contain it.
+"""Lists the links that make the CUDA wheels look like an installed toolkit.
 
 vLLM, FlashInfer and Triton compile kernels at run time and expect nvcc and its libraries where an installed toolkit
 has them: below CUDA_HOME, in lib64, under names without a version. The wheels have everything, but in
@@ -26,7 +26,7 @@ _LIBRARIES = {
 
 
 def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
-    """List the links that make the wheels look like a toolkit."""
+    """Return the links, sorted by path."""
     wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}

@@ -1,27 +1,25 @@
-"""Building a layer: collect its entries, put them in order, and write them as a blob."""
+"""Builds a layer: collects its entries, puts them in order, and writes them as a blob."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from imagefactory.build.layers.cuda_toolkit import toolkit_links
 from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.build.layers.model_layer import model_entries
 from imagefactory.build.layers.serve_layer import serve_entries
-from imagefactory.build.layers.virtual_environment import environment_entries
-from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.build.layers.wheel_layer import Environment, content_sha256, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import Bytes, Entry
+from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan.built_layers import write_record
 from imagefactory.plan.plan import (
     BaseLayer,
-    Input,
     Layer,
     ModelLayer,
     ModLayer,
@@ -31,7 +29,7 @@ from imagefactory.plan.plan import (
 )
 from imagefactory.store.atomic import adopt, translating_disk_full
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:
     from imagefactory.build.layers.mod_layer import ModFiles
@@ -92,10 +90,18 @@ def layer_entries(
 def _base_entries(
     layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
 ) -> Iterable[tuple[str, Entry]]:
-    from imagefactory.build.layers.base_layer import base_entries  # noqa: PLC0415 - heavy, and rarely built
+    from imagefactory.build.layers.base_layer import (  # noqa: PLC0415 - heavy, and rarely built
+        base_entries,
+        environment_entries,
+    )
+    from imagefactory.build.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
-    debs = [(_Deb.of(item), files[item.sha256]) for item in layer.inputs]
-    yield from base_entries(debs=debs, scratch=scratch)
+    debs: list[tuple[NamedDeb, Path]] = []
+    for item in layer.inputs:
+        name, version, architecture = item.name.removesuffix(".deb").split("_")
+        package = NamedDeb(name, version.replace("%3a", ":"), architecture, item.name, item.sha256)
+        debs.append((package, files[item.sha256]))
+    yield from base_entries(debs, scratch)
     environment = Environment(layer.settings.venv, layer.settings.python)
     yield from ((FACTORY, entry) for entry in environment_entries(environment))
 
@@ -119,35 +125,16 @@ def _wheel_entries(layer: WheelLayer, files: Mapping[Sha256, Path]) -> Iterable[
                 yield item.name, entry
 
 
-class _Deb(NamedTuple):
-    """A Debian package as described by its file name."""
-
-    name: str
-    version: str
-    architecture: str
-    file: str
-    sha256: str
-
-    @classmethod
-    def of(cls, item: Input) -> _Deb:
-        name, version, architecture = item.name.removesuffix(".deb").split("_")
-        return cls(name, version.replace("%3a", ":"), architecture, item.name, item.sha256)
-
-
 def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
-    """Check whether another wheel of the bundle already brought this path with the same content.
+    """Return whether another wheel of the bundle has this path with the same content.
 
-    Namespace packages share their __init__.py like that. Different content is refused when the lock is made, and
-    again when the entries are put in order.
+    Namespace packages share their __init__.py. Different content is refused when the lock is made, and again when the
+    entries are put in order.
     """
     other = seen.get(entry.path)
-    return other is not None and other.mode == entry.mode and _fingerprint(other) == _fingerprint(entry)
-
-
-def _fingerprint(entry: Entry) -> object:
-    if isinstance(entry.content, Bytes):
-        return sha256_of(entry.content.data)
-    return entry.content.sha256 if entry.content is not None else None
+    if other is None or other.content is None or entry.content is None:
+        return False
+    return other.mode == entry.mode and content_sha256(other.content) == content_sha256(entry.content)
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Model layers: what the image knows about its model, and the model itself if the factory makes it."""
+"""Lists the files of model layers: the description of the model, and the tiny model itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The serve layer: the program that starts vLLM, and the modules that apply mods at start-up."""
+"""Lists the entries of the serve layer: the program that starts vLLM, and the modules that apply mods at start-up."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""A model small enough for any machine: two random layers, a tokenizer of single bytes, no weights on disk.
+"""Writes a model small enough for any machine: two layers, a tokenizer of single bytes, no weights.
 
-vLLM makes the weights itself (`--load-format dummy`). Its output is noise; the point is that a real server
-produces it.
+vLLM makes random weights (`--load-format dummy`), so the output is noise; what matters is that a real server produces
+it.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 
 HIDDEN = 64
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_BYTE_LEVEL = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
 _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -60,19 +62,9 @@ def tiny_model() -> dict[str, bytes]:
                 for token, index in special.items()
             ],
             "normalizer": None,
-            "pre_tokenizer": {
-                "type": "ByteLevel",
-                "add_prefix_space": False,
-                "trim_offsets": True,
-                "use_regex": True,
-            },
+            "pre_tokenizer": {**_BYTE_LEVEL, "add_prefix_space": False},
             "post_processor": None,
-            "decoder": {
-                "type": "ByteLevel",
-                "add_prefix_space": True,
-                "trim_offsets": True,
-                "use_regex": True,
-            },
+            "decoder": {**_BYTE_LEVEL, "add_prefix_space": True},
             "model": {
                 "type": "BPE",
                 "dropout": None,
@@ -103,12 +95,5 @@ def tiny_model() -> dict[str, bytes]:
 def _byte_symbols() -> list[str]:
     """Return the printable characters that byte-level tokenizers use for the 256 bytes, in byte order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    symbols: list[str] = []
-    others = 0
-    for byte in range(256):
-        if byte in printable:
-            symbols.append(chr(byte))
-        else:
-            symbols.append(chr(256 + others))
-            others += 1
-    return symbols
+    others = itertools.count(256)
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]

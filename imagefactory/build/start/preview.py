@@ -1,7 +1,7 @@
-"""Asks the serve program itself what it would do in an image, without a container.
+"""Runs the serve program on this machine to find out what it would do in an image.
 
-The program runs on this machine with the image's settings.json and model.json, so what is printed, composed and
-exported here is what a container will run: there is no second implementation that could disagree.
+It gets the image's settings.json and model.json, so there is no second implementation that could disagree with the
+container.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,13 @@ class Preview:
     description: Description
     model: Mapping[str, Any]
 
-    def command(self, given: Mapping[str, str] | None = None, *, readings: Path | None = None) -> list[str]:
+    def command(self, given: Mapping[str, str] | None = None) -> list[str]:
         """Return the `vllm serve` command for these settings."""
-        return [str(word) for word in self.dry_run(given, readings=readings)["command"]]
+        return [str(word) for word in self.dry_run(given or {})["command"]]
 
-    def dry_run(
-        self,
-        given: Mapping[str, str] | None = None,
-        *,
-        arguments: Sequence[str] = (),
-        readings: Path | None = None,
-    ) -> dict[str, Any]:
-        """Return the command and the checks for these settings."""
-        variables = dict(given or {})
-        unknown = sorted(set(variables) - set(NAMES))
+    def dry_run(self, given: Mapping[str, str], *, readings: Path | None = None) -> dict[str, Any]:
+        """Return the command and the checks for these settings; `readings` replaces those of this machine."""
+        unknown = sorted(set(given) - set(NAMES))
         if unknown:
             raise SettingRefusedError(
                 f"There is no setting {unknown[0]}.",
@@ -53,7 +46,7 @@ class Preview:
                 fix=did_you_mean(unknown[0], NAMES).capitalize(),
             )
         extra = {"FACTORY_READINGS": str(readings)} if readings else {}
-        ran = self.run("--dry-run", "--json", *arguments, variables=variables | extra)
+        ran = self.run("--dry-run", "--json", variables={**given, **extra})
         if ran.returncode:
             what, _, rest = ran.stderr.strip().partition("\n")
             raise SettingRefusedError(

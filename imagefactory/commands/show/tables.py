@@ -15,7 +15,7 @@ from imagefactory.store.sizes import size
 
 if TYPE_CHECKING:
     # For annotations only: showing a plan must not import what resolves and downloads.
-    from imagefactory.build.engines.protocol import BuiltImage
+    from imagefactory.build.engines.options import BuiltImage
     from imagefactory.build.explain import Ownership
     from imagefactory.locks.kernel_policy import KernelVerdict
     from imagefactory.locks.target_status import TargetStatus

@@ -1,4 +1,4 @@
-"""Two builds at once on one cache: each ends as if it were alone, and nothing is done twice."""
+"""Builds that share a cache at the same time give the same results and download nothing twice."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from tests.integration.build.test_killed import assert_whole
 PATIENCE = 120
 
 
-def test_builds_at_once_do_not_disturb_each_other(tmp_path: Path, simple_index: SimpleIndex) -> None:
+def start(factory: SmallFactory, target: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = factory.command("build", "--target", target)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path, simple_index: SimpleIndex) -> None:
     factory = SmallFactory(tmp_path, big=1)
     simple_index.add(*factory.links.glob("*.whl"))
     environment = {**factory.environment(), "PIP_INDEX_URL": simple_index.url, "PIP_FIND_LINKS": ""}
-    commands = [factory.command("build", "--target", target) for target in ("tiny", "tiny", "other")]
-    processes = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for command in commands
-    ]
-    results = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    processes = [start(factory, target, environment) for target in ("tiny", "tiny", "other")]
+    results = [(*process.communicate(timeout=PATIENCE), process.returncode) for process in processes]
     assert [code for _, _, code in results] == [0, 0, 0], results
     digests = [out.strip() for out, _, _ in results]
     assert digests[0] == digests[1] != digests[2]
@@ -38,7 +41,7 @@ def test_builds_at_once_do_not_disturb_each_other(tmp_path: Path, simple_index: 
 
 
 class SlowIndex(SimpleIndex):
-    """An index that sends no file before it is told to, and says when the first one was asked for."""
+    """An index that sends files only after `go_on`, and sets `asked` on the first request for one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,14 +67,8 @@ def test_cleaning_is_refused_while_a_build_runs(tmp_path: Path, slow_index: Slow
     slow_index.add(*factory.links.glob("*.whl"))
     environment = {**factory.environment(), "PIP_INDEX_URL": slow_index.url, "PIP_FIND_LINKS": ""}
     clean = factory.command("clean", "--everything")
-    build = subprocess.Popen(
-        factory.command("build", "--target", "tiny"),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert slow_index.asked.wait(PATIENCE), "the build does not get as far as its downloads"
+    build = start(factory, "tiny", environment)
+    assert slow_index.asked.wait(PATIENCE), "the build does not reach its downloads"
     refused = subprocess.run(clean, env=environment, capture_output=True, text=True, check=False)
     slow_index.go_on.set()
     digest, said = build.communicate(timeout=PATIENCE)

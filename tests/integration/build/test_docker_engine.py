@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from imagefactory.build.assemble import assemble
+from imagefactory.build.engines.by_name import ENGINES
 from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
-from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
-from imagefactory.build.engines.with_docker import DockerEngine
+from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.environment.progress import Say
-from imagefactory.errors import FactoryError
 from imagefactory.errors.docker import BuilderMissingError
-from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import scaffold
@@ -54,9 +52,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def build_with_docker(project: Project, say: Say = lambda _: None, **options: Any) -> BuiltImage:
-    [built] = DockerEngine().build(
-        project, [make_plan(project, TINY)], BuildOptions(**options), Silence(), say
-    )
+    plans = [make_plan(project, TINY)]
+    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), Silence(), say)
     return built
 
 
@@ -67,9 +64,7 @@ def by_docker(project: Project) -> Iterator[BuiltImage]:
     docker("image", "rm", "--force", made.where)
 
 
-def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
-    project: Project, by_docker: BuiltImage
-) -> None:
+def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:
     [embedded] = assemble(project, [make_plan(project, TINY)], Silence(), lambda _: None, record=False)
     unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
@@ -77,7 +72,7 @@ def test_the_engines_images_differ_in_what_is_declared_and_in_nothing_else(
     assert "mod" in [layer.kind for layer in by_docker.plan.layers]
 
 
-def test_the_image_says_of_itself_what_the_plan_says(by_docker: BuiltImage) -> None:
+def test_configuration_is_the_planned_one(by_docker: BuiltImage) -> None:
     config = json.loads(docker("image", "inspect", by_docker.digest))[0]["Config"]
     plan = by_docker.plan
     assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
@@ -85,7 +80,7 @@ def test_the_image_says_of_itself_what_the_plan_says(by_docker: BuiltImage) -> N
     assert config["Entrypoint"] == list(plan.config.entrypoint)
 
 
-def test_its_programs_run(by_docker: BuiltImage) -> None:
+def test_programs_of_the_image_run(by_docker: BuiltImage) -> None:
     def run(program: str, *arguments: str) -> str:
         # The host's network: a daemon on a restricted machine has no bridge.
         options = ("--rm", "--network", "host", "--entrypoint", program)
@@ -96,7 +91,7 @@ def test_its_programs_run(by_docker: BuiltImage) -> None:
     assert run("/opt/venv/bin/python3", "-c", ask) == "0.32.0+cpu\n"
 
 
-def test_a_second_build_finds_every_step_done(project: Project, by_docker: BuiltImage) -> None:
+def test_second_build_takes_every_step_from_the_cache(project: Project, by_docker: BuiltImage) -> None:
     again = build_with_docker(project)
     log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
     steps = [line for line in log.splitlines() if " RUN --mount" in line and line.startswith("#")]
@@ -112,9 +107,7 @@ def test_buildx_makes_the_same_image(project: Project, by_docker: BuiltImage, bu
     assert again.digest == by_docker.digest
 
 
-def test_a_builder_that_buildx_does_not_know_is_named_with_those_that_it_knows(
-    project: Project, buildx: str
-) -> None:
+def test_unknown_builder_is_refused_with_the_known_ones(project: Project, buildx: str) -> None:
     with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
         build_with_docker(project, builder="no-such-builder")
     assert "Known builders: default" in caught.value.fix, buildx
@@ -137,7 +130,7 @@ def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_t
     assert second.digest == first.digest
 
 
-def test_nothing_of_the_context_is_left(project: Project, by_docker: BuiltImage) -> None:
+def test_context_is_removed_after_the_build(project: Project, by_docker: BuiltImage) -> None:
     assert by_docker
     assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
         "Dockerfile"
@@ -145,12 +138,7 @@ def test_nothing_of_the_context_is_left(project: Project, by_docker: BuiltImage)
     assert not (project.build_folder(TINY) / "context").exists()
 
 
-def test_an_image_that_is_not_there_is_a_clear_error(project: Project) -> None:
-    with pytest.raises(ImageMissingError, match="no/such:image"):
-        compare_named(project, "no/such:image", "no/such:image")
-
-
-def test_a_daemon_that_is_not_there_is_a_clear_error() -> None:
+def test_missing_daemon_is_an_error_without_traceback() -> None:
     command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
     environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
     done = subprocess.run(
@@ -159,9 +147,3 @@ def test_a_daemon_that_is_not_there_is_a_clear_error() -> None:
     assert done.returncode == 65
     assert "The Docker daemon does not answer." in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_builder_that_is_not_there_is_a_clear_error(project: Project) -> None:
-    with pytest.raises(FactoryError) as caught:
-        build_with_docker(project, builder="no-such-builder")
-    assert caught.value.exit_code in (100, 101)  # without buildx there are no builders at all

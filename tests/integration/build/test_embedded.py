@@ -1,4 +1,4 @@
-"""The whole program against servers that fail, full disks, a terminal, and other Pythons."""
+"""The whole program with failing servers, full disks, interrupts and other Pythons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.build.test_killed import assert_whole
 
 
 class DyingIndex(SimpleIndex):
-    """An index whose connections end in the middle of a file, the first time that each is asked for."""
+    """An index whose connection ends in the middle of a file on the first request for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,16 +42,11 @@ class DyingIndex(SimpleIndex):
 
 
 def invoke(factory: SmallFactory, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        factory.command(*arguments),
-        env={**factory.environment(), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    env = {**factory.environment(), **environment}
+    return subprocess.run(factory.command(*arguments), env=env, capture_output=True, text=True, check=False)
 
 
-def test_a_server_that_dies_in_mid_body_is_asked_for_the_rest(tmp_path: Path) -> None:
+def test_download_resumes_when_the_server_dies(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path, big=1)
     index = DyingIndex()
     try:
@@ -64,16 +59,13 @@ def test_a_server_that_dies_in_mid_body_is_asked_for_the_rest(tmp_path: Path) ->
     [big] = factory.links.glob("big0-*")
     requests = [entry for entry in index.log if entry.path == f"/files/{big.name}"]
     assert [bool(entry.headers.get("range")) for entry in requests] == [False, True]
-    assert sum(entry.sent for entry in requests) < 1.1 * big.stat().st_size, (
-        "what had arrived is not fetched again"
-    )
-    others = [
-        entry.path for entry in index.log if entry.path.startswith("/files/") and big.name not in entry.path
-    ]
+    assert sum(entry.sent for entry in requests) < 1.1 * big.stat().st_size, "only the rest is fetched again"
+    fetched = [entry.path for entry in index.log if entry.path.startswith("/files/")]
+    others = [path for path in fetched if big.name not in path]
     assert len(others) == len(set(others)) == 4, "each file is fetched once"
 
 
-def test_standard_output_is_the_digest_alone(tmp_path: Path) -> None:
+def test_standard_output_is_only_the_result(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path)
     built = invoke(factory, "build", "--target", "all")
     assert built.returncode == 0, built.stderr
@@ -93,7 +85,7 @@ def test_standard_output_is_the_digest_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 8, 30])
-def test_a_full_disk_ends_with_a_remedy_and_without_an_image(tmp_path: Path, size: int) -> None:
+def test_full_disk_is_an_error_with_a_remedy_and_leaves_no_image(tmp_path: Path, size: int) -> None:
     factory = SmallFactory(tmp_path, big=1)
     small = tmp_path / "small-disk"
     small.mkdir()
@@ -114,7 +106,7 @@ def test_a_full_disk_ends_with_a_remedy_and_without_an_image(tmp_path: Path, siz
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_interrupted_on_a_terminal_it_stops_at_once(tmp_path: Path) -> None:
+def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path, big=2)
     master, slave = pty.openpty()
     process = subprocess.Popen(
@@ -146,7 +138,7 @@ def test_interrupted_on_a_terminal_it_stops_at_once(tmp_path: Path) -> None:
     assert_whole(factory, again.stdout.strip())
 
 
-def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path, big=1)
     assert invoke(factory, "build", "--target", "tiny").returncode == 0
     out = tmp_path / "out"
@@ -163,7 +155,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == (["image.tar"] if code == 0 else [])
 
 
-def test_a_place_that_is_not_there_is_an_error_and_not_a_traceback(tmp_path: Path) -> None:
+def test_unusable_output_is_an_error_without_traceback(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path)
     assert invoke(factory, "build", "--target", "tiny").returncode == 0
     for command in (
@@ -208,17 +200,14 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
     shutil.rmtree(venv)
 
 
-def test_two_caches_give_the_same_image(tmp_path: Path) -> None:
+def test_number_of_workers_and_the_cache_do_not_matter(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path, big=1)
-    outputs = [tmp_path / "one", tmp_path / "two"]
-    for number, output in enumerate(outputs):
-        built = invoke(
-            factory, "build", "--target", "tiny", "--output", str(output),
-            "--workers", str(number + 1), FACTORY_CACHE=str(tmp_path / f"cache-{number}"),
-        )  # fmt: skip
+    images = []
+    for workers in ("1", "2"):
+        output = tmp_path / f"image-{workers}"
+        options = ("--target", "tiny", "--output", str(output), "--workers", workers)
+        built = invoke(factory, "build", *options, FACTORY_CACHE=str(tmp_path / f"cache-{workers}"))
         assert built.returncode == 0, built.stderr
-    one, two = (
-        {path.name: path.read_bytes() for path in output.glob("**/*") if path.is_file()} for output in outputs
-    )
-    assert one == two
+        images.append({path.name: path.read_bytes() for path in output.glob("**/*") if path.is_file()})
+    assert images[0] == images[1]
     assert not factory.project.build_folder(CELL).exists()

@@ -1,8 +1,7 @@
-"""Killed at any moment, a build leaves nothing that the next one could mistake for something finished."""
+"""A build killed at any moment leaves nothing that the next one could mistake for something finished."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import shutil
@@ -12,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from imagefactory.build import parallel
@@ -20,6 +20,7 @@ from imagefactory.oci.layout import Layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
+from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fuse import Fuse
 from tests.fixtures.small_factory import CELL, Silence, SmallFactory
@@ -29,15 +30,13 @@ IN_PROCESS, WHOLE_PROGRAM = 40, 12
 
 
 def assert_whole(factory: SmallFactory, digest: str) -> None:
-    """Check that the layout, the store and the records hold finished things only."""
+    """Check that the layout, the store and the records hold only finished files."""
     store, layout = Store(factory.cache), Layout(factory.project.build_folder(CELL))
     assert layout.manifest_digest() == digest
-    for folder in (store.root / "blobs/sha256", layout.folder / "blobs/sha256"):
-        for blob in folder.glob("[!.]*"):
-            assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
-    for download in (store.root / "downloads").glob("??/*"):
-        if not download.suffix:
-            assert hashlib.sha256(download.read_bytes()).hexdigest() == download.name
+    blobs = (store.root.glob("blobs/sha256/[!.]*"), layout.folder.glob("blobs/sha256/[!.]*"))
+    downloads = (path for path in store.root.glob("downloads/??/*") if not path.suffix)
+    for path in chain(*blobs, downloads):
+        assert sha256_of(path.read_bytes()) == path.name
     assert all(read_blob_record(layer.key, store) for layer in make_plan(factory.project, CELL).layers)
     # A worker whose build was killed may take a moment to go (it waits for the disk); then its folder goes, too.
     deadline = time.monotonic() + 10
@@ -49,7 +48,7 @@ def assert_whole(factory: SmallFactory, digest: str) -> None:
 
 @dataclass(frozen=True)
 class Loss:
-    """What a cache has lost before a build: its layers, sometimes downloads or the image, too."""
+    """What a cache loses before a build: its layers, sometimes downloads or the image, too."""
 
     parts: tuple[str, ...]
     image: bool
@@ -71,7 +70,7 @@ LOSSES = [
 
 @dataclass
 class Killer:
-    """Kills builds, each at a moment of its own: when it changes its files for the n-th time."""
+    """Kills builds, each when it changes its files for the n-th time."""
 
     factory: SmallFactory
     build: Callable[[Fuse], int]
@@ -122,7 +121,7 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
         assert verify(factory.project, CELL, Silence(), print) == built.image.digest
 
 
-def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
+def test_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     factory = SmallFactory(tmp_path / "factory")
     module = ("-m", "tests.integration.build.test_killed")
@@ -138,7 +137,7 @@ def test_a_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == f"killed {IN_PROCESS} times"
 
 
-def test_a_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
+def test_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path / "factory", big=1)
     seed = random.randrange(10**6)
     command = factory.command("build", "--target", "tiny")

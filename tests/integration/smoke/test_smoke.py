@@ -104,7 +104,7 @@ def test_levels_of_two_runs_come_together_in_one_record(factory: SmallFactory) -
     [
         (["--target", "tiny", "--level", "statik"], "There is no level 'statik'"),
         (["--target", "other"], "There is no image here"),
-        (["--image", "registry.example/none:1"], "is not to be had"),
+        (["--image", "registry.example/none:1"], "is not available"),
     ],
 )
 def test_what_cannot_be_tested_is_named(factory: SmallFactory, arguments: list[str], words: str) -> None:

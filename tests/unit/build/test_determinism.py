@@ -1,4 +1,4 @@
-"""Same inputs, same bytes: nothing of the machine, the user or the moment reaches a digest."""
+"""The same inputs give the same bytes: no digest depends on the machine, the user or the time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN, build_golden, golden_layers
 from tests.fixtures.platforms import PLATFORMS
-from tests.fixtures.small_factory import CELL, SmallFactory
 
 # A listing reads as a diff when it changes; digests only say that something did. Pure wheels are the same everywhere.
 LISTING = """\
@@ -65,7 +64,7 @@ def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_golden_layer_lists_what_it_always_listed(tmp_path: Path, platform: str) -> None:
+def test_golden_layer_has_the_golden_listing(tmp_path: Path, platform: str) -> None:
     [layer] = [layer for layer in golden_layers(tmp_path, platform) if layer.kind == "pure-bundle"]
     store = Store(tmp_path / "out")
     blob = build_one(layer, tmp_path, store)
@@ -80,13 +79,13 @@ def test_a_golden_layer_lists_what_it_always_listed(tmp_path: Path, platform: st
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_golden_digests(tmp_path: Path, platform: str) -> None:
+def test_digests_are_the_golden_ones(tmp_path: Path, platform: str) -> None:
     assert build_golden(tmp_path, platform, workers=0) == GOLDEN[platform]
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(platform=st.sampled_from(PLATFORMS), seed=st.integers(0, 2**32))
-def test_the_order_of_inputs_does_not_matter(tmp_path: Path, platform: str, seed: int) -> None:
+def test_order_of_inputs_does_not_matter(tmp_path: Path, platform: str, seed: int) -> None:
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     for layer in golden_layers(tmp_path, platform):
         inputs = list(layer.inputs)
@@ -131,21 +130,3 @@ def test_surroundings_do_not_matter(tmp_path: Path, **around: object) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == GOLDEN
-
-
-def test_two_caches_give_the_same_index_and_the_same_blobs(
-    small_factory: SmallFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_factory.build(output=tmp_path / "one")
-    monkeypatch.setattr(small_factory, "cache", tmp_path / "another-cache")
-    small_factory.build(output=tmp_path / "two")
-    one, two = (
-        {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.glob("**/*")
-            if path.is_file() and not path.name.startswith(".")
-        }
-        for folder in (tmp_path / "one", tmp_path / "two")
-    )
-    assert one == two
-    assert small_factory.project.build_folder(CELL).parent.exists() is False

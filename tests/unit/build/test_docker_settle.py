@@ -1,4 +1,4 @@
-"""Installing with uv and settling: what is left is what the embedded engine's code says."""
+"""Installing with uv and settling leaves the same files as the embedded engine."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_uv_and_the_embedded_engine_install_the_same(image: Image, wheel_factory
     assert {path for path in image.new() if path.startswith("bin/")} == {"bin/one"}
 
 
-def test_everything_has_one_time_and_no_trace_of_the_installer_is_left(
+def test_settled_files_have_one_time_and_no_trace_of_the_installer(
     image: Image, wheel_factory: WheelFactory
 ) -> None:
     image.install(wheel_factory("one", files={"one/__init__.py": "", "one/sub/a.py": ""}))
@@ -126,9 +126,7 @@ def test_everything_has_one_time_and_no_trace_of_the_installer_is_left(
     assert "uv_cache.json" not in record
 
 
-def test_a_folder_that_a_wheel_names_and_leaves_empty_is_gone(
-    image: Image, wheel_factory: WheelFactory
-) -> None:
+def test_empty_folder_of_a_wheel_is_removed(image: Image, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("one", files={"one/__init__.py": ""})
     with ZipFile(wheel, "a") as archive:
         archive.writestr("one/empty/deeper/", b"")
@@ -141,7 +139,7 @@ SHARED = f"{SITE}/shared/__init__.py"
 
 
 @pytest.mark.parametrize("loser_first", [True, False])
-def test_a_path_belongs_to_the_wheel_that_wins_in_whatever_order(
+def test_shared_path_belongs_to_the_winner_in_any_order(
     image: Image, wheel_factory: WheelFactory, *, loser_first: bool
 ) -> None:
     loser = wheel_factory("loser", files={"shared/__init__.py": "wrong\n", "loser.py": ""})
@@ -158,9 +156,7 @@ def test_a_path_belongs_to_the_wheel_that_wins_in_whatever_order(
     assert "shared/__init__.py" in (image.venv / SITE / "winner-1.0.dist-info/RECORD").read_text()
 
 
-def test_a_folder_that_held_nothing_but_a_yielded_file_is_gone(
-    image: Image, wheel_factory: WheelFactory
-) -> None:
+def test_folder_left_empty_by_a_yielded_file_is_removed(image: Image, wheel_factory: WheelFactory) -> None:
     image.yielding(wheel_factory("loser", files={"shared/__init__.py": "wrong\n", "loser.py": ""}), SHARED)
     image.settle("finish")
     assert not (image.venv / SITE / "shared").exists()

@@ -1,4 +1,4 @@
-"""Rendered Dockerfiles: golden, clean, complete, and the same every time."""
+"""Rendered Dockerfiles match their golden files, pass hadolint, and describe their whole context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.engines.docker.dockerfile import Rendered, quoted, write
+from imagefactory.build.engines.docker.dockerfile import Rendered, plan_context, quoted, write
 from imagefactory.compile.recipe import render
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks.project import Project
@@ -38,12 +38,12 @@ def rendered() -> dict[str, Rendered]:
 
 
 def without_hashes(text: str) -> str:
-    """Keep a golden file from changing with every file of the checkout: keys are checked on their own."""
+    """Replace hashes, which change with every file of the checkout; another test checks the keys."""
     return re.sub(r"\b[0-9a-f]{64}\b", "0" * 64, re.sub(r"(/base:)[0-9a-f]{16}\b", r"\g<1>" + "0" * 16, text))
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str) -> None:
+def test_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str) -> None:
     golden = GOLDEN / f"{name}.Dockerfile"
     text = without_hashes(rendered[name].dockerfile)
     if os.environ.get("UPDATE_GOLDEN"):
@@ -52,13 +52,13 @@ def test_a_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_hadolint_has_nothing_to_say(rendered: dict[str, Rendered], name: str, tmp_path: Path) -> None:
+def test_hadolint_finds_nothing(rendered: dict[str, Rendered], name: str, tmp_path: Path) -> None:
     file, _ = write(rendered[name], tmp_path)
     done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_the_plan_key_and_every_layer_key_stand_in_it(rendered: dict[str, Rendered]) -> None:
+def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, Rendered]) -> None:
     plan = make_plan(Project(REPOSITORY), CELLS["tiny-cpu"])
     text = rendered["tiny-cpu"].dockerfile
     assert f"# plan    {plan.key}\n" in text
@@ -71,7 +71,7 @@ def instructions(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_what_changes_often_comes_last(rendered: dict[str, Rendered], name: str) -> None:
+def test_steps_that_change_often_come_last(rendered: dict[str, Rendered], name: str) -> None:
     lines = instructions(rendered[name].dockerfile)
     final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
     kinds = [
@@ -85,7 +85,7 @@ def test_what_changes_often_comes_last(rendered: dict[str, Rendered], name: str)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_folder_that_a_dockerfile_uses_is_described(rendered: dict[str, Rendered], name: str) -> None:
+def test_every_used_folder_is_described(rendered: dict[str, Rendered], name: str) -> None:
     paths = [file["path"] for file in described(rendered[name])["files"]]
     text = rendered[name].dockerfile
     used = re.findall(r"bind,source=([^,\s]+)", text) + re.findall(r"^COPY (?!--)(\S+)/ ", text, re.MULTILINE)
@@ -94,13 +94,12 @@ def test_every_folder_that_a_dockerfile_uses_is_described(rendered: dict[str, Re
         assert any(path.startswith(f"{folder}/") for path in paths), folder
 
 
-def described(value: Rendered) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(value.context)
-    return data
+def described(value: Rendered) -> Any:
+    return json.loads(value.context)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
+def test_every_file_has_an_origin_and_a_hash_or_the_reason_for_none(
     rendered: dict[str, Rendered], name: str
 ) -> None:
     files = described(rendered[name])["files"]
@@ -110,28 +109,20 @@ def test_every_file_of_the_context_has_an_origin_and_a_hash_or_says_why_not(
         assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
 
 
-def test_all_locked_wheels_and_nothing_else_are_asked_for_by_their_hashes() -> None:
-    from imagefactory.build.engines.docker.build_context import WrittenFile  # noqa: PLC0415 - next to its only use
-    from imagefactory.build.engines.docker.dockerfile import plan_context  # noqa: PLC0415
-
-    project = Project(REPOSITORY)
-    for cell in (CELLS["tiny-cpu"], CELLS["gemma4-31b"]):
-        context = plan_context(project, make_plan(project, cell))
-        lines = [
-            line
-            for piece in context.pieces
-            if isinstance(piece, WrittenFile)
-            and piece.path.startswith("wheels/")
-            and piece.path.endswith(".txt")
-            for line in piece.data.decode().splitlines()
-        ]
-        wheels = project.wheel_lock(cell).wheels
-        assert sorted(lines) == sorted(
-            f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
-        )
+@pytest.mark.parametrize("name", ["tiny-cpu", "gemma4-31b"])
+def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path) -> None:
+    project, cell = Project(REPOSITORY), CELLS[name]
+    for piece in plan_context(project, make_plan(project, cell)).pieces:
+        if re.fullmatch(r"wheels/.*\.txt", piece.files[0]["path"]):
+            piece.put(tmp_path, project.store, {})
+    lines = [line for file in tmp_path.rglob("*.txt") for line in file.read_text().splitlines()]
+    wheels = project.wheel_lock(cell).wheels
+    assert sorted(lines) == sorted(
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
+    )
 
 
-def test_a_wheel_that_yields_paths_is_installed_alone_and_gives_them_back(
+def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
     rendered: dict[str, Rendered],
 ) -> None:
     text = rendered["gemma4-31b"].dockerfile
@@ -143,7 +134,7 @@ def test_a_wheel_that_yields_paths_is_installed_alone_and_gives_them_back(
     )
 
 
-def test_a_cell_that_must_be_compiled_says_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
+def test_dockerfile_with_a_compile_lists_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
     value = rendered["gemma4-31b-0.19.1"]
     assert "locks/0.19.1/gb10-linux-arm64.toml" in value.dockerfile
     assert "`invoke compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
@@ -153,33 +144,17 @@ def test_a_cell_that_must_be_compiled_says_what_is_not_locked(rendered: dict[str
     assert sources["made_from"][0]["name"] == "vllm-0.19.1.tar.gz"
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        'TORCH_CUDA_ARCH_LIST="12.1a"',
-        'FLASHINFER_CUDA_ARCH_LIST="12.1a"',
-        "ARG MAX_JOBS=",
-        "--mount=type=cache,target=/ccache",
-        'VLLM_VERSION_OVERRIDE="0.19.1"',
-        "ARG SOURCE_DATE_EPOCH=315619200",
-        "-Wl,--build-id=none",
-    ],
-)
-def test_a_compile_is_told_everything_that_decides_it(rendered: dict[str, Rendered], setting: str) -> None:
-    assert setting in rendered["gemma4-31b-0.19.1"].dockerfile
-
-
-def test_a_git_reference_is_named_as_not_pinned() -> None:
+def test_git_reference_is_listed_as_not_locked() -> None:
     value = render(Project(REPOSITORY), Cell("gemma4-31b", "nightly", "gb10", "linux/arm64"))
     assert "vLLM's sources: vllm-project/vllm at main" in value.dockerfile
 
 
-def test_a_cell_that_could_be_locked_must_be() -> None:
+def test_unlocked_cell_without_a_compile_is_refused() -> None:
     with pytest.raises(LockMissingError):
         render(Project(REPOSITORY), Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64"))
 
 
-def test_the_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
+def test_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from imagefactory.matrix.cells import Cell;"
         "from imagefactory.locks.project import Project;"
@@ -199,10 +174,10 @@ def test_the_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path:
     ("text", "written"),
     [("plain", '"plain"'), ('a "b"', '"a \\"b\\""'), ("$HOME", '"\\$HOME"'), ("a\\b", '"a\\\\b"')],
 )
-def test_docker_reads_back_what_was_meant(text: str, written: str) -> None:
+def test_values_are_quoted_for_docker(text: str, written: str) -> None:
     assert quoted(text) == written
 
 
-def test_a_value_of_several_lines_is_a_programming_mistake() -> None:
+def test_value_of_several_lines_is_an_error() -> None:
     with pytest.raises(ValueError, match="several lines"):
         quoted("a\nb")

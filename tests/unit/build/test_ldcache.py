@@ -75,6 +75,13 @@ def cached(tree: FileTree, architecture: str = "arm64") -> list[tuple[int, str, 
     return read_cache(tree.read("etc/ld.so.cache"))
 
 
+def link_target(tree: FileTree, path: str) -> str:
+    link = tree.get(path)
+    assert link is not None
+    assert link.kind is EntryKind.SYMLINK
+    return link.target
+
+
 def test_libraries_are_cached_under_the_first_name_of_their_folder(tree: FileTree) -> None:
     tree.add_file(f"usr/lib/{TRIPLET}/libz.so.1.2.13", shared_object("libz.so.1"))
     tree.add_link(f"usr/lib/{TRIPLET}/libz.so.1", "libz.so.1.2.13")
@@ -85,31 +92,27 @@ def test_libraries_are_cached_under_the_first_name_of_their_folder(tree: FileTre
     ]
 
 
-def test_the_flags_tell_the_architecture(tree: FileTree) -> None:
+def test_flags_depend_on_the_architecture(tree: FileTree) -> None:
     tree.add_file("usr/lib/liba.so.1", shared_object("liba.so.1", "amd64"))
     tree.add_file("usr/lib/libb.so.1", shared_object("libb.so.1", "arm64"))
     assert cached(tree, "amd64") == [(0x0303, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_a_missing_soname_link_is_added(tree: FileTree) -> None:
+def test_missing_soname_link_is_added(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1.2", shared_object("libfoo.so.1"))
     assert cached(tree) == [(0x0A03, "libfoo.so.1", "/usr/local/lib/libfoo.so.1")]
-    link = tree.get("usr/local/lib/libfoo.so.1")
-    assert link is not None
-    assert (link.kind, link.target) == (EntryKind.SYMLINK, "libfoo.so.1.2")
+    assert link_target(tree, "usr/local/lib/libfoo.so.1") == "libfoo.so.1.2"
 
 
-def test_the_soname_link_points_to_the_newest_file(tree: FileTree) -> None:
+def test_soname_link_points_to_the_newest_file(tree: FileTree) -> None:
     for version in ("1.9", "1.10"):
         tree.add_file(f"usr/lib/libfoo.so.{version}", shared_object("libfoo.so.1"))
     tree.add_link("usr/lib/libfoo.so.1", "libfoo.so.1.9")
     cached(tree)
-    link = tree.get("usr/lib/libfoo.so.1")
-    assert link is not None
-    assert link.target == "libfoo.so.1.10"
+    assert link_target(tree, "usr/lib/libfoo.so.1") == "libfoo.so.1.10"
 
 
-def test_files_that_are_not_libraries_are_not_cached(tree: FileTree) -> None:
+def test_other_files_are_not_cached(tree: FileTree) -> None:
     tree.add_file("usr/lib/libc.so", "/* GNU ld script */ GROUP ( /lib/libc.so.6 )")
     tree.add_file("usr/lib/libstdc++.so.6-gdb.py", "import gdb")
     tree.add_file("usr/lib/plugin.so", shared_object("plugin.so"))
@@ -118,12 +121,12 @@ def test_files_that_are_not_libraries_are_not_cached(tree: FileTree) -> None:
     assert cached(tree) == []
 
 
-def test_a_library_without_soname_goes_by_its_file_name(tree: FileTree) -> None:
+def test_library_without_soname_is_cached_by_file_name(tree: FileTree) -> None:
     tree.add_file("usr/lib/libplain.so", shared_object(None))
     assert cached(tree) == [(0x0A03, "libplain.so", "/lib/libplain.so")]
 
 
-def test_the_folder_that_is_configured_first_wins_a_shared_name(tree: FileTree) -> None:
+def test_first_configured_folder_wins_a_shared_name(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1", shared_object("libfoo.so.1"))
     tree.add_file(f"usr/lib/{TRIPLET}/libfoo.so.1", shared_object("libfoo.so.1"))
     # The files of ld.so.conf.d are read by name: aarch64-linux-gnu.conf before libc.conf.
@@ -133,13 +136,13 @@ def test_the_folder_that_is_configured_first_wins_a_shared_name(tree: FileTree) 
     ]
 
 
-def test_an_image_without_a_linker_configuration_has_no_cache() -> None:
+def test_image_without_linker_configuration_has_no_cache() -> None:
     tree = FileTree()
     add_ld_cache(tree, "arm64")
     assert "etc/ld.so.cache" not in tree
 
 
-def test_a_name_that_ends_a_path_is_not_stored_twice() -> None:
+def test_name_at_the_end_of_a_path_is_not_stored_twice() -> None:
     data = cache_bytes([CachedLibrary("libfoo.so.1", "/lib/libfoo.so.1")], MACHINES["arm64"])
     assert data.count(b"libfoo.so.1") == 1
 
@@ -170,5 +173,5 @@ def libcmp(first: str, second: str) -> int:
 
 
 @given(st.lists(st.text("ab.-_0129", max_size=8)))
-def test_names_are_ordered_as_glibc_orders_them(names: list[str]) -> None:
+def test_names_are_sorted_as_in_glibc(names: list[str]) -> None:
     assert sorted(names, key=_sort_key) == sorted(names, key=cmp_to_key(libcmp))

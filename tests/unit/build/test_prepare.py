@@ -1,4 +1,4 @@
-"""`invoke run`, without the running: what it prints for a real cell of this checkout."""
+"""What `invoke run` prints for a real cell of this checkout."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def start(api_key: str = "", **given: str) -> Start:
     )
 
 
-def test_line_compose_and_recipes_come_from_one_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_command_compose_file_and_recipes_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("imagefactory.build.start.prepare._key_folder", lambda *_: tmp_path)
     found = start(api_key="s3cret", MAX_NUM_SEQS="8")
     assert "MAX_NUM_SEQS=8" in found.line()
@@ -39,6 +37,6 @@ def test_line_compose_and_recipes_come_from_one_start(
     assert (tmp_path / "vllm_api_key").read_text() == "s3cret"
 
 
-def test_a_setting_that_the_image_would_refuse_is_refused_before_anything_runs() -> None:
+def test_setting_that_the_image_would_refuse_is_refused() -> None:
     with pytest.raises(SettingRefusedError, match="MAX_NUM_SEQS is out of range"):
         start(MAX_NUM_SEQS="0")

@@ -1,4 +1,4 @@
-"""The tiny model: the same bytes every time, and a tokenizer in which every byte has its place."""
+"""The tiny model has fixed bytes and a tokenizer with a token for every byte."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def model_settings(factory: SmallFactory, cell: Cell) -> ModelSettings:
     return layer.settings
 
 
-def test_its_bytes_are_part_of_the_digest_of_images() -> None:
+def test_bytes_are_the_golden_ones() -> None:
     assert {name: sha256_of(data)[:16] for name, data in tiny_model().items()} == GOLDEN
 
 
-def test_every_byte_is_a_token_of_its_own() -> None:
+def test_every_byte_is_a_token() -> None:
     tokenizer = json.loads(tiny_model()["tokenizer.json"])
     vocabulary = tokenizer["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(256))
@@ -36,7 +36,7 @@ def test_every_byte_is_a_token_of_its_own() -> None:
     assert max(special.values()) < config["vocab_size"]
 
 
-def test_a_model_layer_tells_what_is_served(small_factory: SmallFactory) -> None:
+def test_model_layer_describes_the_model(small_factory: SmallFactory) -> None:
     settings = model_settings(small_factory, SECOND)
     entries = {entry.path: entry.content for entry in model_entries(settings)}
     assert "opt/models" not in " ".join(entries)
@@ -45,7 +45,7 @@ def test_a_model_layer_tells_what_is_served(small_factory: SmallFactory) -> None
     assert json.loads(content.data) == settings.model
 
 
-def test_a_generated_model_lies_in_the_image(small_factory: SmallFactory) -> None:
+def test_generated_model_is_in_the_image(small_factory: SmallFactory) -> None:
     paths = {entry.path for entry in model_entries(model_settings(small_factory, CELL))}
     assert {"opt/models/tiny/config.json", "opt/models/tiny/tokenizer.json", MODEL} <= paths
 

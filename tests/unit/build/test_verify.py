@@ -1,9 +1,9 @@
-"""Verifying: one changed byte is found, and the layer, the path and the field are named."""
+"""Verifying an image finds every changed byte, and names the layer, the path and the field."""
 
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,25 +33,33 @@ def run(factory: SmallFactory, digest: str | None = None) -> Digest:
     return verify(factory.project, CELL, factory.watch, factory.said.append, digest=digest)
 
 
-def spoil(path: Path, change: bytes | None = None) -> None:
-    """Change a file in place, as a broken disk or a bad neighbour does; links see it, too."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(change if change is not None else bytes(data))
+def refused(factory: SmallFactory, digest: str | None = None) -> VerificationError:
+    with pytest.raises(VerificationError, match="not what its lock says") as caught:
+        run(factory, digest)
+    return caught.value
 
 
-def replace_in_layer(path: Path, old: bytes, new: bytes) -> None:
-    data = gzip.decompress(path.read_bytes())
-    assert data.count(old) == 1
-    path.write_bytes(gzip.compress(data.replace(old, new)))
+def flip(data: bytes) -> bytes:
+    """Change one bit in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
-def test_an_untouched_image_verifies(small_factory: SmallFactory, built: Built) -> None:
+def change_mode(data: bytes) -> bytes:
+    """Change the mode of /etc/motd in a tar file, and the checksum of its header."""
+    at = data.index(b"etc/motd\0")
+    header = bytearray(data[at : at + 512])
+    header[100:108], header[148:156] = b"0000666\0", b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return data[:at] + header + data[at + 512 :]
+
+
+def test_untouched_image_verifies(small_factory: SmallFactory, built: Built) -> None:
     assert run(small_factory) == built.image.digest
     assert run(small_factory, built.image.digest) == built.image.digest
 
 
-def test_a_build_is_content_with_the_recorded_digest_and_verifying_is_not(
+def test_verifying_does_not_trust_recorded_digests_but_a_build_does(
     small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected: list[Blob | None] = []
@@ -70,7 +78,7 @@ def test_a_build_is_content_with_the_recorded_digest_and_verifying_is_not(
     assert {blob.digest for blob in expected if blob} == {blob.digest for blob in built.image.layers}
 
 
-def test_a_record_that_is_wrong_about_the_unpacked_layer_is_found_by_verifying_and_by_the_smoke_tests(
+def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     small_factory: SmallFactory, built: Built
 ) -> None:
     record, layer = small_factory.project.known_layers, built.plan.layers[0]
@@ -81,8 +89,7 @@ def test_a_record_that_is_wrong_about_the_unpacked_layer_is_found_by_verifying_a
     image = SimpleNamespace(layout=taken_over.layout.folder)
     with pytest.raises(AssertionError, match=f"not to {wrong}"):
         test_static.test_layers_unpack_to_what_the_configuration_promises(image, lambda *_: None)  # type: ignore[arg-type]
-    with pytest.raises(VerificationError):
-        run(small_factory)
+    refused(small_factory)
 
 
 def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Built) -> None:
@@ -95,93 +102,79 @@ def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Bui
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_one_changed_byte_in_a_layer_is_found_and_the_layer_named(
+def test_changed_byte_is_found_and_its_layer_named(
     small_factory: SmallFactory, built: Built, number: int
 ) -> None:
     layer, blob = built.plan.layers[number], built.image.layers[number]
-    spoil(built.layout.blob(blob.digest))
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert caught.value.where == f"layer {layer.kind} {layer.name}"
-    assert f"the blob {blob.digest} has other bytes than its name says" in caught.value.why
+    path = built.layout.blob(blob.digest)
+    path.write_bytes(flip(path.read_bytes()))
+    error = refused(small_factory)
+    assert error.where == f"layer {layer.kind} {layer.name}"
+    assert f"the blob {blob.digest} has other bytes than its name says" in error.why
 
 
-def test_another_content_is_named_by_path_and_field(small_factory: SmallFactory, built: Built) -> None:
-    replace_in_layer(built.layout.blob(built.image.layers[0].digest), b"a small base\n", b"a SMALL base\n")
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert "/etc/motd: sha256 is" in caught.value.why
-
-
-def test_another_mode_is_named(small_factory: SmallFactory, built: Built) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda tar: tar.replace(b"a small base\n", b"a SMALL base\n"), "/etc/motd: sha256 is"),
+        (change_mode, "/etc/motd: mode is 0666, a rebuild gives 0644"),
+        (lambda tar: tar, "another compression"),
+    ],
+    ids=["content", "mode", "compression"],
+)
+def test_changed_layer_is_reported_by_path_and_field(
+    small_factory: SmallFactory, built: Built, change: Callable[[bytes], bytes], why: str
+) -> None:
     path = built.layout.blob(built.image.layers[0].digest)
-    data = bytearray(gzip.decompress(path.read_bytes()))
-    at = data.index(b"etc/motd\0")
-    data[at + 100 : at + 108] = b"0000666\0"
-    header = bytes(data[at : at + 148]) + b" " * 8 + bytes(data[at + 156 : at + 512])
-    data[at + 148 : at + 156] = b"%06o\0 " % sum(header)
-    path.write_bytes(gzip.compress(bytes(data)))
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert "/etc/motd: mode is 0666, a rebuild gives 0644" in caught.value.why
-
-
-def test_another_compression_is_told_from_another_content(small_factory: SmallFactory, built: Built) -> None:
-    path = built.layout.blob(built.image.layers[0].digest)
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())))
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert "another compression" in caught.value.why
+    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+    assert why in refused(small_factory).why
 
 
 @pytest.mark.parametrize("document", ["manifest", "configuration"])
-def test_changed_documents_are_found(small_factory: SmallFactory, built: Built, document: str) -> None:
+def test_changed_document_is_found(small_factory: SmallFactory, built: Built, document: str) -> None:
     image = built.image
     digest = image.digest if document == "manifest" else image.config_digest
     data = image.manifest if document == "manifest" else image.config
-    spoil(built.layout.blob(digest), data.replace(b"image", b"imagE", 1))
-    with pytest.raises(VerificationError, match="not what its lock says") as caught:
-        run(small_factory)
-    assert document in caught.value.where
-    assert digest in caught.value.why
+    built.layout.blob(digest).write_bytes(data.replace(b"image", b"imagE", 1))
+    error = refused(small_factory)
+    assert document in error.where
+    assert digest in error.why
 
 
-def test_a_missing_layer_is_found(small_factory: SmallFactory, built: Built) -> None:
+def test_missing_layer_is_found(small_factory: SmallFactory, built: Built) -> None:
     built.layout.blob(built.image.layers[1].digest).unlink()
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert "it is missing" in caught.value.why
+    assert "it is missing" in refused(small_factory).why
 
 
-def test_an_image_of_another_lock_is_told_where_it_differs(small_factory: SmallFactory, built: Built) -> None:
+def test_image_of_another_plan_is_reported_with_its_first_difference(
+    small_factory: SmallFactory, built: Built
+) -> None:
     small_factory.build(SECOND, output=built.layout.folder)
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory)
-    assert caught.value.where == "layer model tiny"
-    assert "/opt: presence is missing, a rebuild gives there" in caught.value.why
+    error = refused(small_factory)
+    assert error.where == "layer model tiny"
+    assert "/opt: presence is missing, a rebuild gives there" in error.why
 
 
-def test_a_digest_of_somebody_else_is_compared(small_factory: SmallFactory) -> None:
-    with pytest.raises(VerificationError) as caught:
-        run(small_factory, f"sha256:{'0' * 64}")
-    assert f"expected sha256:{'0' * 64}" in caught.value.why
+def test_given_digest_is_compared(small_factory: SmallFactory) -> None:
+    digest = f"sha256:{'0' * 64}"
+    assert f"expected {digest}" in refused(small_factory, digest).why
 
 
-def test_without_an_image_and_without_a_digest_there_is_nothing_to_verify(
+def test_verifying_needs_an_image_or_a_digest(
     small_factory: SmallFactory,
 ) -> None:
     with pytest.raises(ImageMissingError):
         run(small_factory)
 
 
-def test_a_wrong_record_is_found_by_verifying(small_factory: SmallFactory, built: Built) -> None:
+def test_record_that_differs_from_the_rebuild_is_an_error(small_factory: SmallFactory, built: Built) -> None:
     record = small_factory.project.known_layers
     record.write_text(record.read_text().replace(built.image.layers[0].diff_id, f"sha256:{'0' * 64}"))
     with pytest.raises(NotReproducibleError):
         run(small_factory)
 
 
-def test_verifying_holds_the_store(small_factory: SmallFactory, built: Built) -> None:
+def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactory, built: Built) -> None:
     """Cleaning must not take away the downloads that a rebuild reads."""
     seen: list[bool] = []
 
@@ -200,7 +193,7 @@ def test_verifying_holds_the_store(small_factory: SmallFactory, built: Built) ->
     assert Layout(built.layout.folder).manifest_digest() == built.image.digest
 
 
-def test_a_vanished_input_stops_verifying(small_factory: SmallFactory, built: Built) -> None:
+def test_missing_input_stops_verifying(small_factory: SmallFactory, built: Built) -> None:
     for file in (*small_factory.mirror.glob("**/*.deb"), *(small_factory.cache / "downloads").glob("*/*")):
         file.unlink()
     with pytest.raises(DownloadError):

@@ -1,4 +1,4 @@
-"""How many compilers run at once, and errors about too little memory or disk space."""
+"""The number of compilers at once, and errors about too little memory or disk space."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ COST = Cost(job_gb=5, disk_gb=40)
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "jobs"), [(2, 24, 2), (64, 24, 4), (20, 119, 20), (1, 500, 1), (8, 5.0, 1)]
+    ("cores", "memory", "asked", "jobs"),
+    [(2, 24, 0, 2), (64, 24, 0, 4), (20, 119, 0, 20), (1, 500, 0, 1), (8, 5.0, 0, 1), (2, 24, 4, 4)],
 )
-def test_cores_and_memory_decide_together(cores: int, memory: float, jobs: int) -> None:
-    assert jobs_for(BuildMachine(cores, memory), COST) == jobs
+def test_jobs_depend_on_cores_memory_and_the_request(
+    cores: int, memory: float, asked: int, jobs: int
+) -> None:
+    assert jobs_for(BuildMachine(cores, memory), COST, asked) == jobs
 
 
-def test_more_compilers_than_cores_run_when_asked_for_and_the_memory_suffices() -> None:
-    assert jobs_for(BuildMachine(2, 24), COST, asked=4) == 4
-
-
-def test_more_compilers_than_fit_into_memory_are_refused_with_the_numbers() -> None:
+def test_more_compilers_than_fit_into_memory_are_refused() -> None:
     with pytest.raises(NotEnoughRoomError) as caught:
         jobs_for(BuildMachine(64, 24), COST, asked=8)
     assert "24.0 GB are available; 8 x 5 GB are needed." in caught.value.why
     assert "--jobs 4" in caught.value.fix
 
 
-def test_a_machine_without_memory_for_one_compiler_is_refused() -> None:
+def test_machine_without_memory_for_one_compiler_is_refused() -> None:
     with pytest.raises(NotEnoughRoomError, match="not enough memory for 1 compiler") as caught:
         jobs_for(BuildMachine(8, 3.5), COST)
     assert "3.5 GB" in caught.value.why
@@ -43,7 +42,7 @@ class SmallDisk(BuildMachine):
         return 7.0
 
 
-def test_a_disk_that_is_too_full_is_refused_with_the_numbers(tmp_path: Path) -> None:
+def test_full_disk_is_refused(tmp_path: Path) -> None:
     machine = SmallDisk(2, 24)
     refuse_full_disk(machine, tmp_path, 6.9, "the objects")
     with pytest.raises(NotEnoughRoomError, match="disk space for the objects") as caught:
@@ -51,7 +50,7 @@ def test_a_disk_that_is_too_full_is_refused_with_the_numbers(tmp_path: Path) -> 
     assert caught.value.why == "7.0 GB are free; about 40.0 GB are needed."
 
 
-def test_the_disk_of_a_folder_is_known_before_the_folder_exists(tmp_path: Path) -> None:
+def test_free_space_is_known_before_the_folder_exists(tmp_path: Path) -> None:
     free = BuildMachine.this().free_gb(tmp_path / "not" / "yet")
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free / 1e9, abs=1)
 

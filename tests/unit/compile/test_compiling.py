@@ -1,8 +1,9 @@
-"""The results of a compile: wheels are kept, parts are handed out, and interrupted runs are resumed."""
+"""A compile keeps its wheel, copies single libraries, resumes after an interrupt, and refuses what cannot succeed."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ import pytest
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import BuildMachine
+from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.compiling import Compiled, compile_kernels
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress
 from imagefactory.compile.toolchain import CompileProject
+from imagefactory.errors import FactoryError
 from imagefactory.errors.kernels import (
     AuditFailedError,
     CompileBusyError,
@@ -45,11 +48,8 @@ IMAGES = Path("/images")
 
 
 class Watch(Silence):
-    def __init__(self) -> None:
-        self.steps: list[CompileProgress] = []
-
     def step(self, progress: CompileProgress) -> None:
-        self.steps.append(progress)
+        assert (progress.done, progress.total) == (1, 2)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Machine(BuildMachine):
 ROOMY = Machine(4, 64.0)
 
 
-class FakeCompiler:
+class FakeCompiler(Compiler):
     """A compiler without Docker: records what it is asked to do, and does what a test says."""
 
     def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
@@ -112,7 +112,7 @@ def library(out: Path) -> int:
 
 @pytest.fixture
 def project(tmp_path: Path) -> CompileProject:
-    """A checkout with its own store, whose cuobjdump prints what a library consists of."""
+    """A checkout with its own store, whose cuobjdump prints the library itself."""
     root = tmp_path / "checkout"
     root.mkdir()
     shutil.copy(REPOSITORY / "matrix.yaml", root)
@@ -127,13 +127,18 @@ def project(tmp_path: Path) -> CompileProject:
     return project
 
 
+def source(folder: Path, name: str, marker: str) -> str:
+    """Make a folder that passes for a project, and return the --source option for it."""
+    file = folder / name / marker
+    file.parent.mkdir(parents=True)
+    file.touch()
+    return f"{name}={folder / name}"
+
+
 @pytest.fixture
 def whole(tmp_path: Path) -> Request:
     """A request for all of FlashInfer, from a folder of sources."""
-    core = tmp_path / "sources" / "flashinfer" / "jit" / "core.py"
-    core.parent.mkdir(parents=True)
-    core.touch()
-    return replace(WHOLE, sources=(f"flashinfer={tmp_path / 'sources'}",))
+    return replace(WHOLE, sources=(source(tmp_path, "flashinfer", "flashinfer/jit/core.py"),))
 
 
 @pytest.fixture
@@ -146,7 +151,7 @@ def compile_it(project: CompileProject, request: Request, compiler: FakeCompiler
     return compile_kernels(project, request, Watch(), lambda _: None, compiler=compiler)
 
 
-def test_a_whole_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
+def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
     compiler = FakeCompiler(lambda _, out: wheel(out))
     made = compile_it(project, whole, compiler)
     again = compile_it(project, whole, compiler)
@@ -158,18 +163,14 @@ def test_a_whole_wheel_is_kept_and_never_compiled_twice(project: CompileProject,
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
-def test_libraries_of_some_targets_are_handed_out_but_not_kept(
-    project: CompileProject, part: Request
-) -> None:
+def test_libraries_of_single_targets_are_copied_but_not_kept(project: CompileProject, part: Request) -> None:
     made = compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
     assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
     assert made.wheel is None
     assert list(all_kept(project.store)) == []
 
 
-def test_a_failed_compile_keeps_its_tree_and_log_but_no_wheel(
-    project: CompileProject, whole: Request
-) -> None:
+def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProject, whole: Request) -> None:
     def fail(build: Path, out: Path) -> int:
         (build / "a.o").touch()
         wheel(out)
@@ -182,7 +183,7 @@ def test_a_failed_compile_keeps_its_tree_and_log_but_no_wheel(
     assert list(all_kept(project.store)) == []
 
 
-def test_an_interrupted_compile_is_resumed(project: CompileProject, whole: Request) -> None:
+def test_interrupted_compile_is_resumed(project: CompileProject, whole: Request) -> None:
     def interrupted(build: Path, out: Path) -> int:
         (build / "a.o").write_text("object")
         wheel(out)
@@ -199,19 +200,19 @@ def test_an_interrupted_compile_is_resumed(project: CompileProject, whole: Reque
     assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
 
 
-def test_a_killed_compiler_points_at_the_memory(project: CompileProject, whole: Request) -> None:
+def test_killed_compiler_suggests_fewer_jobs(project: CompileProject, whole: Request) -> None:
     with pytest.raises(CompileFailedError) as caught:
         compile_it(project, whole, FakeCompiler(lambda *_: 137))
     assert "fewer than 4" in caught.value.fix
 
 
-def test_a_wheel_that_does_not_run_on_the_chip_is_not_kept(project: CompileProject, whole: Request) -> None:
+def test_wheel_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, whole: Request) -> None:
     with pytest.raises(AuditFailedError, match="would not run"):
         compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
-def test_a_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
+def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
     def second(_: Path, out: Path) -> int:
         with pytest.raises(CompileBusyError):
             compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out)))
@@ -220,7 +221,7 @@ def test_a_second_run_of_the_same_compile_is_refused(project: CompileProject, wh
     assert compile_it(project, whole, FakeCompiler(second)).wheel is not None
 
 
-def test_an_unknown_target_is_refused_with_the_nearest(project: CompileProject, part: Request) -> None:
+def test_unknown_target_is_refused_with_the_nearest(project: CompileProject, part: Request) -> None:
     compiler = FakeCompiler(lambda *_: 3)
     compiler.failure = ("FACTORY-UNKNOWN " + json.dumps({"unknown": ["nrom"], "known": ["norm", "page"]}),)
     with pytest.raises(UnknownTargetError, match="no target nrom") as caught:
@@ -228,7 +229,7 @@ def test_an_unknown_target_is_refused_with_the_nearest(project: CompileProject, 
     assert "norm" in caught.value.fix
 
 
-def test_the_container_knows_the_chip_and_has_fixed_paths(project: CompileProject, part: Request) -> None:
+def test_container_gets_the_gpu_and_fixed_paths(project: CompileProject, part: Request) -> None:
     compiler = FakeCompiler(lambda _, out: library(out))
     compile_it(project, part, compiler)
     [asked] = compiler.asked
@@ -260,62 +261,54 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
     assert not (project.store.root / "compile").exists()
 
 
-def test_a_wheel_that_no_image_could_run_is_refused_before_hours_of_work(project: CompileProject) -> None:
-    with pytest.raises(ToolchainMisfitError) as caught:
-        work_out(project, replace(WHOLE, what="vllm"))
-    assert "GCC 13" in caught.value.why
-    assert "2.41" in caught.value.why
-    assert "2.36" in caught.value.why
-
-
-def test_without_a_toolchain_lock_the_error_names_the_command_that_makes_it(project: CompileProject) -> None:
-    with pytest.raises(LockMissingError) as caught:
-        work_out(project, replace(WHOLE, vllm="0.19.1"))
-    assert "invoke lock --toolchain 0.19.1" in caught.value.fix
-
-
-def test_an_arch_without_a_gpu_has_nothing_to_compile_for(project: CompileProject) -> None:
-    for what in ("vllm", "flashinfer"):
-        with pytest.raises(CompileDataError, match="cpu has no GPU to compile for"):
-            work_out(project, replace(WHOLE, what=what, arch="cpu"))
-
-
-def test_a_folder_that_is_not_flashinfer_is_refused(project: CompileProject, tmp_path: Path) -> None:
-    with pytest.raises(WrongSourceError, match="not flashinfer"):
-        work_out(project, replace(WHOLE, sources=(f"flashinfer={tmp_path}",)))
-
-
-def test_a_folder_that_replaces_the_sdist_keeps_the_version_that_vllm_requires(
-    project: CompileProject, tmp_path: Path
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"what": "vllm"}, ToolchainMisfitError, "GCC 13 .* glibc 2.41; the base bookworm has 2.36"),
+        ({"vllm": "0.19.1"}, LockMissingError, "invoke lock --toolchain 0.19.1"),
+        ({"what": "vllm", "arch": "cpu"}, CompileDataError, "cpu has no GPU to compile for"),
+        ({"what": "flashinfer", "arch": "cpu"}, CompileDataError, "cpu has no GPU to compile for"),
+        ({"sources": ("flashinfer=.",)}, WrongSourceError, "not flashinfer"),
+    ],
+    ids=[
+        "no image could run it",
+        "toolchain not locked",
+        "vllm, no GPU",
+        "flashinfer, no GPU",
+        "wrong folder",
+    ],
+)
+def test_request_that_cannot_succeed_is_refused_before_any_work(
+    project: CompileProject, changes: dict[str, Any], error: type[FactoryError], says: str
 ) -> None:
-    (tmp_path / "flashinfer" / "jit").mkdir(parents=True)
-    (tmp_path / "flashinfer" / "jit" / "core.py").touch()
-    inputs = work_out(project, replace(WHOLE, sources=(f"flashinfer={tmp_path}",))).inputs
+    with pytest.raises(error) as caught:
+        work_out(project, replace(WHOLE, **changes))
+    assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
+
+
+def test_folder_in_place_of_the_sdist_keeps_the_version_that_vllm_requires(
+    project: CompileProject, whole: Request
+) -> None:
+    inputs = work_out(project, whole).inputs
     assert inputs.version == VERSION
     assert inputs.sources["flashinfer"].startswith("tree:")
 
 
-def test_everything_that_decides_the_result_is_in_the_key(project: CompileProject, tmp_path: Path) -> None:
-    cutlass = tmp_path / "cutlass"
-    (cutlass / "include" / "cutlass").mkdir(parents=True)
-    (cutlass / "include" / "cutlass" / "cutlass.h").touch()
-    base = replace(
-        WHOLE,
-        what="vllm",
-        targets=("_qutlass_C",),
-        sources=(f"cutlass={cutlass}", f"qutlass={_qutlass(tmp_path)}"),
-    )
-    keys = {work_out(project, base).inputs.key}
-    keys.add(work_out(project, replace(base, without_mods=("preserve-sm121a",))).inputs.key)
-    keys.add(work_out(project, replace(base, targets=("_C_stable_libtorch",))).inputs.key)
-    keys.add(work_out(project, replace(base, arch="b200")).inputs.key)
-    (cutlass / "include" / "cutlass" / "cutlass.h").write_text("changed")
-    keys.add(work_out(project, base).inputs.key)
+def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:
+    header = "include/cutlass/cutlass.h"
+    folders = (source(tmp_path, "cutlass", header), source(tmp_path, "qutlass", "qutlass/csrc/bindings.cpp"))
+    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), sources=folders)
+
+    def key(**changes: Any) -> str:
+        return work_out(project, replace(base, **changes)).inputs.key
+
+    keys = {
+        key(),
+        key(without_mods=("preserve-sm121a",)),
+        key(targets=("_C_stable_libtorch",)),
+        key(arch="b200"),
+    }
+    (tmp_path / "cutlass" / header).write_text("changed")
+    keys.add(key())
     assert len(keys) == 5
-    assert work_out(project, replace(base, jobs=7)).inputs.key in keys, "how fast it goes does not matter"
-
-
-def _qutlass(folder: Path) -> Path:
-    (folder / "qutlass" / "qutlass" / "csrc").mkdir(parents=True)
-    (folder / "qutlass" / "qutlass" / "csrc" / "bindings.cpp").touch()
-    return folder / "qutlass"
+    assert key(jobs=7) in keys, "how many compilers run does not matter"

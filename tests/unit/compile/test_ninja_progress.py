@@ -16,7 +16,7 @@ def reader(*moments: float) -> NinjaReader:
     return NinjaReader(clock=lambda: next(times))
 
 
-def test_lines_that_are_not_ninjas_are_ignored() -> None:
+def test_other_lines_are_ignored() -> None:
     assert reader(0).read("-- Configuring done") is None
     assert reader(0).read("warning: [1/2 of the buffer] is unused") is None
 
@@ -37,7 +37,7 @@ def test_objects_of_an_earlier_run_do_not_affect_the_estimate() -> None:
     assert progress.left == pytest.approx(50)
 
 
-def test_a_second_run_of_ninja_counts_from_the_beginning() -> None:
+def test_second_run_of_ninja_counts_from_the_beginning() -> None:
     ninja = reader(0, 5, 10, 100, 110)
     for line in ("checking", "[1/2] a", "[2/2] b", "checked"):
         ninja.read(line)
@@ -46,14 +46,14 @@ def test_a_second_run_of_ninja_counts_from_the_beginning() -> None:
     assert (progress.here, ninja.objects, progress.elapsed) == (1, 3, 10)
 
 
-def test_there_is_no_estimate_before_anything_is_done() -> None:
+def test_no_estimate_before_anything_is_done() -> None:
     assert CompileProgress(0, 10, 0, 0).left is None
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(12, "12 s"), (59.9, "60 s"), (600, "10 min"), (7260, "2 h 1 min")]
 )
-def test_durations_are_formatted_for_people(seconds: float, text: str) -> None:
+def test_duration_is_formatted_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 

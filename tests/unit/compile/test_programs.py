@@ -1,9 +1,8 @@
-"""The programs of the toolchain's container, as far as they run outside of it."""
+"""The programs of the toolchain's container that also run outside of it."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -21,12 +20,8 @@ FOLDER = REPOSITORY / "images" / "compile"
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("flashinfer_build", FOLDER / "flashinfer_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.delitem(sys.modules, "flashinfer_build", raising=False)
+    return importlib.import_module("flashinfer_build")
 
 
 JOB = {"version": "0.7.0.post1", "platform_tag": "manylinux_2_36_x86_64", "archs": "12.0a 12.1a"}
@@ -34,17 +29,16 @@ JOB = {"version": "0.7.0.post1", "platform_tag": "manylinux_2_36_x86_64", "archs
 
 def make(program: ModuleType, out: Path, names: list[str]) -> Path:
     out.mkdir()
-    libraries = {}
-    for name in names:
-        libraries[name] = out / f"{name}.so"
-        libraries[name].write_bytes(b"code of " + name.encode())
+    libraries = {name: out / f"{name}.so" for name in names}
+    for name, path in libraries.items():
+        path.write_text(f"code of {name}")
     vars(program)["OUT"] = out
     path = program.write_wheel(JOB, libraries)
     assert isinstance(path, Path)
     return path
 
 
-def test_the_wheel_is_accepted_by_the_wheelhouse_and_read_by_flashinfer(
+def test_wheel_is_accepted_by_the_wheelhouse_and_read_by_flashinfer(
     program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = make(program, tmp_path / "out", ["page", "norm"])
@@ -61,12 +55,12 @@ def test_the_wheel_is_accepted_by_the_wheelhouse_and_read_by_flashinfer(
     assert Path(flashinfer_jit_cache.get_jit_cache_dir(), "norm", "norm.so").read_bytes() == b"code of norm"
 
 
-def test_the_same_modules_make_the_same_wheel(program: ModuleType, tmp_path: Path) -> None:
+def test_same_modules_make_the_same_wheel(program: ModuleType, tmp_path: Path) -> None:
     one, two = make(program, tmp_path / "one", ["a", "b"]), make(program, tmp_path / "two", ["b", "a"])
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_every_name_of_the_driver_is_in_the_stub(program: ModuleType) -> None:  # noqa: ARG001 - it sets the path
+def test_stub_has_every_name_of_the_driver(program: ModuleType) -> None:  # noqa: ARG001 - it sets the path
     driver_stub = importlib.import_module("driver_stub")
     header = """
     #define cuMemAlloc cuMemAlloc_v2
@@ -78,7 +72,7 @@ def test_every_name_of_the_driver_is_in_the_stub(program: ModuleType) -> None:  
     assert driver_stub.names(header) == ["cuInit", "cuMemAlloc", "cuMemAlloc_v2", "cuStreamSync"]
 
 
-def test_the_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
+def test_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
     fake = tmp_path / "ccache"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)

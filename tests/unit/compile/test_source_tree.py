@@ -43,20 +43,18 @@ def project(tmp_path: Path) -> CompileProject:
     return CompileProject(REPOSITORY, Store(tmp_path / "store"))
 
 
-def test_an_sdist_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
+def test_sdist_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
     assert (vllm(tmp_path / "vllm") / "CMakeLists.txt").read_text() == CMAKE
 
 
-def test_a_damaged_sdist_is_named(tmp_path: Path) -> None:
+def test_damaged_sdist_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     path.write_bytes(b"no archive")
     with pytest.raises(DamagedFileError, match="cannot be unpacked"):
         unpack_sdist(path, tmp_path / "x")
 
 
-def test_the_mod_changes_what_is_compiled_and_leaving_it_out_does_not(
-    tmp_path: Path, project: CompileProject
-) -> None:
+def test_mod_changes_the_sources_unless_it_is_left_out(tmp_path: Path, project: CompileProject) -> None:
     with_it, without = vllm(tmp_path / "a"), vllm(tmp_path / "b")
     mods = source_mods(project, "0.32.0", "gb10", ())
     assert [mod.name for mod, _ in mods] == ["preserve-sm121a"]
@@ -68,14 +66,14 @@ def test_the_mod_changes_what_is_compiled_and_leaving_it_out_does_not(
     assert (without / "CMakeLists.txt").read_text() == CMAKE
 
 
-def test_a_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: CompileProject) -> None:
+def test_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: CompileProject) -> None:
     tree = vllm(tmp_path / "vllm")
     (tree / "CMakeLists.txt").write_text("nothing of the kind\n")
     with pytest.raises(AnchorError):
         change(tree, source_mods(project, "0.32.0", "gb10", ()), ())
 
 
-def test_parts_that_are_left_out_are_empty(tmp_path: Path) -> None:
+def test_left_out_parts_are_empty(tmp_path: Path) -> None:
     tree = vllm(tmp_path / "vllm")
     change(tree, (), ["flashmla"])
     parts = tree / "cmake" / "external_projects"
@@ -83,7 +81,7 @@ def test_parts_that_are_left_out_are_empty(tmp_path: Path) -> None:
     assert (parts / "qutlass.cmake").read_text() == "include(X)\n"
 
 
-def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     tree = tmp_path / "src"
 
     def fail(target: Path) -> None:
@@ -97,7 +95,7 @@ def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tree.iterdir()] == ["whole"]
 
 
-def test_a_tree_of_an_earlier_run_is_left_as_it_is(tmp_path: Path) -> None:
+def test_tree_of_an_earlier_run_is_kept(tmp_path: Path) -> None:
     tree = tmp_path / "src"
     tree.mkdir()
     assert not prepare(tree, lambda _: pytest.fail("it must not be filled again"))

@@ -1,6 +1,8 @@
-"""Pinning compilers: what the sources require, and that the committed locks match matrix.yaml and compile.yaml."""
+"""Toolchains: what the sources require, and that the committed locks match matrix.yaml and compile.yaml."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 
@@ -36,7 +38,7 @@ def project() -> CompileProject:
     return CompileProject(REPOSITORY)
 
 
-def test_the_requirements_of_a_build_backend_are_read() -> None:
+def test_build_requirements_are_read() -> None:
     requires = build_requirements(PYPROJECT, "x")
     assert requires == ["cmake>=3.26.1", "torch==2.13.0", "wheel"]
     assert pinned("torch", requires, "x") == "2.13.0"
@@ -48,7 +50,7 @@ def test_sources_without_build_requirements_are_refused(text: str | None) -> Non
         build_requirements(text, "x")
 
 
-def test_a_range_is_not_a_pin() -> None:
+def test_range_is_not_a_pin() -> None:
     with pytest.raises(CompileDataError, match="No version of torch is pinned"):
         pinned("torch", ["torch>=2.13", "torchvision==1"], "x")
 
@@ -58,17 +60,12 @@ def test_flashinfer_is_found_among_comments_and_options() -> None:
     assert flashinfer_version(text, "x") == "0.7.0.post1"
 
 
-def test_a_version_has_a_toolchain_for_each_kind_of_machine(project: CompileProject) -> None:
+def test_version_has_toolchains_for_both_platforms(project: CompileProject) -> None:
     names = [(cell.arch, cell.platform) for cell in toolchain_cells(project, "0.32.0")]
-    assert names == [
-        ("toolchain-trixie", "linux/amd64"),
-        ("toolchain-trixie", "linux/arm64"),
-        ("toolchain-bookworm", "linux/amd64"),
-        ("toolchain-bookworm", "linux/arm64"),
-    ]
+    assert names == list(product(["toolchain-trixie", "toolchain-bookworm"], ["linux/amd64", "linux/arm64"]))
 
 
-def test_the_committed_toolchains_match_the_matrix_and_contain_the_compilers(project: CompileProject) -> None:
+def test_committed_toolchains_match_the_matrix_and_contain_the_compilers(project: CompileProject) -> None:
     cells = list(locked_toolchains(project))
     assert len(cells) >= 4
     expected = {entry.path: entry.made_from for entry in expected_toolchain_locks(project)}
@@ -78,21 +75,15 @@ def test_the_committed_toolchains_match_the_matrix_and_contain_the_compilers(pro
         assert project.base_lock(cell).made_from == expected[project.base_lock_path(cell)]
         versions = {wheel.name: wheel.version for wheel in lock.wheels}
         assert versions["nvidia-cuda-nvcc"].startswith("13.0.")
-        assert {
-            "torch",
-            "cmake",
-            "ninja",
-            "apache-tvm-ffi",
-            "nvidia-cuda-crt",
-            "nvidia-nvvm",
-        } <= versions.keys()
+        needed = {"torch", "cmake", "ninja", "apache-tvm-ffi", "nvidia-cuda-crt", "nvidia-nvvm"}
+        assert needed <= versions.keys()
         assert "triton" not in versions
         debs = {deb.name for deb in project.base_lock(cell).debs}
         assert {"gcc", "g++", "git", "ccache", "patch"} <= debs
     assert locked_flashinfer(project, "0.32.0").file == "flashinfer_python-0.7.0.post1.tar.gz"
 
 
-def test_the_identity_of_a_toolchain_depends_on_its_files_and_not_on_their_packing(
+def test_identity_of_a_toolchain_depends_on_its_files_and_not_on_its_layers(
     project: CompileProject,
 ) -> None:
     plans = [toolchain_plan(project, cell) for cell in toolchain_cells(project, "0.32.0")]
@@ -104,7 +95,7 @@ def test_the_identity_of_a_toolchain_depends_on_its_files_and_not_on_their_packi
     assert image_name(plans[0]).startswith("imagefactory/toolchain:trixie-")
 
 
-def test_an_unknown_version_has_no_toolchain(project: CompileProject) -> None:
+def test_unknown_version_is_refused_with_the_nearest(project: CompileProject) -> None:
     with pytest.raises(UnknownNameError) as caught:
         list(make_toolchain_locks(project, ["0.23"], say=lambda _: None))
     assert "0.32.0" in caught.value.fix or "0.2" in caught.value.fix
@@ -123,14 +114,14 @@ OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
         ({}, ["cutlas=/x"], "source 'cutlas'"),
     ],
 )
-def test_names_that_do_not_exist_are_refused(
+def test_unknown_name_is_refused(
     project: CompileProject, options: dict[str, str], sources: list[str], unknown: str
 ) -> None:
     with pytest.raises(UnknownNameError, match=unknown):
         requests_of(project, **{**OPTIONS, **options}, sources=sources, without_mods=[], jobs=0)
 
 
-def test_each_project_gets_its_own_sources(project: CompileProject) -> None:
+def test_request_has_the_sources_of_its_project(project: CompileProject) -> None:
     sources = ["cutlass=/c", "flashinfer=/f"]
     vllm, flashinfer = requests_of(project, **OPTIONS, sources=sources, without_mods=[], jobs=3)
     assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")

@@ -1,4 +1,4 @@
-"""Docker: taking assembled images in, building from a rendered Dockerfile, giving images out to be compared."""
+"""Docker: loads assembled images, builds from rendered Dockerfiles, and reads images back for comparison."""
 
 from imagefactory.build.engines.docker.daemon import load
 

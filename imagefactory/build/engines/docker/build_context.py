@@ -1,7 +1,7 @@
-"""The build context of a rendered Dockerfile: its files, where each comes from, and how to put them together.
+"""Describes and writes the build context of a rendered Dockerfile.
 
-The description needs only the plan and the checkout; nothing is downloaded for it. What only a download can tell (a
-mod's files, a program inside its wheel) is described by the hashes of what it is made from.
+The description needs only the plan and the checkout, and downloads nothing. Files that depend on a download (a mod's
+files, a program inside its wheel) are described by the hashes of their inputs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
@@ -35,132 +35,80 @@ UV = "/scripts/uv"
 """The end of uv's path inside its wheel."""
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
-_EXECUTABLE = 0o755
-
 ModFilesByKey = Mapping[Sha256, ModFiles]
 
 
-class Piece(Protocol):
-    """A part of the context, which can describe itself and write itself into a folder."""
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe every file: its origin and its content."""
-
-    def put(self, folder: Path, store: Store, mod_files: ModFilesByKey, /) -> None:
-        """Write it below a folder; everything it needs is in the store, or a file of a mod."""
-
-
 @dataclass(frozen=True)
-class LockedFile:
-    """A file that a lock names."""
+class Piece:
+    """A part of the context: a description of each of its files, and how to write them below a folder."""
 
-    path: str
-    origin: str
-    sha256: Sha256
-
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe the locked file."""
-        return [{"path": self.path, "from": self.origin, "sha256": self.sha256}]
-
-    def put(self, folder: Path, store: Store, *_: object) -> None:
-        """Link it, or copy it if that is not possible."""
-        target = folder / self.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(store.download(self.sha256), target)
+    files: Sequence[Mapping[str, Any]]
+    put: Callable[[Path, Store, ModFilesByKey], None]
+    """Everything it needs is in the store, or among the files of mods."""
 
 
-@dataclass(frozen=True)
-class WrittenFile:
-    """A file whose content is known."""
+def locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
+    """Return a file that a lock names; it is linked, or copied where links are not possible."""
 
-    path: str
-    origin: str
-    data: bytes
+    def put(folder: Path, store: Store, _: object) -> None:
+        link_or_copy(store.download(sha256), _with_parent(folder / path))
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe the file by its hash."""
-        return [{"path": self.path, "from": self.origin, "sha256": sha256_of(self.data)}]
-
-    def put(self, folder: Path, *_: object) -> None:
-        """Write the file."""
-        _write_tree(folder, [Entry(ImagePath(self.path), EntryKind.FILE, 0o644, Bytes(self.data))])
+    return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program taken out of its wheel."""
+def written_file(path: str, origin: str, data: bytes) -> Piece:
+    """Return a file whose content is known."""
+    entry = Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))
+    described = {"path": path, "from": origin, "sha256": sha256_of(data)}
+    return Piece([described], lambda folder, *_: _write_tree(folder, [entry]))
 
-    path: str
-    member: str
-    wheel: LockedSource
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe the wheel that holds the program."""
-        made_from = [{"name": self.wheel.file, "sha256": self.wheel.sha256}]
-        return [
-            {
-                "path": self.path,
-                "from": f"{self.member} of {self.wheel.file}, as locked",
-                "made_from": made_from,
-            }
-        ]
+def tools(root: Path, uv: LockedSource) -> list[Piece]:
+    """Return the two programs that every Dockerfile uses: uv, taken out of its wheel, and settle.py."""
 
-    def put(self, folder: Path, store: Store, *_: object) -> None:
-        """Unpack the program."""
-        target = folder / self.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with ZipFile(store.download(self.wheel.sha256)) as archive:
-            [name] = [name for name in archive.namelist() if name.endswith(self.member)]
+    def put(folder: Path, store: Store, _: object) -> None:
+        target = _with_parent(folder / TOOLS / "uv")
+        with ZipFile(store.download(uv.sha256)) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith(UV)]
             with archive.open(name) as source, target.open("wb") as file:
                 shutil.copyfileobj(source, file)
-        target.chmod(_EXECUTABLE)
+        target.chmod(0o755)
+
+    described = {
+        "path": f"{TOOLS}/uv",
+        "from": f"{UV} of {uv.file}, as locked",
+        "made_from": [{"name": uv.file, "sha256": uv.sha256}],
+    }
+    settle = written_file(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes())
+    return [Piece([described], put), settle]
 
 
-@dataclass(frozen=True)
-class LayerTree:
-    """The files of a layer, as the embedded engine would put them into the image."""
-
-    folder: str
-    origin: str
-    entries: Sequence[Entry]
-
-    def describe(self) -> list[dict[str, Any]]:
-        """List the files and links."""
-        return [
-            {"path": f"{self.folder}/{entry.path}", "from": self.origin, **_identity(entry)}
-            for entry in sorted(self.entries, key=lambda entry: entry.path)
-            if entry.kind is not EntryKind.DIRECTORY
-        ]
-
-    def put(self, folder: Path, *_: object) -> None:
-        """Write them and their parent folders."""
-        _write_tree(folder / self.folder, self.entries)
+def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
+    """Return the files of a layer, as the embedded engine would put them into the image."""
+    described = [
+        {"path": f"{folder}/{entry.path}", "from": origin, **_identity(entry)}
+        for entry in sorted(entries, key=lambda entry: entry.path)
+        if entry.kind is not EntryKind.DIRECTORY
+    ]
+    return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
 
 
-@dataclass(frozen=True)
-class Modded:
-    """The files of a mod's layer."""
+def modded(folder: str, layer: ModLayer) -> Piece:
+    """Return the files of a mod's layer."""
 
-    folder: str
-    layer: ModLayer
+    def put(context: Path, store: Store, mod_files: ModFilesByKey) -> None:
+        wheels = {item.sha256: store.download(item.sha256) for item in layer.inputs}
+        _write_tree(context / folder, mod_files[layer.key].confirmed_by(wheels))
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Describe which mod is applied to which wheels."""
-        [variant] = self.layer.settings.chain[-1].mod.manifest.variants
-        return [
-            {
-                "path": f"{self.folder}/",
-                "from": f"mods/{self.layer.name} applied to {', '.join(item.name for item in self.layer.inputs)}",
-                "layer": self.layer.key,
-                "changes": sorted(variant.paths),
-                "made_from": [item.model_dump() for item in self.layer.inputs],
-            }
-        ]
-
-    def put(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
-        """Write the files."""
-        wheels = {item.sha256: store.download(item.sha256) for item in self.layer.inputs}
-        _write_tree(folder / self.folder, mod_files[self.layer.key].confirmed_by(wheels))
+    [variant] = layer.settings.chain[-1].mod.manifest.variants
+    described = {
+        "path": f"{folder}/",
+        "from": f"mods/{layer.name} applied to {', '.join(item.name for item in layer.inputs)}",
+        "layer": layer.key,
+        "changes": sorted(variant.paths),
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], put)
 
 
 @dataclass(frozen=True)
@@ -200,11 +148,6 @@ class BuildContext:
     copies: tuple[Copy, ...]
     pieces: tuple[Piece, ...]
 
-    def describe(self) -> list[dict[str, Any]]:
-        """List every file, sorted."""
-        files = [file for piece in self.pieces for file in piece.describe()]
-        return sorted(files, key=lambda file: str(file["path"]))
-
     def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
         """Write the context into a folder, replacing what was there."""
         shutil.rmtree(folder, ignore_errors=True)
@@ -214,21 +157,21 @@ class BuildContext:
 
 
 def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
-    """Work out the context of a plan; `lock` names the lock of its wheels in the description."""
-    pieces: list[Piece] = [
-        Program(f"{TOOLS}/uv", UV, uv),
-        WrittenFile(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes()),
-    ]
+    """Return the context of a plan; `lock` names the lock of its wheels in the description."""
+    pieces = tools(root, uv)
     steps: list[Step] = []
     for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
         step, more = _wheel_step(number, layer, lock)
         steps.append(step)
         pieces += more
-    copies: list[Copy] = []
-    for copy, piece in copied_layers(plan.layers, root):
-        copies.append(copy)
-        pieces.append(piece)
-    return BuildContext(tuple(steps), tuple(copies), tuple(pieces))
+    above = copied_layers(plan.layers, root)
+    copies = tuple(copy for copy, _ in above)
+    return BuildContext(tuple(steps), copies, (*pieces, *(piece for _, piece in above)))
+
+
+def described_files(pieces: Iterable[Piece]) -> list[Mapping[str, Any]]:
+    """List every file of a context, sorted by path."""
+    return sorted((file for piece in pieces for file in piece.files), key=lambda file: str(file["path"]))
 
 
 def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
@@ -239,20 +182,18 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
         if isinstance(layer, ModLayer):
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
-            found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), Modded(folder, layer)))
+            found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), modded(folder, layer)))
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
-            found.append(
-                (Copy(title, f"layer key {layer.key}", layer.kind), LayerTree(layer.kind, origin, entries))
-            )
+            copy = Copy(title, f"layer key {layer.key}", layer.kind)
+            found.append((copy, layer_tree(layer.kind, origin, entries)))
     return found
 
 
-def requirement(wheel: Input) -> str:
-    """Return the requirement that makes uv install exactly this file."""
+def _requirement(wheel: Input) -> str:
     name, version, _, _ = parse_wheel_filename(wheel.name)
     return f"{name}=={version} --hash=sha256:{wheel.sha256}\n"
 
@@ -261,7 +202,7 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
     without, second_name = layer.settings.without, layer.settings.second_name
-    pieces: list[Piece] = [LockedFile(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
+    pieces = [locked_file(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
     # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
     yielding: list[Yielding] = []
     for item in (item for item in layer.inputs if item.name in without):
@@ -269,24 +210,29 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
         files = Yielding(f"{name}.txt", f"{name}.yields")
         yielding.append(files)
         lines = "".join(f"{path}\n" for path in without[item.name])
-        pieces.append(WrittenFile(f"{folder}/{files.requirements}", lock, requirement(item).encode()))
+        pieces.append(written_file(f"{folder}/{files.requirements}", lock, _requirement(item).encode()))
         pieces.append(
-            WrittenFile(f"{folder}/{files.paths}", f"{lock}, conflicts of matrix.yaml", lines.encode())
+            written_file(f"{folder}/{files.paths}", f"{lock}, conflicts of matrix.yaml", lines.encode())
         )
     rest = [item for item in layer.inputs if item.name not in without]
     if rest:
-        text = "".join(map(requirement, rest))
-        pieces.append(WrittenFile(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
+        text = "".join(map(_requirement, rest))
+        pieces.append(written_file(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
     metadata = None
     if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
         environment = Environment(layer.settings.venv, layer.settings.python)
         origin = f"a second name of {label}: {second_name.name} {second_name.version}"
-        pieces.append(LayerTree(metadata, origin, metadata_entries(second_name, environment)))
+        pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, environment)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
     step = Step(title, layer.key, folder, REQUIREMENTS if rest else None, tuple(yielding), metadata)
     return step, pieces
+
+
+def _with_parent(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _identity(entry: Entry) -> dict[str, str]:

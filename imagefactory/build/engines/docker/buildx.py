@@ -1,4 +1,4 @@
-"""Finds a docker command on this machine that can build, and the arguments it takes."""
+"""Finds a docker command that can build, and composes its arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from imagefactory.build.engines.docker.daemon import foreign
 from imagefactory.errors.docker import BuilderMissingError, EngineTooOldError
 from imagefactory.errors.layers import EngineError
+from imagefactory.oci.format import MTIME
 
 _BUILDX_NEEDED = 23
-"""From this version on, the command has no BuildKit client of its own and leaves it to the buildx plugin."""
+"""The first version of the command that leaves BuildKit to the buildx plugin."""
 _PATIENCE = 120
 
 
@@ -56,7 +57,7 @@ def find_builder(name: str | None, platform: str) -> Builder:
         raise EngineTooOldError(
             "--builder needs buildx, which this Docker does not have.",
             where=str(commands[0]),
-            why="Builders other than the daemon itself are known to buildx alone.",
+            why="Only buildx knows builders other than the daemon itself.",
             fix="Install the docker-buildx plugin, or leave --builder out.",
         )
     for command in commands:
@@ -71,12 +72,12 @@ def find_builder(name: str | None, platform: str) -> Builder:
 
 
 def refuse_unsupported(builder: Builder, cache_to: Sequence[str]) -> None:
-    """Refuse options that only buildx has, before anything is done."""
+    """Raise an error for options that only buildx has."""
     if cache_to and not builder.buildx:
         raise EngineTooOldError(
             "--cache-to needs buildx, which this Docker does not have.",
             where=builder.command[0],
-            why="`docker build` can read a build cache from a registry, and not write one.",
+            why="`docker build` can read a build cache from a registry, but not write one.",
             fix="Install the docker-buildx plugin, or leave --cache-to out.",
         )
 
@@ -88,7 +89,6 @@ def build_arguments(
     context: Path,
     platform: str,
     tag: str,
-    epoch: int,
     base: tuple[str, str] | None,
     cache_from: Sequence[str] = (),
     cache_to: Sequence[str] = (),
@@ -96,16 +96,8 @@ def build_arguments(
     """Return the command line; `base` is (name, OCI layout) for a builder that cannot see the daemon's images."""
     arguments = [
         *builder.command,
-        "--file",
-        str(dockerfile),
-        "--platform",
-        platform,
-        "--tag",
-        tag,
-        "--network",
-        "none",
-        "--build-arg",
-        f"SOURCE_DATE_EPOCH={epoch}",
+        *("--file", str(dockerfile), "--platform", platform, "--tag", tag),
+        *("--network", "none", "--build-arg", f"SOURCE_DATE_EPOCH={MTIME}"),
     ]
     if builder.buildx:
         # Provenance holds the time of the build; without it, `--load` gives one plain image.
@@ -121,7 +113,7 @@ def build_arguments(
 
 
 def _cache(reference: str, options: str) -> str:
-    """Treat a plain name as a cache in a registry; `type=...` is passed on as it is."""
+    """Return a cache option: a plain name is a cache in a registry, `type=...` is passed on unchanged."""
     return reference if "=" in reference else f"type=registry,ref={reference}{options}"
 
 
@@ -131,7 +123,7 @@ def _with_buildx(command: Path, name: str | None, platform: str) -> Builder:
         known = re.findall(r"^(\S+?)\*?\s", _run(command, "buildx", "ls").stdout, flags=re.MULTILINE)
         names = sorted({word for word in known if word not in ("NAME/NODE", "\\_")})
         raise BuilderMissingError(
-            f"The builder {name or '(default)'} is not there, or does not start.",
+            f"The builder {name or '(default)'} does not exist or does not start.",
             where="docker buildx inspect",
             why=done.stderr.strip().rpartition("\n")[2],
             fix=f"Known builders: {', '.join(names) or 'none'}; make one with `docker buildx create --name ...`.",
@@ -145,7 +137,7 @@ def _with_buildx(command: Path, name: str | None, platform: str) -> Builder:
 
 
 def _commands() -> list[Path]:
-    """List every docker on PATH: the first may lack what another one has."""
+    """List every docker on PATH; the first may not be able to build."""
     folders = dict.fromkeys(os.environ.get("PATH", os.defpath).split(os.pathsep))
     found = (Path(folder or ".", "docker") for folder in folders)
     return [path for path in found if path.is_file() and os.access(path, os.X_OK)]

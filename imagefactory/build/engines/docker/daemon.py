@@ -1,30 +1,38 @@
-"""The Docker daemon: asking for its version, loading images into it and saving them from it."""
+"""Talks to the Docker daemon: its version, and loading, pulling, reading and saving images."""
 
 from __future__ import annotations
 
+import io
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import DockerException, ImageNotFound
 from packaging.version import Version
 
-from imagefactory.build.engines.docker.chunk_stream import ChunkStream
 from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.oci.layout import Layout, archive
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 OLDEST = Version("20.10")
 """The first Docker whose own BuildKit knows `RUN --mount` without fetching a newer frontend."""
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
 _TIMEOUT = 600
+_SILENT = "The Docker daemon does not answer."
+_WITHOUT_DOCKER = (
+    "Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine and "
+    "`invoke export` need none."
+)
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,8 @@ class Daemon:
 
 
 def ask() -> Daemon:
-    """Ask the daemon for its version, and refuse one that is too old."""
-    with _talking("docker version", "The Docker daemon does not answer."), _client() as client:
+    """Return what the daemon reports; raise an error if it is too old."""
+    with client_for("docker version", _SILENT) as client:
         said = client.version()
     daemon = Daemon(str(said["Version"]), str(said["Arch"]))
     number = re.match(r"\d+(\.\d+)*", daemon.version)
@@ -46,14 +54,14 @@ def ask() -> Daemon:
         raise EngineTooOldError(
             f"Docker {daemon.version} is too old.",
             where="the Docker daemon",
-            why=f"Wheels are mounted into the build, which Docker can do since {OLDEST}.",
+            why=f"Wheels are mounted into the build, which needs Docker {OLDEST} or newer.",
             fix="Update Docker, or build without it: `invoke build --engine embedded`.",
         )
     return daemon
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
-    """Refuse to build for another platform if nothing emulates it here."""
+    """Raise an error if the daemon cannot run programs of a platform."""
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
@@ -65,37 +73,38 @@ def foreign(platform: str, where: str) -> ForeignPlatformError:
     return ForeignPlatformError(
         f"An image for {platform} cannot be built here by Docker.",
         where=where,
-        why=f"Steps of the build run programs for {platform}, and no emulation is set up.",
-        fix="Use the embedded engine, which runs nothing of the image; or name a builder of that platform "
+        why=f"Steps of the build run programs for {platform}, and nothing emulates them here.",
+        fix="Use the embedded engine, which runs no program of the image; or name a builder for that platform "
         "with --builder, or set up QEMU (docker run --privileged tonistiigi/binfmt).",
     )
 
 
 def load(layout: Layout, name: str) -> str:
-    """Stream an image into the daemon, without a temporary file; return its id there."""
-    with _talking("docker load", "The Docker daemon does not take the image."), _client() as client:
+    """Stream an image into the daemon without a temporary file; return its id."""
+    with client_for("docker load", "The Docker daemon did not accept the image.") as client:
         client.ping()
         answers = client.api.load_image(archive(layout, name), quiet=True)
         errors = [answer["error"] for answer in answers if "error" in answer]
         if errors:
-            raise _refused(str(errors[0]))
+            raise EngineError(
+                "The Docker daemon refused the image.",
+                where="docker load",
+                why=str(errors[0]),
+                fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
+            )
         image: str = client.images.get(name).id
     return image
 
 
 def image_id(name: str) -> str | None:
     """Return the id of an image, or None if the daemon does not have it."""
-    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
-        try:
-            found: str = client.images.get(name).id
-        except ImageNotFound:
-            return None
-    return found
+    found = inspect(name)
+    return None if found is None else str(found["Id"])
 
 
 def remove_name(name: str) -> None:
     """Remove a name; an image left without names and containers is removed with it."""
-    with _talking("docker rmi", "The Docker daemon does not answer."), _client() as client:
+    with client_for("docker rmi", _SILENT) as client:
         client.images.remove(name, noprune=False)
 
 
@@ -105,21 +114,21 @@ def save(name: str) -> Iterator[bytes]:
         raise ImageMissingError(
             f"Docker has no image {name}.",
             where="the Docker daemon",
-            why="Neither a target, nor an OCI layout, nor an image of the daemon goes by this name.",
+            why="No target, OCI layout or image of the daemon has this name.",
             fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
         )
-    with _talking("docker save", "The Docker daemon does not give the image out."), _client() as client:
+    with client_for("docker save", "The Docker daemon cannot export the image.") as client:
         yield from client.api.get_image(name)
 
 
 def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield files of an image one by one, from a container that is created for this and never started."""
-    with _talking("docker cp", "The Docker daemon does not give files out."), _client() as client:
+    with client_for("docker cp", "The Docker daemon cannot copy files out of the image.") as client:
         container = client.containers.create(name, command=["true"])
         try:
             for path in paths:
                 chunks, _ = container.get_archive(f"/{path}")
-                with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+                with tarfile.open(fileobj=reader(chunks), mode="r|") as archive:
                     content = archive.extractfile(archive.next() or tarfile.TarInfo())
                     if content is not None:
                         yield path, content
@@ -128,8 +137,8 @@ def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]
 
 
 def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
-    """Pull an image; return what the daemon knows of it, including the digests it was pulled by (`RepoDigests`)."""
-    with _talking("docker pull", f"{reference} cannot be pulled."), _client() as client:
+    """Pull an image; return its attributes, including the digests it was pulled by (`RepoDigests`)."""
+    with client_for("docker pull", f"{reference} cannot be pulled.") as client:
         for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
             if "error" in answer:
                 raise EngineError(
@@ -144,14 +153,14 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
 
 def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Ask the registry, through the daemon, for the digest and media type behind a name."""
-    with _talking("docker pull", f"{reference} is not to be had."), _client() as client:
+    with client_for("docker pull", f"{reference} is not available.") as client:
         found: Mapping[str, Any] = client.api.inspect_distribution(reference, auth_config=auth)["Descriptor"]
     return found
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
-    """Return what the daemon knows of an image, or None if it does not have it."""
-    with _talking("docker inspect", "The Docker daemon does not answer."), _client() as client:
+    """Return the attributes of an image, or None if the daemon does not have it."""
+    with client_for("docker inspect", _SILENT) as client:
         try:
             found: Mapping[str, Any] = client.images.get(name).attrs
         except ImageNotFound:
@@ -159,33 +168,34 @@ def inspect(name: str) -> Mapping[str, Any] | None:
     return found
 
 
-@contextmanager
-def _client() -> Iterator[docker.DockerClient]:
-    client = docker.from_env(timeout=_TIMEOUT)
-    try:
-        yield client
-    finally:
-        client.close()
+def reader(chunks: Iterator[bytes]) -> io.BufferedReader:
+    """Return a file that reads what the daemon sends in chunks."""
+    return io.BufferedReader(_ChunkStream(chunks))
+
+
+class _ChunkStream(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        self._left = self._left or memoryview(next(self._chunks, b""))
+        size = min(len(self._left), memoryview(buffer).nbytes)
+        memoryview(buffer)[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 @contextmanager
-def _talking(what: str, failed: str) -> Iterator[None]:
+def client_for(
+    what: str, failed: str, fix: str = _WITHOUT_DOCKER, timeout: int | None = _TIMEOUT
+) -> Iterator[docker.DockerClient]:
+    """Connect to the daemon, and turn failures into an error that names a command (`what`)."""
     try:
-        yield
-    except (DockerException, APIError, requests.RequestException) as error:
-        raise EngineError(
-            failed,
-            where=what,
-            why=str(error),
-            fix="Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine "
-            "and `invoke export` need none.",
-        ) from None
-
-
-def _refused(why: str) -> EngineError:
-    return EngineError(
-        "The Docker daemon refused the image.",
-        where="docker load",
-        why=why,
-        fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
-    )
+        with closing(docker.from_env(timeout=timeout)) as client:
+            yield client
+    except (DockerException, requests.RequestException) as error:
+        raise EngineError(failed, where=what, why=str(error), fix=fix) from None

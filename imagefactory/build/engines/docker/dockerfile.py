@@ -1,4 +1,4 @@
-"""Rendered Dockerfiles: a plan as a recipe that people can read and Docker can run."""
+"""Renders a plan as a Dockerfile that people can read and Docker can run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imagefactory.build.engines.docker.build_context import BuildContext, make_context
+from imagefactory.build.engines.docker.build_context import BuildContext, described_files, make_context
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
@@ -35,26 +35,26 @@ class Rendered:
 def render_compile(
     root: Path, base: Layer, config: ImageConfig, values: Mapping[str, Any], context: Mapping[str, Any]
 ) -> Rendered:
-    """Write a recipe that compiles first, because there is no lock to plan from."""
+    """Render a Dockerfile that compiles first, because there is no lock to plan from."""
     filled = {**values, **config_values(config, None), "base": _base(base)}
     return Rendered(_fill(root, "compile.j2", filled), _json(context))
 
 
 def render_plan(project: Project, plan: Plan) -> Rendered:
-    """Write the recipe of a plan."""
+    """Render the Dockerfile of a plan."""
     context = plan_context(project, plan)
     described = {
         "target": plan.target,
         "platform": plan.platform,
         "plan": plan.key,
         "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
-        "files": context.describe(),
+        "files": described_files(context.pieces),
     }
     return Rendered(_fill(project.root, "Dockerfile.j2", _values(plan, context)), _json(described))
 
 
 def plan_context(project: Project, plan: Plan) -> BuildContext:
-    """Work out the build context of a plan."""
+    """Return the build context of a plan."""
     lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
     return make_context(plan, project.root, project.tool_lock.find("uv", plan.cell.machine), lock)
 
@@ -73,7 +73,7 @@ def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
 
 
 def config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
-    """Return what the end of every Dockerfile needs: the image's configuration, in Dockerfile syntax."""
+    """Return the values for the end of every Dockerfile, which sets the image's configuration."""
     labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
     return {
         "config": config,
@@ -118,7 +118,7 @@ def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
 def quoted(text: str) -> str:
     """Quote a value of ENV or LABEL so that Docker reads exactly this text."""
     if "\n" in text:
-        raise ValueError(f"a value of several lines cannot stand in a Dockerfile: {text!r}")
+        raise ValueError(f"a Dockerfile cannot hold a value of several lines: {text!r}")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
 

@@ -1,4 +1,4 @@
-"""Building with Docker: same plan, same base; uv installs the wheels, the rest is what the embedded engine makes."""
+"""Builds with Docker: uv installs the wheels, and the embedded engine's code makes the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.build_context import BuildContext, LockedFile
 from imagefactory.build.engines.docker.buildx import (
     Builder,
     build_arguments,
@@ -18,7 +17,7 @@ from imagefactory.build.engines.docker.buildx import (
     refuse_unsupported,
 )
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
-from imagefactory.build.engines.protocol import BuildOptions, BuiltImage
+from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
@@ -26,20 +25,18 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import ImageBuildError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ImageConfig, Plan
+from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
 _TOLD = 12
-"""How many lines of a failed build are shown; the log has all of them."""
+"""Lines of a failed build to show; the log has all of them."""
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
@@ -75,12 +72,12 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             context=folder / CONTEXT_FOLDER,
             platform=cell.platform,
             tag=name,
-            epoch=MTIME,
             base=_provide_base(way, base, plan, say),
             cache_from=options.cache_from,
             cache_to=options.cache_to,
         )
-        _say_context(context, say)
+        wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
+        say(f"putting the build context together: {wheels} wheels as hard links")
         try:
             context.put_together(folder / CONTEXT_FOLDER, project.store, sources.mod_files)
             _run(arguments, way, folder / LOG, say)
@@ -98,7 +95,7 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
 
 
 def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
-    """Lay out the base alone as an image, from the same layer that the embedded engine builds."""
+    """Write an image of the base alone, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
     blob = read_blob_record(layer.key, project.store)
     known = KnownLayers(project.known_layers)
@@ -107,11 +104,6 @@ def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watc
         blob = build_layers([layer], sources.wanted, project.store, watch, expected=expected)[layer.key]
     known.confirm(layer, blob)
     watch.state(layer.key, "done", blob.size, blob.size)
-    return _lay_out_base(project, plan, blob)
-
-
-def _lay_out_base(project: Project, plan: Plan, blob: Blob) -> Layout:
-    layer = plan.layers[0]
     empty = ImageConfig(
         env={},
         entrypoint=(),
@@ -158,17 +150,6 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
     project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
 
 
-def _say_context(context: BuildContext, say: Say) -> None:
-    wheels = sum(isinstance(piece, LockedFile) for piece in context.pieces)
-    say(f"putting the build context together: {wheels} wheels as hard links")
-
-
-def _name_of(instruction: str) -> str:
-    """Name a step after the folder of its wheels, or by its first words."""
-    wheels = _WHEELS.search(instruction)
-    return wheels[1] if wheels else instruction[:70]
-
-
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
     """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
@@ -190,7 +171,8 @@ def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
                 last.append(line.rstrip())
                 step = _STEP.match(line)
                 if step is not None:
-                    say(f"step {step[1]}: {_name_of(step[2])}")
+                    wheels = _WHEELS.search(step[2])
+                    say(f"step {step[1]}: {wheels[1] if wheels else step[2][:70]}")
         except BaseException:
             process.terminate()
             raise

@@ -1,4 +1,4 @@
-"""Reads an image of the Docker daemon from the stream of `docker save`, without writing it to disk."""
+"""Reads an image from the stream of `docker save`, without writing it to disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import IO, Any
 
 from isal import igzip
 
-from imagefactory.build.engines.docker.chunk_stream import ChunkStream
-from imagefactory.build.engines.docker.daemon import save
+from imagefactory.build.engines.docker.daemon import reader, save
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.compare import Opened
 from imagefactory.oci.gzip import INFLATE_ERROR
@@ -35,7 +34,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
     layers: dict[str, list[ListedPath]] = {}
     links: dict[str, str] = {}
     try:
-        with tarfile.open(fileobj=ChunkStream(chunks), mode="r|") as archive:
+        with tarfile.open(fileobj=reader(chunks), mode="r|") as archive:
             for member in archive:
                 if member.issym():  # one layer that occurs twice
                     links[member.name] = posixpath.normpath(
@@ -49,7 +48,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
         return Opened(documents[image["Config"]], stack)
     except (tarfile.TarError, INFLATE_ERROR, EOFError, ValueError, LookupError, TypeError) as error:
         raise DamagedFileError(
-            f"What Docker gives out for {name} cannot be read.",
+            f"The saved image {name} cannot be read.",
             where="docker save",
             why=f"{type(error).__name__}: {error}",
             fix="Try again; if it keeps failing, save it with `docker save` and inspect the file.",

@@ -1,1 +1,1 @@
-"""Debian without dpkg: what unpacking and the maintainer scripts would leave behind, computed."""
+"""Debian without dpkg: computes what unpacking and the maintainer scripts would leave behind."""

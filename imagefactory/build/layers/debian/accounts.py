@@ -1,7 +1,7 @@
-"""The users and groups of the base: Debian's fixed system accounts, and `vllm` for the server.
+"""Defines the users and groups of the base: Debian's fixed system accounts, and `vllm` for the server.
 
-Uids and gids below 100 are fixed by Debian for every system (package base-passwd). What maintainer scripts
-would number dynamically (`rdma`) has a fixed number here. No account has a password.
+Debian fixes uids and gids below 100 for every system (package base-passwd). Accounts that maintainer scripts would
+number dynamically (`rdma`) have fixed numbers here. No account has a password.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would create.
+"""Adds alternatives: links like cc -> /etc/alternatives/cc -> gcc, which maintainer scripts would create.
 
 Every registration is declared below. The scripts are read, not run: one that registers anything that is
 not in the table stops the build, so that a new package cannot silently lack its command.
@@ -15,7 +15,6 @@ from imagefactory.build.layers.debian.deb import Deb
 from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.policy import is_left_out
 from imagefactory.errors.layers import UnknownAlternativeError
-from imagefactory.oci.entry import ImagePath
 
 
 @dataclass(frozen=True, order=True)
@@ -126,7 +125,7 @@ def _administration(best: Alternative, candidates: Sequence[Alternative]) -> str
 
 
 def _is_documentation(link: Link) -> bool:
-    return is_left_out(ImagePath(link.link.lstrip("/")))
+    return is_left_out(link.link.lstrip("/"))
 
 
 def _real(tree: FileTree, link: str) -> str:

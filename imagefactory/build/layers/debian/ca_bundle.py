@@ -1,4 +1,4 @@
-"""The bundle of certificate authorities that TLS clients trust, as update-ca-certificates would write it."""
+"""Writes the bundle of trusted certificate authorities as update-ca-certificates would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a .deb: an ar archive of a control tar and a data tar, each compressed.
+"""Reads a .deb: an ar archive of a control tar and a data tar, each compressed.
 
 The data tar is decompressed once, to a spool file that later readers take slices of, so that memory use stays small.
 """
@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import zstandard
 from debian.arfile import ArError, ArFile
 from debian.deb822 import Deb822
 
 from imagefactory.errors.layers import DebFormatError
+from imagefactory.locks.files import LockedDeb
 from imagefactory.store.atomic import translating_disk_full
 
 # ArMember reads like a file but does not declare that it is one.
@@ -32,28 +33,19 @@ _OPENERS: Mapping[str, Callable[[Any], AbstractContextManager[Any]]] = {
 }
 
 
-class DebPackage(Protocol):
-    """What the base must know about a package before opening it; a lock entry has all of it."""
+class NamedDeb(NamedTuple):
+    """A package as its file name describes it."""
 
-    @property
-    def name(self) -> str:
-        """The package's name."""
+    name: str
+    version: str
+    architecture: str
+    """`all` if it runs on every one."""
+    file: str
+    sha256: str
 
-    @property
-    def version(self) -> str:
-        """Its version."""
 
-    @property
-    def architecture(self) -> str:
-        """Its architecture, or `all`."""
-
-    @property
-    def file(self) -> str:
-        """The name of its file, for messages."""
-
-    @property
-    def sha256(self) -> str:
-        """The hash of its file."""
+DebPackage = NamedDeb | LockedDeb
+"""What the base must know about a package before opening it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,7 @@ class Deb:
 
     @property
     def name(self) -> str:
-        """Return the package's name."""
+        """The package's name."""
         return self.locked.name
 
     def script(self, name: str) -> str:
@@ -82,8 +74,15 @@ def open_deb(locked: DebPackage, file: Path, scratch: Path) -> Deb:
     """Read a package's control files, and decompress its data tar into the scratch folder."""
     spool = scratch / f"{locked.sha256}.tar"
     with reading(locked), file.open("rb") as archive:
-        with _opened(archive, "control") as control:
-            files = _control_files(control)
+        with (
+            _opened(archive, "control") as control,
+            tarfile.open(fileobj=control, mode="r|", encoding="utf-8") as tar,
+        ):
+            files = {
+                member.name.removeprefix("./"): content.read()
+                for member in tar
+                if member.isreg() and (content := tar.extractfile(member)) is not None
+            }
         with translating_disk_full(spool), _opened(archive, "data") as data, spool.open("wb") as out:
             shutil.copyfileobj(data, out, 1 << 20)
     return Deb(locked=locked, control=files, data=spool)
@@ -97,22 +96,11 @@ def data_files(file: Path) -> Iterator[Iterator[tuple[str, str, Callable[[], byt
         _opened(archive, "data") as stream,
         tarfile.open(fileobj=stream, mode="r|") as tar,
     ):
-        yield ((_path(member), member.linkname, _reader(tar, member)) for member in tar)
-
-
-def _path(member: tarfile.TarInfo) -> str:
-    return member.name.removeprefix("./").rstrip("/")
-
-
-def _reader(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], bytes] | None:
-    if not member.isreg():
-        return None
-
-    def read() -> bytes:
-        content = tar.extractfile(member)
-        return b"" if content is None else content.read()
-
-    return read
+        yield (
+            (member.name.removeprefix("./").rstrip("/"), member.linkname, content.read if content else None)
+            for member in tar
+            for content in [tar.extractfile(member) if member.isreg() else None]
+        )
 
 
 @contextmanager
@@ -160,12 +148,3 @@ def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
                 yield stream
             return
     raise _NotADebError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
-
-
-def _control_files(stream: IO[bytes]) -> dict[str, bytes]:
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as tar:
-        return {
-            member.name.removeprefix("./"): content.read()
-            for member in tar
-            if member.isreg() and (content := tar.extractfile(member)) is not None
-        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import replace
 
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.errors.layers import UnsafePathError
@@ -141,11 +142,5 @@ class FileTree:
 
 
 def _differ(one: Entry, other: Entry) -> bool:
-    same_shape = (one.kind, one.mode, one.uid, one.gid, one.target) == (
-        other.kind,
-        other.mode,
-        other.uid,
-        other.gid,
-        other.target,
-    )
+    same_shape = replace(one, content=None) == replace(other, content=None)
     return not same_shape or read_content(one.content) != read_content(other.content)

@@ -1,4 +1,4 @@
-"""/etc/ld.so.cache and the SONAME links, as glibc's own ldconfig would write them, without running it.
+"""Writes /etc/ld.so.cache and the SONAME links as glibc's ldconfig would, without running it.
 
 The format is glibc's `elf/cache.c` ("glibc-ld.so.cache1.1" with an extension that names the generator); the
 order and the choice of files follow `elf/ldconfig.c` of glibc 2.36. Both were compared with the image's own
@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
@@ -50,8 +51,7 @@ MACHINES: Mapping[str, ElfMachine] = {
 }
 
 
-@dataclass(frozen=True)
-class CachedLibrary:
+class CachedLibrary(NamedTuple):
     """One entry of the cache: the name to load, and its file."""
 
     soname: str
@@ -76,42 +76,33 @@ def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
     """Return the bytes of the cache file."""
     # Python's sort is stable, also in reverse: among equal names the first folder stays first.
     ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
-    table = _StringTable({text for library in ordered for text in (library.soname, library.path)})
+    offsets, strings = _string_table({text for library in ordered for text in library})
     strings_at = _HEADER.size + len(ordered) * _ENTRY.size
-    extension_at = -(-(strings_at + len(table.data)) // 4) * 4
-    parts = [_HEADER.pack(_MAGIC, len(ordered), len(table.data), _LITTLE_ENDIAN, extension_at)]
+    extension_at = -(-(strings_at + len(strings)) // 4) * 4
+    parts = [_HEADER.pack(_MAGIC, len(ordered), len(strings), _LITTLE_ENDIAN, extension_at)]
     parts += [
-        _ENTRY.pack(
-            machine.flags,
-            strings_at + table.offset[library.soname],
-            strings_at + table.offset[library.path],
-            0,
-            0,
-        )
-        for library in ordered
+        _ENTRY.pack(machine.flags, strings_at + offsets[soname], strings_at + offsets[path], 0, 0)
+        for soname, path in ordered
     ]
-    parts += [table.data, bytes(extension_at - strings_at - len(table.data))]
+    parts += [strings, bytes(extension_at - strings_at - len(strings))]
     generator_at = extension_at + _EXTENSION.size
     parts += [_EXTENSION.pack(_EXTENSION_MAGIC, 1, 0, 0, generator_at, len(GENERATOR)), GENERATOR]
     return b"".join(parts)
 
 
-class _StringTable:
-    """A table of zero-terminated strings; one that is the end of another is not stored twice."""
-
-    def __init__(self, strings: set[str]) -> None:
-        self.offset: dict[str, int] = {}
-        data = b""
-        before = b""
-        # Sorted by their reversed text, a string comes right before those that are its end.
-        for string in sorted((text.encode() for text in strings), key=lambda text: text[::-1], reverse=True):
-            if before.endswith(string):
-                self.offset[string.decode()] = len(data) - 1 - len(string)
-            else:
-                self.offset[string.decode()] = len(data)
-                data += string + b"\0"
-                before = string
-        self.data = data
+def _string_table(texts: set[str]) -> tuple[dict[str, int], bytes]:
+    """Return the offset of each zero-terminated string, and the table; the end of another is not stored twice."""
+    offsets: dict[str, int] = {}
+    data = before = b""
+    # Sorted by their reversed text, a string comes right before those that are its end.
+    for string in sorted((text.encode() for text in texts), key=lambda text: text[::-1], reverse=True):
+        if before.endswith(string):
+            offsets[string.decode()] = len(data) - 1 - len(string)
+        else:
+            offsets[string.decode()] = len(data)
+            data += string + b"\0"
+            before = string
+    return offsets, data
 
 
 def _sort_key(name: str) -> list[tuple[int, int]]:
@@ -135,8 +126,7 @@ def _configured(tree: FileTree, conf: str) -> Iterator[str]:
         setting = line.partition("#")[0].strip()
         if setting.startswith("include "):
             pattern = setting.removeprefix("include ").strip().lstrip("/")
-            files = [entry.path for entry in tree if fnmatch.fnmatchcase(entry.path, pattern)]
-            for file in files:
+            for file in fnmatch.filter([entry.path for entry in tree], pattern):
                 yield from _configured(tree, file)
         elif setting:
             yield setting.rstrip("/")
@@ -178,23 +168,17 @@ def _soname(tree: FileTree, entry: Entry, machine: ElfMachine) -> str | None:
             return None
         for segment in elf.iter_segments("PT_DYNAMIC"):
             if isinstance(segment, DynamicSegment):
-                return next((_text(tag, "soname") for tag in segment.iter_tags("DT_SONAME")), "")
+                return next((str(vars(tag)["soname"]) for tag in segment.iter_tags("DT_SONAME")), "")
     except ELFError:
         return None  # a linker script, such as libc.so
     return None
 
 
-def _text(tag: object, name: str) -> str:
-    """Return an attribute that pyelftools adds to a tag only at run time."""
-    return str(getattr(tag, name))
-
-
 def _link_soname(tree: FileTree, folder: str, soname: str, name: str) -> None:
     """Link a library's SONAME to its file, unless a suitable entry is there already."""
     path = f"{folder}/{soname}"
-    if path not in tree:
+    known = tree.get(path)
+    if known is None:
         tree.add_link(path, name)
-    elif tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
-        known = tree.get(path)
-        if known is not None and known.kind is EntryKind.SYMLINK:
-            tree.replace_link(path, name)
+    elif known.kind is EntryKind.SYMLINK and tree.resolve(path) != tree.resolve(f"{folder}/{name}"):
+        tree.replace_link(path, name)

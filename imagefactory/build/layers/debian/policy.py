@@ -1,4 +1,4 @@
-"""The tables of the base layer: what usr-merge moves, what is left out, which folders are special."""
+"""Tables of the base layer: merged folders, paths left out, and folders with special attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from imagefactory.build.layers.debian.accounts import GROUPS, UIDS
-from imagefactory.oci.entry import ImagePath
+from imagefactory.oci.entry import EntryKind, ImagePath
 
 # --- usr-merge ------------------------------------------------------------------------------------
 # Since bookworm, /bin and friends are links into /usr. Packages still ship files under the old names: dpkg
@@ -46,10 +46,12 @@ EXCLUDED = (
 INCLUDED = (
     "/usr/share/doc/*/copyright",  # the licences, which every redistributed image must carry
 )
-_KEPT_FOLDERS = re.compile(
-    r"usr/share/man(/man[1-9])?"
-)  # alternatives of later packages are linked into them
-_KEPT_LINKS = re.compile(r"usr/share/doc/[^/]+")  # a package whose licence is in another one's folder
+_KEPT = {
+    EntryKind.DIRECTORY: re.compile(
+        r"usr/share/man(/man[1-9])?"
+    ),  # later packages link alternatives into them
+    EntryKind.SYMLINK: re.compile(r"usr/share/doc/[^/]+"),  # to the folder with the package's licence
+}
 
 
 def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
@@ -59,11 +61,9 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
 _EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
 
 
-def is_left_out(path: ImagePath, *, folder: bool = False, link: bool = False) -> bool:
+def is_left_out(path: str, kind: EntryKind = EntryKind.FILE) -> bool:
     """Return whether the base leaves out a path that a package ships."""
-    if folder and _KEPT_FOLDERS.fullmatch(path):
-        return False
-    if link and _KEPT_LINKS.fullmatch(path):
+    if kind in _KEPT and _KEPT[kind].fullmatch(path):
         return False
     return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
 

@@ -1,4 +1,4 @@
-"""What maintainer scripts would write into the image: default configuration, links, folders, PAM, shells.
+"""Writes what maintainer scripts would: default configuration, links, folders, PAM, shells.
 
 Each line below stands for a line of a postinst script, which is named. Left out, because containers have no use
 for it: enabling services and timers, byte-compiling Python, asking questions, files under /var/log and
@@ -68,6 +68,11 @@ FOLDERS = (
 # What pam-auth-update generates from the only profile of the base, `unix` (a password, checked against
 # /etc/shadow): the two blocks of each file, and the state by which it later recognises its own work.
 _PERMIT = "[default=1]\t\t\tpam_permit.so"
+_SESSION = (
+    f"session\t{_PERMIT}",
+    "session\trequired\tpam_unix.so ",
+    f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
+)
 PAM: Mapping[str, tuple[str, str, str]] = {
     "account": (
         "account\t[success=1 new_authtok_reqd=done default=ignore]\tpam_unix.so ",
@@ -84,16 +89,8 @@ PAM: Mapping[str, tuple[str, str, str]] = {
         "",
         "Module: unix\n[success=end default=ignore]\tpam_unix.so obscure yescrypt\n",
     ),
-    "session": (
-        f"session\t{_PERMIT}",
-        "session\trequired\tpam_unix.so ",
-        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
-    ),
-    "session-noninteractive": (
-        f"session\t{_PERMIT}",
-        "session\trequired\tpam_unix.so ",
-        f"Module: null\n{_PERMIT}\nModule: unix\nrequired\tpam_unix.so\n",
-    ),
+    "session": _SESSION,
+    "session-noninteractive": _SESSION,
 }
 _PAM_SEEN = "unix\nmkhomedir\n"
 

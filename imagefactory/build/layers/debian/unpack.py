@@ -1,4 +1,4 @@
-"""Unpack a package's data tar into entries of a layer, without executing anything.
+"""Unpacks a package's data tar into entries of a layer, without executing anything.
 
 Set-uid and set-gid bits are kept as packaged (su, passwd, newgrp and friends): containers that run with
 `no-new-privileges` ignore them, and without them `su` and `passwd` would not work in any other.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagefactory.build.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.build.layers.debian.deb import Deb, reading
@@ -57,11 +57,7 @@ def unpack(deb: Deb, architecture: str) -> Unpacked:
             shipped[path] = entry
             if entry.kind is EntryKind.SYMLINK and _is_itself(entry, architecture):
                 continue  # /usr/bin/x -> /bin/x: after the merge, it is its own target
-            folder_or_link = {
-                "folder": entry.kind is EntryKind.DIRECTORY,
-                "link": entry.kind is EntryKind.SYMLINK,
-            }
-            if not is_left_out(path, **folder_or_link):
+            if not is_left_out(path, entry.kind):
                 entries[path] = entry
     left_out = {path: entry for path, entry in shipped.items() if path not in entries}
     return Unpacked(tuple(entries.values()), left_out, tuple(listed))
@@ -78,14 +74,7 @@ def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
         if entry.kind is not EntryKind.FILE or not isinstance(entry.content, RawSlice):
             yield entry
         elif entry.content in first:
-            yield Entry(
-                entry.path,
-                EntryKind.HARDLINK,
-                entry.mode,
-                target=first[entry.content],
-                uid=entry.uid,
-                gid=entry.gid,
-            )
+            yield replace(entry, kind=EntryKind.HARDLINK, content=None, target=first[entry.content])
         else:
             first[entry.content] = entry.path
             yield entry
@@ -119,10 +108,7 @@ def _entry(
             raise _unsafe(
                 deb, path, f"it is a hard link to /{target}, which is no file of the package before it"
             )
-        original = shipped[target]
-        return Entry(
-            path, EntryKind.FILE, original.mode, original.content, uid=original.uid, gid=original.gid
-        )
+        return replace(shipped[target], path=path)
     if member.isreg() and not member.issparse():
         content = RawSlice(deb.data, member.offset_data, member.size)
         return Entry(path, EntryKind.FILE, member.mode & 0o7777, content, uid=uid, gid=gid)
@@ -135,7 +121,7 @@ def _safe_path(name: str, deb: Deb) -> str:
     if not path:
         return path
     parts = path.split("/")
-    if path.startswith("/") or ".." in parts or "." in parts or "" in parts:
+    if not {"", ".", ".."}.isdisjoint(parts):
         raise _unsafe(deb, name, "it is absolute, or has `.` or `..` in it")
     if any(part.startswith(_WHITEOUT) for part in parts):
         raise _unsafe(deb, name, "in a layer, its name would delete another file")
