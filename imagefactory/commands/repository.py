@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
-from imagefactory.commands.command import command
+from imagefactory.commands.command import command, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -35,18 +35,18 @@ CHECKS = (
 @command()
 def doctor(project: Project) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import findings_table
     from imagefactory.resolve.doctor import examine
 
     findings = list(examine(project))
-    terminal.out.print(tables.findings_table(findings))
+    show(findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
 
 @command()
 def docs(project: Project) -> None:
-    """Regenerate parts of the documentation: the README's digest, the settings tables, the pictures."""
+    """Regenerate parts of the documentation: the README's digest, the tables, the pictures."""
     from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods
@@ -56,10 +56,9 @@ def docs(project: Project) -> None:
     plan = make_plan(project, cell)
     drawn = docs.draw_pictures(project, plan, check_mods(project))
     print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
-    for path in (
-        *docs.update_tables(project.root),
-        *docs.write_pictures(project.root / "docs" / "pictures", drawn),
-    ):
+    changed = docs.update_tables(project.root)
+    changed += docs.write_pictures(project.root / "docs" / "pictures", drawn)
+    for path in changed:
         print(path.relative_to(project.root))
 
 
@@ -69,11 +68,8 @@ def schemas(project: Project, check: bool = False) -> None:
     from imagefactory.commands.show.docs import write_schemas
 
     stale = write_schemas(project.root / "docs" / "schemas", check=check)
-    print(
-        "\n".join(
-            f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}" for path in stale
-        )
-    )
+    for path in stale:
+        print(f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}")
     if check and stale:
         raise Exit(code=1)
 
@@ -81,13 +77,13 @@ def schemas(project: Project, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail if Docker or a registry is missing, or if a test is skipped unexpectedly",
+        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
         "fast": "unit tests only",
-        "match": "run only tests whose name matches (pytest -k)",
+        "match": "run only tests whose names match (pytest -k)",
     },
 )
 def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
-    """Run linters, type checks and tests; a table at the end lists skipped tests and why."""
+    """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
     options = [
         *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),

@@ -1,4 +1,4 @@
-"""Generated documentation: the README's digest, the tables of settings, the pictures, the JSON schemas."""
+"""The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.live import LiveDisplay
-from imagefactory.commands.show.tables import mods_table, plan_table
+from imagefactory.commands.show.tables import markdown_table, mods_table, plan_table
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, usable_drafters
@@ -34,9 +34,6 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
-MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
-TAGS_BEGIN, TAGS_END = "<!-- tags: begin -->", "<!-- tags: end -->"
-BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 WIDTH = 116
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -78,18 +75,18 @@ def model_table(root: Path) -> str:
 def update_tables(root: Path) -> list[Path]:
     """Update the tables in README.md and docs/serving.md; return the files that changed."""
     serving, readme = root / "docs" / "serving.md", root / "README.md"
-    settings = replace_between(serving.read_text("utf-8"), settings_table(root))
+    settings = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
     texts = {
-        serving: replace_between(settings, model_table(root), MODEL_BEGIN, MODEL_END),
-        readme: replace_between(readme.read_text("utf-8"), tag_table(root), TAGS_BEGIN, TAGS_END),
+        serving: replace_between(settings, "models", model_table(root)),
+        readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
     }
     return [path for path, text in texts.items() if _write_changed(path, text)]
 
 
 def tag_table(root: Path) -> str:
-    """Return the table of the tags that users pull: one for each model, with what it serves."""
+    """Return the table of the tags that users pull, one for each model."""
     matrix = load_matrix(root / "matrix.yaml")
-    lines = ["| tag | serves | weights | download | context | drafter |", "|---|---|---|---|---|---|"]
+    rows = []
     for name, model in matrix.models.items():
         cell = select_one(matrix, name)
         drafters = usable_drafters(matrix, cell)
@@ -103,12 +100,12 @@ def tag_table(root: Path) -> str:
             f"{context:,}" if context else "",
             drafters[0].method if drafters else "none",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return markdown_table(rows, "tag", "serves", "weights", "download", "context", "drafter")
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
-    """Describe a model by matrix.yaml alone, without revisions and mods: the tables change only with the matrix."""
+    """Describe a model by matrix.yaml alone, so that the tables change only with the matrix."""
     model = matrix.models[cell.model]
     return {
         "model": model.repo or str(model.generated),
@@ -122,23 +119,17 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
 def defaults_by_model(descriptions: Mapping[str, Description]) -> str:
     """Return a Markdown table of the settings whose defaults differ between models."""
     columns = {name: image_environment(description) for name, description in descriptions.items()}
-    names = [
-        setting
-        for setting in dict.fromkeys(key for column in columns.values() for key in column)
-        if setting not in SHARED and len({column.get(setting) for column in columns.values()}) > 1
-    ]
-    lines = [
-        "| Setting | " + " | ".join(f"`{name}`" for name in columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
-    for setting in names:
-        cells = [column.get(setting, "") for column in columns.values()]
-        lines.append(f"| `{setting}` | " + " | ".join(f"`{cell}`" if cell else "" for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    rows = []
+    for setting in dict.fromkeys(key for column in columns.values() for key in column):
+        values = [column.get(setting, "") for column in columns.values()]
+        if setting not in SHARED and len(set(values)) > 1:
+            rows.append([f"`{setting}`", *(f"`{value}`" if value else "" for value in values)])
+    return markdown_table(rows, "Setting", *(f"`{name}`" for name in columns)) + "\n"
 
 
-def replace_between(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """Replace what is between two marks of a document with a table."""
+def replace_between(text: str, name: str, table: str) -> str:
+    """Replace the text between two marks of a document with a table."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, found, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
@@ -147,7 +138,7 @@ def replace_between(text: str, table: str, begin: str = BEGIN, end: str = END) -
 
 
 def draw_pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[str, str]:
-    """Draw the plan, a finished build and the compatibility of mods as terminals show them: SVG by file name."""
+    """Draw a plan, a finished build and the compatibility of mods as a terminal shows them; return SVG by file name."""
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
         newcomer = replace(project, store=Store(Path(empty)))
