@@ -16,6 +16,7 @@ pytest_plugins = (
     "tests.skips",
     "tests.fixtures.checkouts",
     "tests.fixtures.locked_checkout",
+    "tests.fixtures.inv",
     "tests.fixtures.engines",
     "tests.fixtures.token_server",
     "tests.fixtures.fault_proxy",

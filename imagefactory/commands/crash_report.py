@@ -21,7 +21,7 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.I
 _SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
 _SHORTEST = 6
 """Shorter secrets are not searched for: hiding them would garble the text."""
-_PACKAGES = ("spark-image-factory", "invoke", "pydantic", "rich", "requests", "docker", "uv")
+_PACKAGES = ("invoke", "pydantic", "rich", "requests", "docker", "uv")
 
 
 def write_report(

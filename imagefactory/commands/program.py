@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,12 +152,5 @@ def take_over(program: Program) -> None:
 def main(namespace: Collection) -> None:
     """Run `./inv`."""
     FactoryProgram(
-        name="inv", binary="./inv", binary_names=["inv"], namespace=namespace, version=_version()
+        name="inv", binary="./inv", binary_names=["inv"], namespace=namespace, version="from a checkout"
     ).run()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("spark-image-factory")
-    except metadata.PackageNotFoundError:
-        return "from a checkout"

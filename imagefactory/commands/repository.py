@@ -54,20 +54,18 @@ def docs(project: Project) -> None:
 
     cell = select_one(project.matrix, "")
     plan = make_plan(project, cell)
-    drawn = docs.draw_pictures(project, plan, check_mods(project))
+    pictures = docs.pictures(project, plan, check_mods(project))
     print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
-    changed = docs.update_tables(project.root)
-    changed += docs.write_pictures(project.root / "docs" / "pictures", drawn)
-    for path in changed:
+    for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
         print(path.relative_to(project.root))
 
 
 @command(help={"check": "change nothing; fail if a schema is out of date"})
 def schemas(project: Project, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml and plans."""
-    from imagefactory.commands.show.docs import write_schemas
+    from imagefactory.commands.show import docs
 
-    stale = write_schemas(project.root / "docs" / "schemas", check=check)
+    stale = docs.write_changed(docs.schemas(project.root / "docs" / "schemas"), check=check)
     for path in stale:
         print(f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}")
     if check and stale:

@@ -49,7 +49,7 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
     image = KnownLayers(project.known_layers).image(plan)
     if image is None:
         return None
-    _write_changed(readme, DIGEST.sub(image.digest, readme.read_text("utf-8")))
+    write_changed({readme: DIGEST.sub(image.digest, readme.read_text("utf-8"))})
     return image.digest
 
 
@@ -72,15 +72,14 @@ def model_table(root: Path) -> str:
     return defaults_by_model(described)
 
 
-def update_tables(root: Path) -> list[Path]:
-    """Update the tables in README.md and docs/serving.md; return the files that changed."""
+def with_tables(root: Path) -> dict[Path, str]:
+    """Return README.md and docs/serving.md with up-to-date tables."""
     serving, readme = root / "docs" / "serving.md", root / "README.md"
     settings = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
-    texts = {
+    return {
         serving: replace_between(settings, "models", model_table(root)),
         readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
     }
-    return [path for path, text in texts.items() if _write_changed(path, text)]
 
 
 def tag_table(root: Path) -> str:
@@ -137,22 +136,18 @@ def replace_between(text: str, name: str, table: str) -> str:
     return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
 
 
-def draw_pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[str, str]:
-    """Draw a plan, a finished build and the compatibility of mods as a terminal shows them; return SVG by file name."""
+def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
+    """Draw a plan, a finished build and the compatibility of mods as a terminal shows them; return SVG by path."""
+    folder = project.root / "docs" / "pictures"
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
         newcomer = replace(project, store=Store(Path(empty)))
         status = plan_status(newcomer, plan, locked_plans(project))
     return {
-        "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
-        "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
-        "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
+        folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
+        folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
+        folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
     }
-
-
-def write_pictures(folder: Path, pictures: dict[str, str]) -> list[Path]:
-    """Write the pictures that changed, and return their paths."""
-    return [folder / name for name, svg in pictures.items() if _write_changed(folder / name, svg)]
 
 
 def _finished_build(status: PlanStatus) -> LiveDisplay:
@@ -173,19 +168,19 @@ def _svg(renderable: RenderableType, name: str, title: str) -> str:
     return console.export_svg(title=title, unique_id=name)
 
 
-def _write_changed(path: Path, text: str, *, write: bool = True) -> bool:
-    """Write a file unless it holds this text already; return whether it did not."""
-    if path.exists() and path.read_text("utf-8") == text:
-        return False
-    if write:
-        write_text(path, text)
-    return True
-
-
-def write_schemas(folder: Path, *, check: bool) -> list[Path]:
-    """Write the schemas that are out of date, or with `check` only return their paths."""
-    texts = {
+def schemas(folder: Path) -> dict[Path, str]:
+    """Return the JSON schemas by path."""
+    return {
         folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
         for name, model in SCHEMAS.items()
     }
-    return [path for path, text in texts.items() if _write_changed(path, text, write=not check)]
+
+
+def write_changed(texts: Mapping[Path, str], *, check: bool = False) -> list[Path]:
+    """Write the files that do not hold these texts yet, or with `check` only return their paths."""
+    stale = {
+        path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text
+    }
+    for path, text in stale.items() if not check else ():
+        write_text(path, text)
+    return list(stale)

@@ -35,8 +35,6 @@ _STYLES = {
 """The states of a layer in a build or a push; a small terminal shows the first ones first."""
 _MOVING = ("splicing", "downloading", "uploading")
 _READY = ("done", "uploaded", "mounted", "cached", "present")
-_COMPILE_EVERY = 20.0
-"""Seconds between two lines of a plain log about a compile."""
 _FRAME = 3
 """Lines around the rows of the table: the heading, the total, and one for the cursor."""
 
@@ -143,15 +141,10 @@ def compile_progress(progress: CompileProgress) -> str:
 class PlainCompile(PlainDisplay):
     """One line for each finished layer of the toolchain, then from time to time one for the compiled objects."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._last = 0.0
-
     def step(self, progress: CompileProgress) -> None:
         """Report how many objects are compiled."""
-        now = time.monotonic()
-        if now - self._last >= _COMPILE_EVERY or progress.done == progress.total:
-            self._last = now
+        if time.monotonic() - self._spoke > self._every or progress.done == progress.total:
+            self._spoke = time.monotonic()
             self._console.print(compile_progress(progress))
 
 

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.commands.show.docs import SCHEMAS, write_schemas
+from imagefactory.commands.show.docs import SCHEMAS, schemas, write_changed
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.plan.make import make_plan
@@ -26,14 +26,15 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def test_committed_schemas_are_up_to_date() -> None:
-    assert write_schemas(FOLDER, check=True) == []
+    assert write_changed(schemas(FOLDER), check=True) == []
 
 
 def test_stale_schemas_are_listed_and_written(tmp_path: Path) -> None:
-    assert [path.name for path in write_schemas(tmp_path, check=True)] == list(SCHEMAS)
+    texts = schemas(tmp_path)
+    assert [path.name for path in write_changed(texts, check=True)] == list(SCHEMAS)
     assert list(tmp_path.iterdir()) == []
-    write_schemas(tmp_path, check=False)
-    assert write_schemas(tmp_path, check=True) == []
+    write_changed(texts)
+    assert write_changed(texts, check=True) == []
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
