@@ -1,9 +1,8 @@
-"""What the README shows is what this commit does."""
+"""The README matches this commit."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from imagefactory.commands.show.docs import DIGEST, replace_between, settings_table, tag_table
 from imagefactory.locks.project import Project
@@ -11,12 +10,12 @@ from imagefactory.matrix.targets import select
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from tasks import namespace
+from tests.fixtures.checkouts import REPOSITORY as ROOT
 
-ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def test_the_digest_of_the_first_example_is_that_of_this_commit() -> None:
+def test_the_digest_matches_this_commit() -> None:
     project = Project(ROOT)
     [cell] = select(project.matrix, ["gemma4-31b"])
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
@@ -24,23 +23,23 @@ def test_the_digest_of_the_first_example_is_that_of_this_commit() -> None:
     assert DIGEST.findall(README) == [image.digest], "run `invoke docs`"
 
 
-def test_the_tables_are_those_of_this_matrix() -> None:
+def test_the_tables_match_the_matrix() -> None:
     assert replace_between(README, "tags", tag_table(ROOT)) == README, "run `invoke docs`"
     serving = (ROOT / "docs" / "serving.md").read_text("utf-8")
     assert replace_between(serving, "settings", settings_table(ROOT)) == serving, "run `invoke docs`"
 
 
-def test_it_takes_three_minutes_to_read() -> None:
+def test_the_readme_stays_short() -> None:
     assert len(README.split()) < 900
 
 
-def test_every_file_that_is_linked_exists() -> None:
+def test_linked_files_exist() -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_every_command_that_is_shown_exists() -> None:
+def test_shown_commands_exist() -> None:
     shown = set(re.findall(r"\./inv ([a-z][a-z.]*)", README))
     assert shown
     assert sorted(shown - set(namespace.task_names)) == []

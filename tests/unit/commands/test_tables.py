@@ -1,4 +1,4 @@
-"""Tables: what a user reads from values that were looked up elsewhere."""
+"""Tables of plans and targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shown(table: object) -> str:
     return captured.get()
 
 
-def test_a_plan_says_what_is_cached_and_that_its_image_is_not_known(small_factory: SmallFactory) -> None:
+def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFactory) -> None:
     plan = make_plan(small_factory.project, CELL)
     first, *others = plan.layers
     layers = (
@@ -31,7 +31,7 @@ def test_a_plan_says_what_is_cached_and_that_its_image_is_not_known(small_factor
     assert "image not known before it is built" in text
 
 
-def test_a_target_is_one_row_in_the_order_of_the_columns() -> None:
+def test_a_target_is_one_row() -> None:
     row = TargetStatus("tiny", "1.0", "cpu", "linux/arm64", "auto", "shipped", "no", "generated")
     heading, line = shown(targets_table([row])).splitlines()
     assert heading.split() == ["model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision"]
