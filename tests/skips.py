@@ -1,6 +1,6 @@
 """A pytest plugin that lists skipped tests; with `--require-engine` only listed tests may be skipped.
 
-The list is tests/allowed_skips.toml. It also works with pytest-xdist: workers run the tests, and the controller evaluates their reports.
+The list is tests/allowed_skips.toml. With pytest-xdist, workers run the tests and the controller reads their reports.
 """
 
 from __future__ import annotations

@@ -12,18 +12,7 @@ from pathlib import Path
 from invoke.collection import Collection
 from invoke.main import program as plain_invoke
 
-from imagefactory.commands import (
-    ci,
-    images,
-    kernels,
-    keys,
-    matrix,
-    mods,
-    registry,
-    repository,
-    supply,
-    wheels,
-)
+from imagefactory.commands import ci, images, kernels, keys, matrix, mods, publishing, repository, wheels
 from imagefactory.commands.program import take_over
 
 
@@ -31,7 +20,7 @@ def collection(root: Path) -> Collection:
     """Return all commands, set up to act on one checkout."""
     take_over(plain_invoke)
     namespace = Collection()
-    for module in (matrix, images, kernels, supply, registry, repository):
+    for module in (matrix, images, kernels, publishing, repository):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
     for module in (mods, wheels, keys, ci):

@@ -5,16 +5,17 @@ Numbers arrive as text: when invoke converts them, its errors name neither the o
 
 from __future__ import annotations
 
-import math
 import os
-import re
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from imagefactory.environment.paths import expand_home
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.store import OutputError
 from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
 
+T = TypeVar("T", int, float)
 TARGETS = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable"
 TARGET = f"{TARGETS} (default: the first model)"
 ONE_TARGET = "which image: MODEL[@VLLM][/ARCH[/MACHINE]] (default: the first model)"
@@ -34,31 +35,32 @@ _MOST_AT_ONCE = 1024
 
 def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -> int | None:
     """Return a whole number, or None if the option was not given."""
-    if not text.strip():
-        return None
-    # int() would accept 1_0 and the digits of every script.
-    if re.fullmatch(r"\s*\+?[0-9]{1,7}\s*", text) and least <= int(text) <= most:
-        return int(text)
-    raise _no_number(option, text, f"a whole number from {least} to {most}")
+    return _number(option, text, int, least=least, most=most)
 
 
 def processes(option: str, text: str) -> int | None:
     """Return how many processes to run at the same time, or None if the option was not given."""
-    return whole_number(option, text, least=1, most=_MOST_AT_ONCE)
+    return _number(option, text, int, least=1, most=_MOST_AT_ONCE)
 
 
 def number(option: str, text: str) -> float | None:
     """Return a number of at least 0, or None if the option was not given."""
+    return _number(option, text, float, least=0, most=_MOST)
+
+
+def _number(option: str, text: str, kind: type[T], *, least: int, most: int) -> T | None:
     if not text.strip():
         return None
-    try:
-        # float() would accept 1_0 and the digits of every script.
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        value = math.nan
-    if 0 <= value <= _MOST:  # NaN is not
-        return value
-    raise _no_number(option, text, f"a number from 0 to {_MOST}")
+    with suppress(ValueError):
+        # Python would accept 1_0 and the digits of every script.
+        if text.isascii() and "_" not in text and least <= kind(text) <= most:
+            return kind(text)
+    raise OptionError(
+        f"{option} cannot be {text[:_SHOWN]!r}.",
+        where=f"the {option} option",
+        why=f"It has to be a {'whole ' if kind is int else ''}number from {least} to {most}.",
+        fix="Name a number in that range, or leave the option out.",
+    )
 
 
 def existing(option: str, text: str, *, folder: bool) -> Path:
@@ -125,15 +127,6 @@ def _path(option: str, text: str) -> Path:
         return expand_home(text, option).absolute()
     fix = "Name a path, or leave the option out."
     raise OptionError("The path is empty.", where=option, why="This option needs a path.", fix=fix)
-
-
-def _no_number(option: str, text: str, wanted: str) -> OptionError:
-    return OptionError(
-        f"{option} cannot be {text[:_SHOWN]!r}.",
-        where=f"the {option} option",
-        why=f"It has to be {wanted}.",
-        fix="Name a number in that range, or leave the option out.",
-    )
 
 
 def _short(path: Path) -> str:

@@ -11,7 +11,7 @@ from imagefactory.errors.commands import OptionError, UsageError
 from imagefactory.errors.internal import InternalError
 from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.inv import Inv, check_message
+from tests.fixtures.inv import Inv, check_failure
 
 CONTEXTS: dict[str, Any] = {str(context.name): context for context in collection(REPOSITORY).to_contexts()}
 REQUIRED = {
@@ -125,7 +125,7 @@ def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
     "line", [["--list"], ["--help"], ["--help", "build"], ["build", "--help"], ["--version"], []], ids=repr
 )
 def test_help_lists_and_the_version_succeed(inv: Inv, line: list[str]) -> None:
-    assert inv(*line).code == 0
+    assert inv(*line).returncode == 0
 
 
 @pytest.mark.parametrize(("name", "option"), NUMBERS)
@@ -138,10 +138,10 @@ def test_numeric_options_refuse_other_values(inv: Inv, name: str, option: str, v
 @pytest.mark.parametrize("name", [name for name, flag, _ in OPTIONS if flag == "--target"])
 @pytest.mark.parametrize("odd", ["glob of nothing", "surrogate", "many parts"])
 def test_every_command_refuses_unknown_targets(inv: Inv, name: str, odd: str) -> None:
-    ended = inv(*with_arguments(name), f"--target={ODD[odd]}")
-    assert 10 <= ended.code < 126, ended.err
-    assert ended.code != InternalError.exit_code
-    check_message(ended.err)
+    done = inv(*with_arguments(name), f"--target={ODD[odd]}")
+    check_failure(done)
+    assert 10 <= done.returncode < 126
+    assert done.returncode != InternalError.exit_code
 
 
 @pytest.mark.parametrize("odd", ODD)

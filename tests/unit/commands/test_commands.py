@@ -64,7 +64,7 @@ def test_exclusions_are_explained(own_inv: Inv) -> None:
     rule = "exclude:\n  - when: {model: tiny, arch: gpu}\n    reason: the tiny model needs no GPU\n"
     own_inv.checkout.edit_matrix("conflicts:", f"{rule}conflicts:")
     assert "needs no GPU" in own_inv.fails(ExcludedCellError, "plan", "--target", "tiny/gpu")
-    assert "needs no GPU" in own_inv("targets", "--excluded").out
+    assert "needs no GPU" in own_inv("targets", "--excluded").stdout
 
 
 def test_a_missing_an_edited_and_a_broken_lock_are_three_failures(own_inv: Inv) -> None:
@@ -103,16 +103,16 @@ def test_locking_that_fails_leaves_the_lock_alone(
     simple_index.add(wheel_factory("vllm", "1.9"))
     before = (locked_checkout.locks / LOCK).read_bytes()
     done = locked_checkout.invoke("lock", *line, env={"PIP_INDEX_URL": simple_index.url, **env})
-    check_failure(kind, done.returncode, done.stderr)
+    check_failure(done, kind)
     assert (locked_checkout.locks / LOCK).read_bytes() == before
 
 
 def test_targets_are_listed_as_json_and_as_a_table(inv: Inv) -> None:
-    rows = json.loads(inv("targets", "--json").out)
+    rows = json.loads(inv("targets", "--json").stdout)
     assert {"model", "vllm", "arch", "platform", "mods", "kernels", "locked", "revision"} == set(rows[0])
     assert {row["locked"] for row in rows} == {"yes", "no"}
     assert {row["revision"] for row in rows if row["model"] == "tiny"} == {"generated"}
-    assert len(inv("targets").out.splitlines()) == len(rows) + 1
+    assert len(inv("targets").stdout.splitlines()) == len(rows) + 1
 
 
 def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(
@@ -137,8 +137,8 @@ def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(
 
 def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> None:
     totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked; .* shared with other targets"
-    assert re.search(totals, inv("plan", "--target", "big").out)
-    assert "never built here" in inv("plan", "--diff").out
+    assert re.search(totals, inv("plan", "--target", "big").stdout)
+    assert "never built here" in inv("plan", "--diff").stdout
 
 
 @pytest.mark.parametrize(

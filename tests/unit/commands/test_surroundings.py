@@ -22,7 +22,7 @@ from imagefactory.errors.matrix import UnknownNameError, YamlSyntaxError
 from imagefactory.errors.store import DiskFullError, OutputError
 from imagefactory.errors.system import NotPermittedError
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.inv import check_failure
+from tests.fixtures.inv import Done, check_failure
 from tests.fixtures.small_factory import CELL, SmallFactory
 
 _DROP_FROM_BOUNDS = 24  # PR_CAPBSET_DROP
@@ -32,12 +32,10 @@ WRONG = ["plan", "--target", "nosuch"]
 
 
 def as_inv(root: Path) -> list[str]:
-    """Return what `./inv` runs."""
     return [sys.executable, str(root / "tasks.py")]
 
 
 def as_plain_invoke(root: Path) -> list[str]:
-    """Return what `invoke` in the activated environment runs."""
     return [sys.executable, "-m", "invoke", "--search-root", str(root)]
 
 
@@ -61,7 +59,7 @@ def run(
     humble: bool = False,
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
-) -> subprocess.CompletedProcess[str]:
+) -> Done:
     changed = {"PYTHONPATH": str(REPOSITORY), **(env or {})}
     environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
     return subprocess.run(
@@ -76,10 +74,6 @@ def run(
         stdout=stdout,
         stderr=stderr,
     )
-
-
-def check(kind: type[FactoryError], done: subprocess.CompletedProcess[str]) -> str:
-    return check_failure(kind, done.returncode, (done.stdout or "") + (done.stderr or ""))
 
 
 @pytest.fixture
@@ -119,7 +113,7 @@ def test_commands_fail_when_the_output_has_no_room(
     with Path("/dev/full").open("w") as full:
         env = {"PYTHONUNBUFFERED": unbuffered}
         done = run([*program(root), command], root, stdout=full.fileno(), env=env)
-    assert "standard output" in check(DiskFullError, done)
+    assert "standard output" in check_failure(done, DiskFullError)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -139,8 +133,8 @@ def test_the_exit_code_survives_a_full_standard_error(root: Path) -> None:
 
 @BOTH
 def test_inv_and_plain_invoke_report_usage_errors(root: Path, program: Program) -> None:
-    assert "Did you mean build?" in check(UsageError, run([*program(root), "bilud"], root))
-    check(UsageError, run([*program(root), "build", "--target"], root))
+    assert "Did you mean build?" in check_failure(run([*program(root), "bilud"], root), UsageError)
+    check_failure(run([*program(root), "build", "--target"], root), UsageError)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +155,7 @@ def test_every_character_is_printed_in_every_locale(
     root = locked_checkout.root
     shown = run([*as_inv(root), "targets", "--excluded"], root, env=env)
     assert shown.returncode == 0, shown.stderr
-    check(UnknownNameError, run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env))
+    check_failure(run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env), UnknownNameError)
 
 
 def test_commands_work_without_a_home(root: Path, tmp_path: Path) -> None:
@@ -174,7 +168,7 @@ def test_commands_work_without_a_home(root: Path, tmp_path: Path) -> None:
 def test_a_broken_configuration_of_invoke_is_named(root: Path, tmp_path: Path) -> None:
     (tmp_path / ".invoke.yaml").write_text("]")
     done = run([*as_inv(root), "targets"], root, env={"HOME": str(tmp_path)})
-    assert ".invoke.yaml" in check(UsageError, done)
+    assert ".invoke.yaml" in check_failure(done, UsageError)
 
 
 @pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "clean"), (0o000, "wheels.list")])
@@ -185,7 +179,7 @@ def test_a_cache_without_permission_names_its_variable(
     (cache / "wheelhouse").mkdir(parents=True)
     with mode(cache, bits):
         done = run([*as_inv(root), command], root, env={"FACTORY_CACHE": str(cache)}, humble=True)
-    assert "FACTORY_CACHE" in check(NotPermittedError, done)
+    assert "FACTORY_CACHE" in check_failure(done, NotPermittedError)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +205,7 @@ def test_files_without_permission_are_named(
         place.touch()
     with mode(place, 0):
         done = run([*as_inv(root), *command], root, humble=True)
-    assert Path(path).name in check(kind, done)
+    assert Path(path).name in check_failure(done, kind)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +216,14 @@ def test_outputs_without_permission_are_refused_first(root: Path, command: list[
     with mode(root / "locked", 0o555):
         done = run([*as_inv(root), *command], root, humble=True)
     assert done.stdout == ""
-    assert "locked" in check(OutputError, done)
+    assert "locked" in check_failure(done, OutputError)
 
 
 def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
     with mode(small_factory.project.locks, 0o555):
         command = small_factory.command("build", "--target", str(CELL))
         done = run(command, small_factory.root, env=small_factory.environment(), humble=True)
-    assert "Nothing was built" in check(RecordNotWrittenError, done)
+    assert "Nothing was built" in check_failure(done, RecordNotWrittenError)
     assert not (small_factory.root / "build").exists()
 
 
