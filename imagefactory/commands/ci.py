@@ -22,7 +22,6 @@ BASE = "the commit to compare with"
 
 
 @command(
-    iterable=["target"],
     help={
         "target": workflow.NIGHTLY_TARGETS,
         "json": options.JSON,
@@ -62,7 +61,7 @@ def plan(
         print(summary)
 
 
-@command(iterable=["target"], help={"target": workflow.TARGETS})
+@command(help={"target": workflow.TARGETS})
 def push(project: Project, target: list[str]) -> None:
     """Build and push images; one that fails does not stop the others."""
     from imagefactory.commands.show.live import watching
@@ -78,7 +77,6 @@ def push(project: Project, target: list[str]) -> None:
 
 @command(
     needs="smoke",
-    iterable=["target", "level"],
     help={
         "target": workflow.TARGETS,
         "level": "static, container, serve or gpu (default: what the arch requires)",
@@ -91,11 +89,8 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
     from imagefactory.smoke.levels import levels_named
 
     plans = workflow.plan_each(project, target)
-    levels = (
-        levels_named(level, project.matrix, workflow.cells_named(project, target)[0].arch)
-        if any(level)
-        else ()
-    )
+    arch = workflow.cells_named(project, target)[0].arch
+    levels = levels_named(level, project.matrix, arch) if any(level) else ()
     with open_repository(project) as repository:
         tested = find_staged(project, repository, plans).then(
             lambda staged: smoke_test(project, repository, staged, say, levels=levels, must_pass=True), say
@@ -106,7 +101,6 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
 
 
 @command(
-    iterable=["target", "records"],
     help={
         "target": workflow.TARGETS,
         "records": "a folder of smoke records; repeatable (default: build/smoke)",
@@ -232,7 +226,6 @@ def check_mods(project: Project, base: str = "", names: str = "") -> None:
 
 
 @command(
-    iterable=["name"],
     help={
         "name": "a mod; repeatable (default: all)",
         "source": "a checkout of vLLM's main branch",
@@ -264,7 +257,6 @@ def report_mods(
 
 
 @command(
-    iterable=["target"],
     help={
         "target": workflow.TARGETS,
         "pulled": "the job pulls the images into an engine instead of building them",
@@ -293,9 +285,7 @@ def take_locks(project: Project, commit: str = "") -> None:
         print(path)
 
 
-@command(
-    iterable=["target"], help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"}
-)
+@command(help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
 def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.publish.automation.commits import RECORDS, commit
@@ -317,7 +307,6 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
 
 
 @command(
-    iterable=["upgrade"],
     help={
         "upgrade": f"{options.UPGRADE} (default: all)",
         "body": "write the text of the pull request to this file",

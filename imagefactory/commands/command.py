@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
     """Turn a function into a task; its first argument is the project, and failures end as messages.
 
-    `needs` names the locked set of packages (locks/environment/) that the task runs with. The checkout
-    comes from the collection's configuration, where tasks.py puts it.
+    `needs` names the locked set of packages (locks/environment/) that the task runs with. Options that are
+    lists of strings can be repeated. The checkout comes from the collection's configuration, set by tasks.py.
     """
 
     def decorate(function: Callable[..., None]) -> Any:
@@ -44,7 +44,8 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
 
                 function(Project(root), *args, **kwargs)
 
-        return task(**options)(run)
+        lists = [name for name, kind in function.__annotations__.items() if kind == "list[str]"]
+        return task(iterable=lists, **options)(run)
 
     return decorate
 

@@ -24,11 +24,9 @@ _SHORTEST = 6
 _PACKAGES = ("invoke", "pydantic", "rich", "requests", "docker", "uv")
 
 
-def write_report(
-    error: BaseException, command: Sequence[str], folders: Iterable[Path], notes: Mapping[str, str]
-) -> Path | None:
-    """Write a report to the first folder that is writable and return its path, or None."""
-    text = _report(error, command, notes)
+def write_report(error: BaseException, folders: Iterable[Path], notes: Mapping[str, str]) -> Path | None:
+    """Write a report to the first writable folder and return its path, or None."""
+    text = _report(error, notes)
     for folder in folders:
         with suppress(OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -39,10 +37,10 @@ def write_report(
     return None
 
 
-def _report(error: BaseException, command: Sequence[str], notes: Mapping[str, str]) -> str:
+def _report(error: BaseException, notes: Mapping[str, str]) -> str:
     settings = {name: value for name, value in os.environ.items() if name.startswith("FACTORY_")}
     lines = [
-        f"command:  {shlex.join(_without_secrets(command))}",
+        f"command:  {shlex.join(['inv', *_without_secrets(sys.argv[1:])])}",
         *(f"{name + ':':<9} {value}" for name, value in notes.items()),
         f"python:   {sys.version.split()[0]} ({sys.executable})",
         f"platform: {platform.platform()}",
@@ -54,13 +52,13 @@ def _report(error: BaseException, command: Sequence[str], notes: Mapping[str, st
         "",
         "".join(traceback.format_exception(error)),
     ]
-    return hide("\n".join(lines), command)
+    return hide("\n".join(lines))
 
 
-def hide(text: str, command: Sequence[str]) -> str:
+def hide(text: str) -> str:
     """Replace the secrets of the command line and the environment, and whatever looks like a token."""
     secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
-    for given, left in zip(command, _without_secrets(command), strict=True):
+    for given, left in zip(sys.argv, _without_secrets(sys.argv), strict=True):
         if given != left:
             secrets.add(given.removeprefix(left.removesuffix(_HIDDEN)))
     # A key of several lines may be quoted in parts, or escaped as Python does.

@@ -122,13 +122,12 @@ def _internal(error: Exception, where: str, root: Path | None) -> FactoryError:
     from imagefactory.commands.crash_report import hide, write_report
     from imagefactory.errors.internal import InternalError
 
-    why = hide(f"{type(error).__name__}: {error}", sys.argv)
+    why = hide(f"{type(error).__name__}: {error}")
     cache = _cache()
     folders = [cache / "reports"] if cache else []
     with suppress(OSError):
         folders.append(Path(tempfile.gettempdir()))
-    command = ["inv", *sys.argv[1:]]
-    path = write_report(error, command, folders, {"where": where, "commit": _commit(root)})
+    path = write_report(error, folders, {"where": where, "commit": _commit(root)})
     saved = f", with {path} (look through it first)" if path else "; the report could not be written anywhere"
     return InternalError(
         "This is a bug in the factory.",
@@ -160,10 +159,9 @@ def _commit(root: Path | None) -> str:
 def _cache() -> Path | None:
     from imagefactory.store.cache import default_root
 
-    try:
+    with suppress(FactoryError):
         return default_root()
-    except FactoryError:
-        return None
+    return None
 
 
 def _reader_is_gone() -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    iterable=["target", "cache_from", "cache_to"],
     help={
         "target": options.TARGET,
         "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
@@ -67,7 +66,7 @@ def build(
         print(image.digest)
 
 
-@command(iterable=["target"], help={"target": options.TARGET})
+@command(help={"target": options.TARGET})
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
     from imagefactory.build.engines.docker import load
@@ -79,7 +78,6 @@ def load(project: Project, target: list[str]) -> None:
 
 
 @command(
-    iterable=["set"],
     help={
         "target": options.ONE_TARGET,
         "image": "run this image instead of the target's own: a reference by digest, or an image ID",
@@ -132,7 +130,6 @@ def run(
 
 @command(
     needs="smoke",
-    iterable=["level"],
     help={
         "target": "test the image built for this target (default: the first model)",
         "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
@@ -162,7 +159,6 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
 
 
 @command(
-    positional=["file"],
     help={
         "target": options.ONE_TARGET,
         "file": "the tar file to write, for docker load, podman load or skopeo (oci-archive:)",
@@ -180,7 +176,6 @@ def export(project: Project, file: str, target: str = "") -> None:
 
 
 @command(
-    iterable=["target", "key"],
     help={
         "target": options.TARGET,
         "digest": "compare with this digest instead of the built image",
@@ -243,7 +238,6 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
 
 
 @command(
-    positional=["left", "right"],
     help={
         "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
         "right": "another of these",
@@ -263,9 +257,7 @@ def diff(project: Project, left: str, right: str, all: bool = False) -> None:
         raise Exit(code=1)
 
 
-@command(
-    positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": options.TARGET}
-)
+@command(positional=["path"], help={"path": "a path in the image", "target": options.TARGET})
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.build.explain import explain

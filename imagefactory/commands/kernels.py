@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 @command(
     name="compile",
-    iterable=["source", "without_mod"],
     help={
         "vllm": options.VLLM,
         "arch": "the arch to compile for (default: the matrix's)",
@@ -74,7 +73,6 @@ def compile_(
 
 
 @command(
-    positional=["subject"],
     help={
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to check for (default: the target's, else the matrix's)",

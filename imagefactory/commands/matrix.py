@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    iterable=["target"],
     help={
         "target": f"{options.TARGETS} (default: all)",
         "json": options.JSON,
@@ -40,7 +39,6 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    iterable=["target", "upgrade", "wheel", "toolchain"],
     help={
         "target": f"{options.TARGETS} (default: everything locked already)",
         "check": "change nothing; fail if the locks do not match matrix.yaml",
@@ -62,7 +60,8 @@ def lock(
     environment: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
-    from imagefactory.compile.toolchain_locks import check_all_locks
+    from imagefactory.compile.toolchain import CompileProject
+    from imagefactory.compile.toolchain_locks import check_all_locks, make_toolchain_locks
     from imagefactory.locks.project import Project, locked_cells
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
@@ -82,9 +81,6 @@ def lock(
             say_written(project, path, changed=changed)
         return
     if toolchain:
-        from imagefactory.compile.toolchain import CompileProject
-        from imagefactory.compile.toolchain_locks import make_toolchain_locks
-
         results = make_toolchain_locks(
             CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
         )
@@ -100,7 +96,6 @@ def lock(
 
 
 @command(
-    iterable=["target"],
     help={
         "target": options.TARGET,
         "json": f"{options.JSON} (schema: docs/schemas/plan.schema.json)",
@@ -131,7 +126,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
             show(tables.plan_table(plan_status(project, plan, others)))
 
 
-@command(iterable=["target"], help={"target": options.TARGET})
+@command(help={"target": options.TARGET})
 def render(project: Project, target: list[str]) -> None:
     """Write a target's Dockerfile, and a description of its build context."""
     from imagefactory.build.engines.docker.dockerfile import write

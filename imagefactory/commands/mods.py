@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    iterable=["name", "vllm"],
     help={
         "name": "a mod; repeatable (default: all)",
         "vllm": "a vLLM version of the matrix; repeatable (default: all releases)",
@@ -53,7 +52,7 @@ def check(
         readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(positional=["name"], help={"name": "the name of the mod and its folder"})
+@command(help={"name": "the name of the mod and its folder"})
 def new(project: Project, name: str) -> None:
     """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
@@ -61,7 +60,7 @@ def new(project: Project, name: str) -> None:
     print(scaffold(project, name).relative_to(project.root))
 
 
-@command(positional=["name"], help={"name": "the mod", "vllm": options.VLLM})
+@command(help={"name": "the mod", "vllm": options.VLLM})
 def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
@@ -70,7 +69,6 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
 
 
 @command(
-    positional=["name"],
     help={
         "name": "the mod",
         "vllm": options.VLLM,

@@ -33,9 +33,9 @@ _MOST_AT_ONCE = 1024
 """The most processes to accept; more would only compete for memory."""
 
 
-def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -> int | None:
+def whole_number(option: str, text: str, *, least: int = 0) -> int | None:
     """Return a whole number, or None if the option was not given."""
-    return _number(option, text, int, least=least, most=most)
+    return _number(option, text, int, least=least, most=_MOST)
 
 
 def processes(option: str, text: str) -> int | None:

@@ -27,7 +27,7 @@ NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` 
 AGAIN = "promote an image even if it was rolled back"
 
 
-@command(iterable=["target"], help={"target": options.TARGET, "workers": options.WORKERS})
+@command(help={"target": options.TARGET, "workers": options.WORKERS})
 def push(project: Project, target: list[str], workers: str = "") -> None:
     """Push images under a staging tag; build and send only what the registry does not have."""
     from imagefactory.commands.show.live import watching
@@ -46,7 +46,7 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
     staged.refuse_failures("pushed")
 
 
-@command(iterable=["target"], help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN})
+@command(help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN})
 def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
     """Move tags to pushed images that are locked, audited, and passed the smoke tests of their arch."""
     from imagefactory.publish.promote import promote
@@ -60,7 +60,6 @@ def promote(project: Project, target: list[str], nightly: bool = False, again: b
 
 @command(
     needs="smoke",
-    iterable=["target"],
     help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN, "key": options.SIGNING_KEY},
 )
 def publish(
@@ -162,7 +161,7 @@ def prune(
     nightlies: str = "",
     keep: str = "",
 ) -> None:
-    """Delete manifests that no kept tag reaches from the registry; without --delete, only list them."""
+    """Delete manifests from the registry that no kept tag reaches; without --delete, only list them."""
     from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune
 
@@ -184,7 +183,6 @@ def prune(
 
 
 @command(
-    iterable=["target"],
     help={
         "target": options.TARGET,
         "json": options.JSON,

@@ -46,7 +46,7 @@ def doctor(project: Project) -> None:
 
 @command()
 def docs(project: Project) -> None:
-    """Regenerate parts of the documentation: the README's digest, the tables, the pictures."""
+    """Regenerate parts of the documentation: the README's digest, tables and pictures."""
     from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods

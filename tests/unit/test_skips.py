@@ -98,16 +98,13 @@ def test_an_unlisted_skip_fails_the_run_and_is_named(suite: Suite, way: tuple[st
 
 
 @both_ways
-def test_listed_skips_are_allowed(suite: Suite, way: tuple[str, ...]) -> None:
+def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL)
     code, table = suite.run(*way, "--require-engine")
     assert code == pytest.ExitCode.OK
     assert len(table) == 4
-
-
-def test_a_listed_test_skipped_for_another_reason_fails_the_run(suite: Suite) -> None:
     suite.allow(GPU + TOOL.replace("no tool", "no licence"))
-    assert suite.run("--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
+    assert suite.run(*way, "--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
 
 
 @both_ways

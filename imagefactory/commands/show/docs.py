@@ -91,7 +91,7 @@ def tag_table(root: Path) -> str:
         drafters = usable_drafters(matrix, cell)
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         context = model.serve.max_model_len or (model.memory.context if model.memory else None)
-        cells = (
+        row = (
             f"`{name}`",
             model.repo or "a random two-layer model, to try things without a GPU",
             model.weights,
@@ -99,7 +99,7 @@ def tag_table(root: Path) -> str:
             f"{context:,}" if context else "",
             drafters[0].method if drafters else "none",
         )
-        rows.append(cells)
+        rows.append(row)
     return markdown_table(rows, "tag", "serves", "weights", "download", "context", "drafter")
 
 
@@ -151,7 +151,6 @@ def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Pat
 
 
 def _finished_build(status: PlanStatus) -> LiveDisplay:
-    """Show the end of a build, with the recorded sizes."""
     display = LiveDisplay()
     display.layers(status.plan.layers)
     for layer, blob, _ in status.layers:

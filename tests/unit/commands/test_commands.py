@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +31,7 @@ from imagefactory.errors.matrix import (
     UnknownNameError,
     YamlSyntaxError,
 )
-from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv, check_failure
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -139,23 +137,6 @@ def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> 
     totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked; .* shared with other targets"
     assert re.search(totals, inv("plan", "--target", "big").stdout)
     assert "never built here" in inv("plan", "--diff").stdout
-
-
-@pytest.mark.parametrize(
-    "options", [["--list"], ["--list", "ci"], ["--list", "--list-format", "nested"]], ids=" ".join
-)
-def test_inv_and_plain_invoke_list_the_same_commands(locked_checkout: Checkout, options: list[str]) -> None:
-    plain = locked_checkout.invoke(*options)
-    own = subprocess.run(
-        [sys.executable, "tasks.py", *options],
-        cwd=locked_checkout.root,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert plain.stdout.startswith("Commands")
-    assert own.stdout == plain.stdout
 
 
 def test_commands_act_on_the_checkout_that_they_were_collected_for(

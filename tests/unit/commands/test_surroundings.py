@@ -56,7 +56,6 @@ def run(
     root: Path,
     *,
     env: Mapping[str, str | None] | None = None,
-    humble: bool = False,
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
 ) -> Done:
@@ -70,7 +69,7 @@ def run(
         errors="replace",
         check=False,
         timeout=60,
-        preexec_fn=without_root_rights if humble else None,
+        preexec_fn=without_root_rights,
         stdout=stdout,
         stderr=stderr,
     )
@@ -131,6 +130,15 @@ def test_the_exit_code_survives_a_full_standard_error(root: Path) -> None:
     assert done.returncode == UnknownNameError.exit_code
 
 
+@pytest.mark.parametrize(
+    "options", [["--list"], ["--list", "ci"], ["--list", "--list-format", "nested"]], ids=" ".join
+)
+def test_inv_and_plain_invoke_list_the_same_commands(root: Path, options: list[str]) -> None:
+    own, plain = (run([*program(root), *options], root) for program in (as_inv, as_plain_invoke))
+    assert own.stdout.startswith("Commands")
+    assert own.stdout == plain.stdout
+
+
 @BOTH
 def test_inv_and_plain_invoke_report_usage_errors(root: Path, program: Program) -> None:
     assert "Did you mean build?" in check_failure(run([*program(root), "bilud"], root), UsageError)
@@ -178,7 +186,7 @@ def test_a_cache_without_permission_names_its_variable(
     cache = tmp_path / "theirs"
     (cache / "wheelhouse").mkdir(parents=True)
     with mode(cache, bits):
-        done = run([*as_inv(root), command], root, env={"FACTORY_CACHE": str(cache)}, humble=True)
+        done = run([*as_inv(root), command], root, env={"FACTORY_CACHE": str(cache)})
     assert "FACTORY_CACHE" in check_failure(done, NotPermittedError)
 
 
@@ -204,7 +212,7 @@ def test_files_without_permission_are_named(
     else:
         place.touch()
     with mode(place, 0):
-        done = run([*as_inv(root), *command], root, humble=True)
+        done = run([*as_inv(root), *command], root)
     assert Path(path).name in check_failure(done, kind)
 
 
@@ -214,7 +222,7 @@ def test_files_without_permission_are_named(
 def test_outputs_without_permission_are_refused_first(root: Path, command: list[str]) -> None:
     (root / "locked").mkdir()
     with mode(root / "locked", 0o555):
-        done = run([*as_inv(root), *command], root, humble=True)
+        done = run([*as_inv(root), *command], root)
     assert done.stdout == ""
     assert "locked" in check_failure(done, OutputError)
 
@@ -222,12 +230,12 @@ def test_outputs_without_permission_are_refused_first(root: Path, command: list[
 def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
     with mode(small_factory.project.locks, 0o555):
         command = small_factory.command("build", "--target", str(CELL))
-        done = run(command, small_factory.root, env=small_factory.environment(), humble=True)
+        done = run(command, small_factory.root, env=small_factory.environment())
     assert "Nothing was built" in check_failure(done, RecordNotWrittenError)
     assert not (small_factory.root / "build").exists()
 
 
 def test_the_rights_of_root_are_really_gone(tmp_path: Path) -> None:
     with mode(tmp_path, 0o555):
-        done = run([sys.executable, "-c", "open('x', 'w')"], tmp_path, humble=True)
+        done = run([sys.executable, "-c", "open('x', 'w')"], tmp_path)
     assert "PermissionError" in done.stderr

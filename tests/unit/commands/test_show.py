@@ -1,4 +1,4 @@
-"""The progress of builds and pushes: a live table that fits the terminal, plain lines in a log."""
+"""The progress of builds and pushes, on a terminal and in a log, and the tables of plans and targets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import pytest
 from rich.console import Console
 
 from imagefactory.commands.show.live import LiveDisplay, PlainDisplay, watching
+from imagefactory.commands.show.tables import plan_table, targets_table
+from imagefactory.locks.target_status import TargetStatus
+from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
+from imagefactory.plan.status import LayerStatus, PlanStatus
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.small_factory import CELL, SmallFactory
 
 
 def layer(number: int) -> Layer:
@@ -45,7 +50,7 @@ def shown(display: LiveDisplay, height: int = 20) -> list[str]:
 
 @pytest.fixture
 def log() -> Console:
-    return Console(file=io.StringIO(), width=100)
+    return Console(file=io.StringIO(), width=200)
 
 
 def test_the_table_shows_the_state_bytes_and_rate_of_layers() -> None:
@@ -116,3 +121,24 @@ def test_the_display_suits_the_console(log: Console) -> None:
         watch.layers(LAYERS)
     with watching(log) as watch:
         assert isinstance(watch, PlainDisplay)
+
+
+def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFactory, log: Console) -> None:
+    plan = make_plan(small_factory.project, CELL)
+    first, *others = plan.layers
+    layers = (
+        LayerStatus(first, None, cached=True),
+        *(LayerStatus(layer, None, cached=False) for layer in others),
+    )
+    log.print(plan_table(PlanStatus(plan, layers, None, 0)))
+    assert f"{len(plan.layers)} layers (1 cached)" in text(log)
+    assert text(log).count("to build") == len(others)
+    assert "image not known before it is built" in text(log)
+
+
+def test_a_target_is_one_row(log: Console) -> None:
+    row = TargetStatus("tiny", "1.0", "cpu", "linux/arm64", "auto", "shipped", "no", "generated")
+    log.print(targets_table([row]))
+    heading, line = text(log).splitlines()
+    assert heading.split() == ["model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision"]
+    assert line.split() == list(vars(row).values())
