@@ -256,6 +256,8 @@ def history_table(lines: Iterable[Line]) -> Table:
     """Show what was published, newest last."""
     table = Table("when (UTC)", "what", "image", "vLLM", "mods", "tags today", "changed", box=None)
     for line in lines:
+        more = len(line.changed) - _SHOWN_CHANGES
+        rest = [f"and {more} more"] if more > 0 else []
         table.add_row(
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
@@ -263,7 +265,7 @@ def history_table(lines: Iterable[Line]) -> Table:
             line.image.vllm,
             " ".join(line.image.mods) or "none",
             Text("\n".join(line.now) or "-", "bold green" if line.now else "dim"),
-            "\n".join(_shortened(line.changed)),
+            "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
         )
     return table
 
@@ -313,8 +315,3 @@ def pruning_table(pruning: Pruning) -> Table:
     for item in pruning.doomed:
         table.add_row(item.kind, short_digest(item.digest), size(item.size), "\n".join(item.tags))
     return table
-
-
-def _shortened(changes: Sequence[str]) -> list[str]:
-    more = len(changes) - _SHOWN_CHANGES
-    return [*changes[:_SHOWN_CHANGES], *([f"and {more} more"] if more > 0 else [])]

@@ -17,9 +17,8 @@ from imagefactory.plan.status import LayerStatus, PlanStatus
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.small_factory import CELL, SmallFactory
 
-
-def layer(number: int) -> Layer:
-    return WheelLayer(
+LAYERS: list[Layer] = [
+    WheelLayer(
         kind="wheel",
         name=f"package-{number}",
         key=Sha256(f"{number:064}"),
@@ -28,9 +27,8 @@ def layer(number: int) -> Layer:
         download=1000,
         unpacked=2000,
     )
-
-
-LAYERS = [layer(number) for number in range(40)]
+    for number in range(40)
+]
 
 
 def terminal(height: int) -> Console:
