@@ -19,8 +19,7 @@ from imagefactory.environment.index_config import redact
 _HIDDEN = "***"
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 _SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
-_SHORTEST = 6
-"""Shorter secrets are not searched for: hiding them would garble the text."""
+_SHORTEST = 6  # hiding shorter secrets would garble the text
 _PACKAGES = ("invoke", "pydantic", "rich", "requests", "docker", "uv")
 
 

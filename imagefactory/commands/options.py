@@ -29,8 +29,7 @@ JSON = "print JSON"
 MARKDOWN = "print Markdown"
 _MOST = 1_000_000
 _SHOWN = 60
-_MOST_AT_ONCE = 1024
-"""The most processes to accept; more would only compete for memory."""
+_MOST_AT_ONCE = 1024  # more processes would only compete for memory
 
 
 def whole_number(option: str, text: str, *, least: int = 0) -> int | None:
