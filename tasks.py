@@ -1,4 +1,4 @@
-"""The commands of this checkout: `./inv` runs this file, and `invoke` loads it."""
+"""The commands of this checkout, which `./inv` runs and `invoke` loads."""
 
 from pathlib import Path
 

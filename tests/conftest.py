@@ -1,4 +1,4 @@
-"""What every test starts from: which tests can run here, and an environment that holds no surprises."""
+"""The fixtures of all tests, which tests can run here, and the clean environment of unit tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-# A module stands after those that it imports: pytest rewrites its assertions when it is first imported.
+# A module follows those that it imports: pytest rewrites assertions only if it imports the module first.
 pytest_plugins = (
     "pytester",
     "tests.skips",
     "tests.fixtures.checkouts",
     "tests.fixtures.locked_checkout",
+    "tests.fixtures.inv",
     "tests.fixtures.engines",
     "tests.fixtures.token_server",
     "tests.fixtures.fault_proxy",
@@ -44,12 +45,8 @@ SURPRISES = re.compile(
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if session.config.getoption("--require-engine"):
-        missing = _engine_missing()
-        if missing:
-            raise pytest.UsageError(
-                f"--require-engine was given, but {missing}. (.ci/run starts what is needed.)"
-            )
+    if session.config.getoption("--require-engine") and (missing := _engine_missing()):
+        raise pytest.UsageError(f"--require-engine: {missing}. (.ci/run starts what is needed.)")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -61,11 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = missing() if marked else None
         for item in marked if reason else ():
-            item.add_marker(pytest.mark.skip(reason=f"{reason}"))
+            item.add_marker(pytest.mark.skip(reason=str(reason)))
 
 
 def _group(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and all that share the tiny image in one, too; those start early."""
+    """Keep the tests of a file in one process, and all that share the tiny image in another, which starts early."""
     heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
     for item in items:
         item.add_marker(pytest.mark.xdist_group("tiny" if item.path in heavy else item.location[0]))
@@ -81,7 +78,7 @@ def _engine_missing() -> str | None:
 
 @cache
 def _network_missing() -> str | None:
-    """Explain why tests with the real package index cannot run."""
+    """Return why tests with the real package index cannot run."""
     from imagefactory.environment.index_config import IndexConfig  # noqa: PLC0415
     from imagefactory.errors import FactoryError  # noqa: PLC0415
     from imagefactory.store.indexes import Indexes  # noqa: PLC0415
@@ -95,7 +92,7 @@ def _network_missing() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _no_surprises(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Return unit tests an empty home, no configured indexes, and no way to any other machine."""
+    """Give unit tests an empty home, no configured indexes, and no way to reach other machines."""
     if UNIT not in request.path.parents:
         return
     for name in filter(SURPRISES.fullmatch, list(os.environ)):

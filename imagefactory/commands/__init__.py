@@ -1,1 +1,1 @@
-"""The commands: each reads its options, calls a function of a lower room and shows the result. Above `publish`."""
+"""Commands read their options, call a function of a lower room, and show the result. Above `publish`."""

@@ -1,6 +1,6 @@
-"""The commands that the workflows in .github run, one per step; each can also be run by hand.
+"""Commands for the workflows in .github, one per step; each also runs by hand.
 
-In a workflow the results also go where GitHub reads them: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
+In a workflow the results also go to the files that GitHub reads: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
 """
 
 from __future__ import annotations
@@ -11,30 +11,23 @@ from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
-from imagefactory.commands import options
-from imagefactory.commands.command import command, need, print_json, say
-from imagefactory.commands.workflow import (
-    DRY_RUN,
-    TARGETS,
-    cells_named,
-    open_repository,
-    plan_each,
-    write_outputs,
-    write_summary,
-)
+from imagefactory.commands import options, workflow
+from imagefactory.commands.command import command, find_signer, open_repository, print_json, say
+from imagefactory.commands.failures import exit_refused
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
 
+BASE = "the commit to compare with"
+
 
 @command(
-    iterable=["target"],
     help={
-        "target": f"{TARGETS} (default: everything locked, and every model on the version `nightly`)",
-        "json": "print JSON",
-        "retry": "retest images that failed their tests",
-        "gpu": "a machine with a GPU is available for tests",
-        "first": "the registry has no such repository yet: treat everything as missing",
+        "target": workflow.NIGHTLY_TARGETS,
+        "json": options.JSON,
+        "retry": "test images again that failed their tests",
+        "gpu": "also plan the tests that need a GPU",
+        "first": "treat everything as missing: the registry has no such repository yet",
     },
 )
 def plan(
@@ -50,33 +43,32 @@ def plan(
 
     from imagefactory.publish.automation.jobs import fitted
     from imagefactory.publish.automation.needed_compiles import find_compiles
-    from imagefactory.publish.automation.night import nightly_cells, plan_night
+    from imagefactory.publish.automation.night import plan_night
     from imagefactory.publish.automation.run_summary import night_summary
 
-    cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
+    cells = workflow.cells_named(project, target, nightly=True)
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
     adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
     night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
     summary = night_summary(night)
-    write_outputs(night.outputs())
-    write_summary(summary)
+    workflow.write_outputs(night.outputs())
+    workflow.write_summary(summary)
     if json:
         print_json(night.as_json())
     else:
         print(summary)
 
 
-@command(iterable=["target"], help={"target": TARGETS})
+@command(help={"target": workflow.TARGETS})
 def push(project: Project, target: list[str]) -> None:
     """Build and push images; one that fails does not stop the others."""
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.publish.staging import stage
 
-    plans = plan_each(project, target)
-    with open_repository(project) as repository, watching(terminal.err) as watch:
+    plans = workflow.plan_each(project, target)
+    with open_repository(project) as repository, watching() as watch:
         staged = stage(project, repository, plans, watch, say)
     for cell, one in staged.finished.items():
         print(f"{cell}/{cell.machine} {one.digest}")
@@ -85,8 +77,10 @@ def push(project: Project, target: list[str]) -> None:
 
 @command(
     needs="smoke",
-    iterable=["target", "level"],
-    help={"target": TARGETS, "level": "static, container, serve or gpu (default: what the arch requires)"},
+    help={
+        "target": workflow.TARGETS,
+        "level": "static, container, serve or gpu (default: what the arch requires)",
+    },
 )
 def smoke(project: Project, target: list[str], level: list[str]) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
@@ -94,8 +88,9 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
     from imagefactory.publish.staging import find_staged
     from imagefactory.smoke.levels import levels_named
 
-    plans = plan_each(project, target)
-    levels = levels_named(level, project.matrix, cells_named(project, target)[0].arch) if any(level) else ()
+    plans = workflow.plan_each(project, target)
+    arch = workflow.cells_named(project, target)[0].arch
+    levels = levels_named(level, project.matrix, arch) if any(level) else ()
     with open_repository(project) as repository:
         tested = find_staged(project, repository, plans).then(
             lambda staged: smoke_test(project, repository, staged, say, levels=levels, must_pass=True), say
@@ -106,52 +101,40 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
 
 
 @command(
-    iterable=["target", "records"],
     help={
-        "target": TARGETS,
+        "target": workflow.TARGETS,
         "records": "a folder of smoke records; repeatable (default: build/smoke)",
         "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
-        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
+        "key": options.SIGNING_KEY,
     },
 )
 def promote(
     project: Project, target: list[str], records: list[str], subjects: str = "", key: str = ""
 ) -> None:
     """Attach smoke records, SBOM and provenance to images, and promote those that passed."""
-    from imagefactory.commands.show import terminal
-    from imagefactory.publish.attest.signing import find_signer, signs_as_job
-    from imagefactory.publish.automation.run_summary import promotion_summary
-    from imagefactory.publish.automation.run_summary import subjects as subjects_of
+    from imagefactory.publish.automation import run_summary
     from imagefactory.publish.pipeline import attest
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
     from imagefactory.smoke.runner import records_below
 
-    if signs_as_job(key):
-        need(project.root, "sign")
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     signer = find_signer(project, key)
-    plans = plan_each(project, target)
+    plans = workflow.plan_each(project, target)
     with open_repository(project) as repository:
         attested = find_staged(project, repository, plans).then(
             lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
         )
         outcome = promote(project, repository, attested)
-        checksums = subjects_of(outcome, repository.reference.name)
-    summary = promotion_summary(outcome)
-    write_summary(summary)
-    write_outputs({"promoted": str(len(outcome.promoted))})
+    workflow.write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
-        checksum_file.write_text(checksums, "utf-8")
-    print(summary)
-    for error in outcome.refused:
-        say(terminal.error_message(error))
-    if outcome.refused:
-        raise Exit(code=outcome.refused[0].exit_code)
+        checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")
+    workflow.print_summary(run_summary.promotion_summary(outcome))
+    exit_refused(outcome.refused)
 
 
-@command(help={"dry_run": DRY_RUN})
+@command(help={"dry_run": "only print the page"})
 def record(project: Project, dry_run: bool = False) -> None:
     """Write the history page and the catalog to the branch `records`."""
     from imagefactory.publish.automation.commits import RECORDS, commit
@@ -161,11 +144,11 @@ def record(project: Project, dry_run: bool = False) -> None:
 
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
-        page = history_page(catalog, repository.reference.name)
-    write_summary(page)
+    page = history_page(catalog, repository.reference.name)
     if dry_run:
-        print(page)
+        workflow.print_summary(page)
         return
+    workflow.write_summary(page)
     files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
     made = commit(GitHub.from_environment(), RECORDS, files, "Record what was published\n")
     print(made or "nothing new")
@@ -178,49 +161,41 @@ def record(project: Project, dry_run: bool = False) -> None:
     }
 )
 def summary(project: Project, plan: str = "", records: str = "") -> None:
-    """Print a plan or smoke records as Markdown, and add them to the run's summary."""
+    """Print a plan or smoke records as Markdown, and add them to the run's page."""
     from imagefactory.publish.automation.run_summary import plan_document, smoke_summary
     from imagefactory.smoke.record import SmokeRecord
 
-    texts = [plan_document(Path(plan))] if plan else []
+    if plan:
+        workflow.print_summary(plan_document(Path(plan)))
     if records:
         found = sorted(Path(records).rglob("record.json"))
-        texts.append(smoke_summary([SmokeRecord.read(path) for path in found]))
-    for text in texts:
-        write_summary(text)
-        print(text)
+        workflow.print_summary(smoke_summary([SmokeRecord.read(path) for path in found]))
 
 
 @command(
     help={
-        "needs": "the results of the other jobs, as GitHub's toJSON(needs)",
-        "broken": "the number of cells that the plan found broken",
+        "needs": "the results of the other jobs: GitHub's toJSON(needs)",
+        "broken": "how many targets the plan found broken",
     }
 )
 def status(project: Project, needs: str, broken: str = "") -> None:
-    """Fail if a job of the run failed or was cancelled: the one result that branch rules look at."""
+    """Fail if a job of the run failed or was cancelled; branch rules require this one result."""
     from imagefactory.publish.automation.run_summary import read_results, refuse_failed_jobs, status_summary
 
     count = options.whole_number("--broken", broken) or 0
     results = read_results(needs)
-    write_summary(status_summary(results))
-    print(status_summary(results))
+    workflow.print_summary(status_summary(results))
     refuse_failed_jobs(results, count)
 
 
-@command(
-    help={
-        "base": "the commit to compare with",
-        "json": "print JSON",
-    }
-)
+@command(help={"base": BASE, "json": options.JSON})
 def changes(project: Project, base: str, json: bool = False) -> None:
     """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
     found = find_changes(project, base)
-    write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
-    write_summary(found.markdown())
+    workflow.write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
+    workflow.write_summary(found.markdown())
     if json:
         print_json(found.as_json(project))
     else:
@@ -230,7 +205,10 @@ def changes(project: Project, base: str, json: bool = False) -> None:
 
 
 @command(
-    help={"base": "the commit to compare with", "names": "check these mods instead, separated by spaces"}
+    help={
+        "base": f"{BASE} (default: check all mods)",
+        "names": "check these mods instead, separated by spaces",
+    }
 )
 def check_mods(project: Project, base: str = "", names: str = "") -> None:
     """Check the mods that a change touches against every vLLM version."""
@@ -240,22 +218,19 @@ def check_mods(project: Project, base: str = "", names: str = "") -> None:
 
     wanted = names.split() or (changed_mods(project, base) if base else sorted(project.mods))
     if not wanted:
-        print("no mod is changed")
+        print("no mod changed")
         return
     results = check_mods(project, list(wanted))
-    text = f"## Mods\n\n{readme_table.markdown(results)}\n"
-    write_summary(text)
-    print(text)
+    workflow.print_summary(f"## Mods\n\n{readme_table.markdown(results)}\n")
     refuse_broken(results)
 
 
 @command(
-    iterable=["name"],
     help={
         "name": "a mod; repeatable (default: all)",
         "source": "a checkout of vLLM's main branch",
-        "vllm": "the version of the matrix to check it as",
-        "dry_run": DRY_RUN,
+        "vllm": "the version of the matrix that it counts as (default: nightly)",
+        "dry_run": workflow.DRY_RUN,
     },
 )
 def report_mods(
@@ -269,12 +244,10 @@ def report_mods(
     from imagefactory.publish.automation.pull_request import commit_of
     from imagefactory.publish.automation.report_mods import findings, report
 
-    tree = options.folder("--source", source)
+    tree = options.existing("--source", source, folder=True)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = commit_of(tree)
-    text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
-    write_summary(text)
-    print(text)
+    workflow.print_summary(f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n")
     if dry_run:
         for finding in findings(results):
             print(f"{finding.title}\n\n{finding.body(commit)}")
@@ -284,15 +257,107 @@ def report_mods(
 
 
 @command(
-    iterable=["target"],
-    help={"target": TARGETS, "pulled": "for pulling the images into an engine, instead of for building them"},
+    help={
+        "target": workflow.TARGETS,
+        "pulled": "the job pulls the images into an engine instead of building them",
+    },
 )
 def room(project: Project, target: list[str], pulled: bool = False) -> None:
     """Check that this machine has enough free disk space for a job."""
     from imagefactory.publish.automation.disk_space import refuse_full, space_needed
 
-    plans = plan_each(project, target)
+    plans = workflow.plan_each(project, target)
     plans.refuse_failures("planned")
     needed = space_needed(plans.finished.values(), pulled=pulled)
     free = refuse_full(project.store.root, needed)
     print(f"{free:.1f} GB free, {needed:.1f} GB needed")
+
+
+@command(help={"commit": "the commit of the branch `records` (default: its head)"})
+def take_locks(project: Project, commit: str = "") -> None:
+    """Copy locks from the branch `records` into this checkout where it has none of its own."""
+    from imagefactory.publish.automation.commits import take_locks
+    from imagefactory.publish.automation.github import GitHub
+
+    sha, written = take_locks(GitHub.from_environment(), project.root, commit)
+    workflow.write_outputs({"locks": sha})
+    for path in written:
+        print(path)
+
+
+@command(help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
+def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
+    """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
+    from imagefactory.publish.automation.commits import RECORDS, commit
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.needed_compiles import adopt, find_compiles
+
+    cells = workflow.cells_named(project, target, nightly=True)
+    with open_repository(project) as repository:
+        compiles = find_compiles(project, repository, cells)
+    changed = adopt(project, compiles.adopt, say)
+    for path in changed:
+        print(path)
+    if not changed or dry_run:
+        return
+    github = GitHub.from_environment()
+    files = {path: (project.root / path).read_text("utf-8") for path in changed}
+    commit(github, RECORDS, files, "Lock what was compiled\n")
+    github.start_workflow("nightly.yml")  # finds the new locks
+
+
+@command(
+    help={
+        "upgrade": f"{options.UPGRADE} (default: all)",
+        "body": "write the text of the pull request to this file",
+    },
+)
+def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
+    """Update the locks to newer packages, and the matrix to a new vLLM release."""
+    from imagefactory.environment.index_config import IndexConfig
+    from imagefactory.locks.project import Project
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.publish.automation.refresh import refresh
+    from imagefactory.store.indexes import Indexes
+
+    body_file = options.new_file("--body", body) if body else None
+    indexes = Indexes(IndexConfig.from_environment())
+    refreshed = refresh(project, indexes, upgrade or ["all"], say)
+    text = refreshed.body(check_mods(Project(project.root)))
+    workflow.print_summary(text)
+    if body_file:
+        body_file.write_text(text, "utf-8")
+
+
+@command(
+    help={
+        "branch": "the branch of the pull request; it is overwritten",
+        "title": "the title of the pull request",
+        "body": "a file with the text of the pull request",
+        "dry_run": workflow.DRY_RUN,
+    }
+)
+def propose(project: Project, branch: str, title: str, body: str, dry_run: bool = False) -> None:
+    """Open or update a pull request with what changed in this checkout."""
+    from imagefactory.publish.automation.commits import changed_files, propose
+    from imagefactory.publish.automation.github import GitHub
+
+    body_file = options.existing("--body", body, folder=False)
+    files = changed_files(project.root)
+    for path in files:
+        print(path)
+    if not files or dry_run:
+        return
+    done = propose(GitHub.from_environment(), branch, files, title=title, body=body_file.read_text("utf-8"))
+    print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
+
+
+@command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the release notes"})
+def release(project: Project, tag: str, dry_run: bool = False) -> None:
+    """Publish a release of the factory with its section of the changelog."""
+    from imagefactory.publish.automation.github import GitHub
+    from imagefactory.publish.automation.releases import publish_release, release_notes
+
+    notes = release_notes(project.root, tag)
+    workflow.write_summary(notes.text)
+    print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))

@@ -1,4 +1,4 @@
-"""What all commands share: they get the project to act on, and their failures end as messages."""
+"""The decorator that turns functions into commands, and what commands share."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from imagefactory.environment.sets import RUN
 from imagefactory.environment.setup import ensure
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
 
-TARGETS = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable"
-TARGET = f"{TARGETS} (default: the first model)"
-ONE_TARGET = "which image: MODEL[@VLLM][/ARCH[/MACHINE]] (default: the first model)"
+    from imagefactory.locks.project import Project
+    from imagefactory.oci.registry.repository import Repository
+    from imagefactory.publish.attest.signing import Signer
 
 
 def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
-    """Turn a function into a task; its first argument is the project, and it fails with a message and an exit code.
+    """Turn a function into a task; its first argument is the project, and failures end as messages.
 
-    `needs` names the locked set of packages (locks/environment/) that the task runs with. The checkout
-    comes from the collection's configuration, where tasks.py puts it.
+    `needs` names the locked set of packages (locks/environment/) that the task runs with. Options that are
+    lists of strings can be repeated. The checkout comes from the collection's configuration, set by tasks.py.
     """
 
     def decorate(function: Callable[..., None]) -> Any:
@@ -44,25 +44,52 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
 
                 function(Project(root), *args, **kwargs)
 
-        return task(**options)(run)
+        lists = [name for name, kind in function.__annotations__.items() if kind == "list[str]"]
+        return task(iterable=lists, **options)(run)
 
     return decorate
 
 
 def need(root: Path, packages: str) -> None:
-    """Install a locked set of packages if it is missing, and then start this command again."""
+    """Install a locked set of packages if it is missing, and then restart this command."""
     if ensure(root, packages, lambda text: say(f"inv: {text}")):
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
 
 
-def say(text: str | Text) -> None:
-    """Print a message to standard error; long paths and commands are not wrapped, so that they can be copied."""
+def say(text: RenderableType) -> None:
+    """Print a message to standard error, without wrapping: long paths and commands stay easy to copy."""
     from imagefactory.commands.show.terminal import err
 
     err.print(text, soft_wrap=True)
 
 
+def say_written(project: Project, path: Path, *, changed: bool) -> None:
+    say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
+
+
+def show(table: RenderableType) -> None:
+    """Print a table to standard output."""
+    from imagefactory.commands.show.terminal import out
+
+    out.print(table)
+
+
 def print_json(value: object) -> None:
-    """Print JSON in ASCII, so that the bytes do not depend on the terminal's encoding."""
+    """Print JSON in ASCII: the bytes do not depend on the terminal's encoding."""
     print(json.dumps(value, indent=2))
+
+
+def open_repository(project: Project) -> Repository:
+    from imagefactory.oci.registry.repository import Repository
+
+    return Repository.open(project.matrix.effective_registry)
+
+
+def find_signer(project: Project, key: str) -> Signer | None:
+    """Find the signer for the --key option; a CI job's identity needs more packages."""
+    from imagefactory.publish.attest import signing
+
+    if signing.signs_as_job(key):
+        need(project.root, "sign")
+    return signing.find_signer(project, key)

@@ -1,4 +1,4 @@
-"""How commands fail: with a message and an exit code, never with a traceback."""
+"""Turns failures of commands into a message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def in_words(where: str, root: Path | None) -> Iterator[None]:
 
 
 def complain(error: FactoryError) -> None:
-    """Print an error to standard error; if that fails too, only the exit code is left."""
+    """Print an error to standard error; if that fails too, the exit code has to do."""
     try:
         from imagefactory.commands.show import terminal
 
@@ -56,6 +56,14 @@ def complain(error: FactoryError) -> None:
             print(f"error: {error}", file=sys.stderr, flush=True)
         except (OSError, ValueError):
             _discard(2)
+
+
+def exit_refused(errors: Sequence[FactoryError]) -> None:
+    """Print all errors, and exit with the code of the first; return if there is none."""
+    for error in errors:
+        complain(error)
+    if errors:
+        raise Exit(code=errors[0].exit_code)
 
 
 def _examine_machine_once(root: Path) -> None:
@@ -82,7 +90,7 @@ def _examine_machine_once(root: Path) -> None:
 
 
 def prepare_streams() -> None:
-    """Make the standard streams reliable: closed ones go to /dev/null, and every character can be printed."""
+    """Redirect closed standard streams to /dev/null, and make every character printable."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             # Otherwise the next file to be opened would get this descriptor, and our output.
@@ -98,15 +106,14 @@ def prepare_streams() -> None:
 
 
 def _translated(error: Exception, where: str, root: Path | None) -> FactoryError:
-    """Explain an unexpected exception: either the system refused something, or it is a bug of ours."""
+    """Explain an unexpected exception: the system refused something, or it is a bug of ours."""
     from imagefactory.errors.system import SystemFailureError, from_system
 
-    output = _broken_output()
-    if isinstance(error, OSError) and output:
+    if isinstance(error, OSError) and _output_is_broken():
         _discard_output()
-        found = from_system(error, output)
-        return found or SystemFailureError(
-            "The output cannot be written.", where=output, why=str(error), fix="Send it somewhere else."
+        where = "standard output"
+        return from_system(error, where) or SystemFailureError(
+            "The output cannot be written.", where=where, why=str(error), fix="Send it somewhere else."
         )
     return from_system(error, where, _cache()) or _internal(error, where, root)
 
@@ -115,13 +122,12 @@ def _internal(error: Exception, where: str, root: Path | None) -> FactoryError:
     from imagefactory.commands.crash_report import hide, write_report
     from imagefactory.errors.internal import InternalError
 
-    why = hide(f"{type(error).__name__}: {error}", sys.argv, os.environ)
+    why = hide(f"{type(error).__name__}: {error}")
     cache = _cache()
-    folders = [] if cache is None else [cache / "reports"]
+    folders = [cache / "reports"] if cache else []
     with suppress(OSError):
         folders.append(Path(tempfile.gettempdir()))
-    command = ["inv", *sys.argv[1:]]
-    path = write_report(error, command, folders, {"where": where, "commit": _commit(root)})
+    path = write_report(error, folders, {"where": where, "commit": _commit(root)})
     saved = f", with {path} (look through it first)" if path else "; the report could not be written anywhere"
     return InternalError(
         "This is a bug in the factory.",
@@ -153,27 +159,25 @@ def _commit(root: Path | None) -> str:
 def _cache() -> Path | None:
     from imagefactory.store.cache import default_root
 
-    try:
+    with suppress(FactoryError):
         return default_root()
-    except FactoryError:
-        return None
+    return None
 
 
 def _reader_is_gone() -> bool:
-    """Return whether it is our own output that nobody reads any more, not some other pipe."""
+    """Whether it is our own output that has no reader left, not some other pipe."""
     poll = select.poll()
     for number in (1, 2):
         poll.register(number, select.POLLOUT)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _broken_output() -> str:
-    """Return the name of our output if it cannot be written to."""
+def _output_is_broken() -> bool:
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        return "standard output"
-    return ""
+        return True
+    return False
 
 
 def _discard_output() -> None:

@@ -1,30 +1,30 @@
-"""Commands for images on this machine: build, load, run, export, verify, compare, clean up."""
+"""Commands for images on this machine: build, load, run, test, export, verify, compare, clean up."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, say
+from imagefactory.commands.command import command, need, say, show
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
+    from imagefactory.publish.attest.image_check import Checked
 
 
 @command(
-    iterable=["target", "cache_from", "cache_to"],
     help={
-        "target": TARGET,
-        "output": "folder for the OCI layout (default: build/<target>); with several targets, its parent",
+        "target": options.TARGET,
+        "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
         "locked": "fail if a locked file has vanished, instead of using its successor",
-        "workers": "layers to build at the same time (default: the number of cores)",
+        "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
-        "builder": "docker only: the buildx builder to use, such as one on another machine or in Kubernetes",
+        "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
         "cache_from": "docker only: read the build cache in this registry repository; repeatable (see docs/engines.md)",
         "cache_to": "docker only: write the build cache to this registry repository; repeatable",
     },
@@ -43,7 +43,7 @@ def build(
     """Build images from the locks, by default without Docker, and print their digests."""
     from imagefactory.build.engines.by_name import engine_named
     from imagefactory.build.engines.options import BuildOptions
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show import tables
     from imagefactory.commands.show.live import watching
     from imagefactory.environment.paths import expand_home
     from imagefactory.matrix.targets import select
@@ -52,21 +52,21 @@ def build(
     given = BuildOptions(
         output=expand_home(output, "--output").absolute() if output else None,
         locked=locked,
-        workers=options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE),
+        workers=options.processes("--workers", workers),
         builder=builder,
         cache_from=tuple(cache_from),
         cache_to=tuple(cache_to),
     )
     chosen = engine_named(engine, given)
     cells = select(project.matrix, target)
-    with watching(terminal.err) as watch:
+    with watching() as watch:
         images = chosen.build(project, [make_plan(project, cell) for cell in cells], given, watch, say)
     for image in images:
         say(tables.built_message(image))
         print(image.digest)
 
 
-@command(iterable=["target"], help={"target": TARGET})
+@command(help={"target": options.TARGET})
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
     from imagefactory.build.engines.docker import load
@@ -78,12 +78,11 @@ def load(project: Project, target: list[str]) -> None:
 
 
 @command(
-    iterable=["set"],
     help={
-        "target": ONE_TARGET,
+        "target": options.ONE_TARGET,
         "image": "run this image instead of the target's own: a reference by digest, or an image ID",
         "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md)",
-        "models": "the host's folder for downloaded models (default: ~/.cache/huggingface)",
+        "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
         "print": "only print the docker run command",
         "compose": "only print a compose file",
         "recipe": "only print a recipe for another launcher: eugr or sparkrun",
@@ -101,7 +100,7 @@ def run(
     recipe: str = "",
     detach: bool = False,
 ) -> None:
-    """Start an image in Docker, or print how to; VLLM_API_KEY in the environment becomes the server's key."""
+    """Start an image in Docker, or print how to; VLLM_API_KEY in the environment sets the server's key."""
     from imagefactory.build.start import prepare
     from imagefactory.build.start.docker_run import HUB_CACHE
     from imagefactory.matrix.targets import select_one
@@ -130,10 +129,39 @@ def run(
 
 
 @command(
-    positional=["file"],
+    needs="smoke",
     help={
-        "target": ONE_TARGET,
-        "file": "the tar file to write; docker load, podman load and skopeo (oci-archive:) read it",
+        "target": "test the image built for this target (default: the first model)",
+        "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
+        "json": options.JSON,
+    },
+)
+def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
+    """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
+    from imagefactory.commands.show.tables import smoke_table
+    from imagefactory.smoke.levels import levels_named
+    from imagefactory.smoke.runner import refuse_failed, results_folder, smoke
+    from imagefactory.smoke.subject import subject_of_image, subject_of_target
+
+    options.at_most_one(target=target, image=image)
+    subject = subject_of_image(project, image) if image else subject_of_target(project, target)
+    levels = levels_named(level, project.matrix, subject.arch)
+    say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
+    record = smoke(project, subject, levels, say)
+    folder = results_folder(project, subject.digest)
+    if json:
+        print(record.to_json(), end="")
+    else:
+        show(smoke_table(record))
+        print(folder / "record.json")
+    refuse_failed(record, levels, by_name=bool(level), folder=folder)
+
+
+@command(
+    help={
+        "target": options.ONE_TARGET,
+        "file": "the tar file to write, for docker load, podman load or skopeo (oci-archive:)",
     },
 )
 def export(project: Project, file: str, target: str = "") -> None:
@@ -148,10 +176,9 @@ def export(project: Project, file: str, target: str = "") -> None:
 
 
 @command(
-    iterable=["target", "key"],
     help={
-        "target": TARGET,
-        "digest": "compare with this digest instead of with the built image",
+        "target": options.TARGET,
+        "digest": "compare with this digest instead of the built image",
         "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
         "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
         "layers": "with --image: also download the layers and check every byte",
@@ -169,84 +196,81 @@ def verify(
 ) -> None:
     """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.build.verify import verify
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
+    from imagefactory.publish.attest.image_check import require_plan
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
     if image:
-        if not key:
-            need(project.root, "sign")  # it may be signed by a workflow
-        for cell, found in _check_published(project, image, key, layers=layers or rebuild, rebuild=rebuild):
+        for found in _check_published(project, image, key, layers=layers or rebuild):
             if rebuild:
-                with watching(terminal.err) as watch:
-                    verify(project, cell, watch, say, digest=found)
+                cell = require_plan(found).cell
+                with watching() as watch:
+                    verify(project, cell, watch, say, digest=found.digest)
                 say(f"{cell}: a rebuild gives the same bits")
-            print(found)
+            print(found.digest)
         return
     for cell in select(project.matrix, target):
-        with watching(terminal.err) as watch:
+        with watching() as watch:
             verified = verify(project, cell, watch, say, digest=digest or None)
         say(f"{cell}: verified")
         print(verified)
 
 
-def _check_published(
-    project: Project, image: str, keys: list[str], *, layers: bool, rebuild: bool
-) -> list[tuple[Any, str]]:
-    """Check a published image and show the findings; return the cells to rebuild, with their digests."""
+def _check_published(project: Project, image: str, keys: list[str], *, layers: bool) -> list[Checked]:
+    """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.publish.attest.findings import refuse_failing
-    from imagefactory.publish.attest.image_check import check_image, require_plan
+    from imagefactory.publish.attest.image_check import check_image
     from imagefactory.publish.attest.signing import find_trust
 
+    if not keys:
+        need(project.root, "sign")  # a workflow may have signed it
     with Repository.open(image) as repository:
-        trust = find_trust(project, keys)
-        checked = check_image(project, repository, trust, say, every_byte=layers)
+        checked = check_image(project, repository, find_trust(project, keys), say, every_byte=layers)
     for one in checked:
         say(checked_lines(one))
     for one in checked:
         refuse_failing(one.reference, one.findings)
-    return [(require_plan(one).cell if rebuild else None, one.digest) for one in checked]
+    return checked
 
 
 @command(
-    positional=["left", "right"],
     help={
         "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
-        "right": "another one of these",
+        "right": "another of these",
         "all": "also show the expected differences between the engines (see docs/engines.md)",
     },
 )
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path; the exit code is 1 if they differ."""
     from imagefactory.build.engines.differences import compare_named
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import differences_table
 
     differences, declared = compare_named(project, left, right)
-    terminal.out.print(tables.differences_table([*differences, *declared] if all else differences))
+    show(differences_table([*differences, *declared] if all else differences))
     if declared:
         say(f"{len(declared)} expected differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
 
-@command(positional=["path"], iterable=["target"], help={"path": "a path in the image", "target": TARGET})
+@command(positional=["path"], help={"path": "a path in the image", "target": options.TARGET})
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.build.explain import explain
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import ownership_table
     from imagefactory.matrix.targets import select
 
     for cell in select(project.matrix, target):
-        terminal.out.print(tables.ownership_table(explain(project, cell, path), project.root))
+        show(ownership_table(explain(project, cell, path), project.root))
 
 
 @command(
     help={
-        "older_than": "remove what has not been used for this many days",
+        "older_than": "remove files unused for this many days",
         "larger_than": "remove the oldest files until at most this many GB are left",
         "everything": "remove all downloads, layers and blobs",
         "dry_run": "only report what would be removed",

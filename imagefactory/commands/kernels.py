@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import command, print_json, say
+from imagefactory.commands.command import command, print_json, say, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -14,16 +14,15 @@ if TYPE_CHECKING:
 
 @command(
     name="compile",
-    iterable=["source", "without_mod"],
     help={
-        "vllm": "the vLLM version (default: the matrix's)",
+        "vllm": options.VLLM,
         "arch": "the arch to compile for (default: the matrix's)",
         "what": "vllm, flashinfer, or both separated by a comma (default)",
-        "targets": "compile only these: CMake targets of vLLM such as _qutlass_C, or modules of FlashInfer such as "
-        "norm, separated by commas; the libraries go to build/kernels/, not to the wheelhouse",
-        "source": "NAME=DIR: compile the sources in this folder instead of fetching them; repeatable",
+        "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, or modules of "
+        "FlashInfer such as norm; the libraries go to build/kernels/, not to the wheelhouse",
+        "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
         "without_mod": "do not apply this mod to the sources; repeatable",
-        "jobs": "compilers to run at the same time (default: as many as cores and memory allow)",
+        "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",
     },
 )
 def compile_(
@@ -39,21 +38,20 @@ def compile_(
     """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers.
 
     `invoke lock --toolchain VERSION` pins the compilers. An interrupted compile resumes where it stopped, and a
-    finished wheel is kept under a key of everything it was made from, so nothing is compiled twice.
+    finished wheel is kept under a key of all its inputs, so nothing is compiled twice.
     See docs/compiling.md.
     """
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching_compile
     from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
 
-    count = options.whole_number("--jobs", jobs, least=1, most=options.MOST_AT_ONCE)
+    count = options.processes("--jobs", jobs)
     for text in source:
         if (place := text.partition("=")[2]).strip():
-            options.folder("--source", place)
+            options.existing("--source", place, folder=True)
     checkout = CompileProject(project.root)
-    wanted = requests_of(
+    requests = requests_of(
         checkout,
         what=what,
         vllm=vllm,
@@ -63,8 +61,8 @@ def compile_(
         without_mods=without_mod,
         jobs=count or 0,
     )
-    for request in wanted:
-        with watching_compile(terminal.err) as watch:
+    for request in requests:
+        with watching_compile() as watch:
             made = compile_kernels(checkout, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
@@ -75,13 +73,12 @@ def compile_(
 
 
 @command(
-    positional=["subject"],
     help={
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to check for (default: the target's, else the matrix's)",
         "check": "only check that locks/kernels.toml matches the target's wheels",
-        "json": "print JSON",
-        "markdown": "print the table as Markdown",
+        "json": options.JSON,
+        "markdown": options.MARKDOWN,
     },
 )
 def audit(
@@ -93,7 +90,7 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show import tables
     from imagefactory.resolve.audit.auditing import audit, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
@@ -106,5 +103,5 @@ def audit(
     elif markdown:
         print(tables.audit_markdown(verdicts))
     else:
-        terminal.out.print(tables.audit_table(verdicts))
+        show(tables.audit_table(verdicts))
     refuse_failing(subject, verdicts)

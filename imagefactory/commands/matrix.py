@@ -1,51 +1,49 @@
-"""Commands that decide what to build: targets, locks, plans, Dockerfiles."""
+"""Commands for what to build: targets, locks, plans, Dockerfiles."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import TARGET, TARGETS, command, print_json, say
+from imagefactory.commands.command import command, print_json, say, say_written, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
 
 
 @command(
-    iterable=["target"],
     help={
-        "target": f"{TARGETS} (default: all)",
-        "json": "print JSON",
-        "excluded": "list the excluded combinations, and why",
+        "target": f"{options.TARGETS} (default: all)",
+        "json": options.JSON,
+        "excluded": "list the excluded combinations instead, and why",
     },
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
-    """List the images that the matrix defines."""
-    from imagefactory.commands.show import tables, terminal
+    """List the images that matrix.yaml defines."""
+    from imagefactory.commands.show import tables
     from imagefactory.locks.target_status import target_status
     from imagefactory.matrix.cells import exclusions
     from imagefactory.matrix.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
     if excluded:
-        terminal.out.print(tables.exclusions_table(exclusions(project.matrix)))
+        show(tables.exclusions_table(exclusions(project.matrix)))
         return
     described = [target_status(project, cell) for cell in select(project.matrix, target or [EVERYTHING])]
     if json:
         print_json([vars(target) for target in described])
         return
-    terminal.out.print(tables.targets_table(described))
+    show(tables.targets_table(described))
     count = len(exclusions(project.matrix))
     say(f"{len(described)} targets; {count} combinations are excluded (--excluded says why)")
 
 
 @command(
-    iterable=["target", "upgrade", "wheel", "toolchain"],
     help={
-        "target": f"{TARGETS} (default: everything locked already)",
+        "target": f"{options.TARGETS} (default: everything locked already)",
         "check": "change nothing; fail if the locks do not match matrix.yaml",
-        "upgrade": "upgrade this package (or base, or all) to its newest version; repeatable",
-        "wheel": "the key of the compiled wheel to adopt where several fit; repeatable",
+        "upgrade": options.UPGRADE,
+        "wheel": "where several compiled wheels fit, use the one with this key; repeatable",
         "models": "also pin the current revisions of models and drafters on the model hub",
         "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
         "toolchain": "instead, pin the compilers for this vLLM version (see `invoke compile`); repeatable",
@@ -61,8 +59,9 @@ def lock(
     models: bool = False,
     environment: bool = False,
 ) -> None:
-    """Pin the exact files that images are made of."""
-    from imagefactory.compile.toolchain_locks import check_all_locks
+    """Pin the exact files that go into images."""
+    from imagefactory.compile.toolchain import CompileProject
+    from imagefactory.compile.toolchain_locks import check_all_locks, make_toolchain_locks
     from imagefactory.locks.project import Project, locked_cells
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
@@ -79,12 +78,9 @@ def lock(
         return
     if environment:
         for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
-            say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
+            say_written(project, path, changed=changed)
         return
     if toolchain:
-        from imagefactory.compile.toolchain import CompileProject
-        from imagefactory.compile.toolchain_locks import make_toolchain_locks
-
         results = make_toolchain_locks(
             CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
         )
@@ -93,23 +89,21 @@ def lock(
         cells = cells or select(project.matrix, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
-        state = "written" if result.changed else "unchanged"
-        say(f"{result.path.relative_to(project.root)}: {state}")
+        say_written(project, result.path, changed=result.changed)
     # A project reads its locks once; these may be new.
     path, changed = update_licences(Project(project.root), say)
-    say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
+    say_written(project, path, changed=changed)
 
 
 @command(
-    iterable=["target"],
     help={
-        "target": TARGET,
-        "json": "print JSON (schema: docs/schemas/plan.schema.json)",
-        "diff": "show which inputs changed since the last build on this machine",
+        "target": options.TARGET,
+        "json": f"{options.JSON} (schema: docs/schemas/plan.schema.json)",
+        "diff": "show what changed since the last build on this machine",
     },
 )
 def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
-    """Show what would be built: the layers, their keys, what is cached and what is shared."""
+    """Show what would be built: the layers and their keys, and which of them are cached or shared."""
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import locked_plans, make_plan
 
@@ -119,24 +113,22 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show import tables  # rich is slow to import, and JSON does not need it
     from imagefactory.plan.changes import diff_plans, last_plan
     from imagefactory.plan.status import plan_status
 
-    if diff:
-        for plan in plans:
-            last = last_plan(project.build_folder(plan.cell))
-            terminal.out.print(plan.target, style="bold")
-            terminal.out.print(tables.changes_table(None if last is None else diff_plans(last, plan)))
-        return
-    others = locked_plans(project)
+    others = [] if diff else locked_plans(project)
     for plan in plans:
-        terminal.out.print(tables.plan_table(plan_status(project, plan, others)))
+        if diff:
+            last = last_plan(project.build_folder(plan.cell))
+            show(tables.changes_table(plan.target, None if last is None else diff_plans(last, plan)))
+        else:
+            show(tables.plan_table(plan_status(project, plan, others)))
 
 
-@command(iterable=["target"], help={"target": TARGET})
+@command(help={"target": options.TARGET})
 def render(project: Project, target: list[str]) -> None:
-    """Write a target's Dockerfile and the description of its build context."""
+    """Write a target's Dockerfile, and a description of its build context."""
     from imagefactory.build.engines.docker.dockerfile import write
     from imagefactory.compile.recipe import render
     from imagefactory.matrix.targets import select

@@ -6,21 +6,20 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import command, print_json
+from imagefactory.commands.command import command, print_json, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
 
 
 @command(
-    iterable=["name", "vllm"],
     help={
         "name": "a mod; repeatable (default: all)",
         "vllm": "a vLLM version of the matrix; repeatable (default: all releases)",
-        "source": "check against this source tree instead, as the version given with --vllm (default: nightly)",
-        "json": "print JSON",
-        "markdown": "print the table as Markdown",
-        "write": "check everything and update the table in mods/README.md",
+        "source": "check this source tree instead, as the version --vllm (default: nightly)",
+        "json": options.JSON,
+        "markdown": options.MARKDOWN,
+        "write": "check everything, and update the table in mods/README.md",
     },
 )
 def check(
@@ -33,48 +32,47 @@ def check(
     write: bool = False,
 ) -> None:
     """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import mods_table
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods, refuse_broken
     from imagefactory.mods.source_files import FolderSource
 
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
-    tree = FolderSource(options.folder("--source", source)) if source else None
+    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
     results = check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
         print(readme_table.markdown(results))
     else:
-        terminal.out.print(tables.mods_table(results))
+        show(mods_table(results))
     refuse_broken(results)
     if write:
         readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(positional=["name"], help={"name": "the name of the new mod and of its folder"})
+@command(help={"name": "the name of the mod and its folder"})
 def new(project: Project, name: str) -> None:
-    """Create a new mod with a mod.yaml to fill in."""
+    """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
 
     print(scaffold(project, name).relative_to(project.root))
 
 
-@command(positional=["name"], help={"name": "the mod", "vllm": "the vLLM version (default: the matrix's)"})
+@command(help={"name": "the mod", "vllm": options.VLLM})
 def diff(project: Project, name: str, vllm: str = "") -> None:
-    """Show exactly what a mod changes in a vLLM version, as a diff."""
+    """Show what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
 
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
 @command(
-    positional=["name"],
     help={
         "name": "the mod",
-        "vllm": "the vLLM version (default: the matrix's)",
-        "output": "the folder to write to (default: build/mods/<name>-<version>)",
+        "vllm": options.VLLM,
+        "output": "write to this folder (default: build/mods/<name>-<version>)",
     },
 )
 def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
@@ -83,8 +81,7 @@ def export(project: Project, name: str, vllm: str = "", output: str = "") -> Non
     from imagefactory.mods.authoring import changes, export
 
     version = vllm or project.matrix.defaults.vllm
-    folder = (
-        expand_home(output, "--output") if output else project.root / "build" / "mods" / f"{name}-{version}"
-    )
+    default = project.root / "build" / "mods" / f"{name}-{version}"
+    folder = expand_home(output, "--output") if output else default
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

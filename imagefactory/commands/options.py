@@ -1,122 +1,69 @@
-"""Checks of options before any work starts: numbers, paths, and options that exclude each other.
+"""The options that commands share: help texts, and checks that run before any work starts.
 
 Numbers arrive as text: when invoke converts them, its errors name neither the option nor the reason.
 """
 
 from __future__ import annotations
 
-import math
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from imagefactory.environment.paths import expand_home
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.store import OutputError
 from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
 
+T = TypeVar("T", int, float)
+TARGETS = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable"
+TARGET = f"{TARGETS} (default: the first model)"
+ONE_TARGET = "which image: MODEL[@VLLM][/ARCH[/MACHINE]] (default: the first model)"
+VLLM = "the vLLM version (default: the matrix's)"
+UPGRADE = "upgrade this package (or base, or all) to its newest version; repeatable"
+WORKERS = "build this many layers at the same time (default: one per core)"
+SIGNING_KEY = (
+    "sign with this private key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)"
+)
+JSON = "print JSON"
+MARKDOWN = "print Markdown"
 _MOST = 1_000_000
 _SHOWN = 60
-MOST_AT_ONCE = 1024
-"""The most processes to accept; more would only compete for memory."""
+_MOST_AT_ONCE = 1024  # more processes would only compete for memory
 
 
-def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -> int | None:
+def whole_number(option: str, text: str, *, least: int = 0) -> int | None:
     """Return a whole number, or None if the option was not given."""
-    if not text.strip():
-        return None
-    # int() would accept 1_0 and the digits of every script.
-    digits = text.strip().removeprefix("+")
-    if (
-        digits.isascii()
-        and digits.isdecimal()
-        and len(digits) <= len(str(most))
-        and least <= int(digits) <= most
-    ):
-        return int(digits)
-    raise _no_number(option, text, f"a whole number from {least} to {most}")
+    return _number(option, text, int, least=least, most=_MOST)
 
 
-def number(option: str, text: str, *, most: float = _MOST) -> float | None:
+def processes(option: str, text: str) -> int | None:
+    """Return how many processes to run at the same time, or None if the option was not given."""
+    return _number(option, text, int, least=1, most=_MOST_AT_ONCE)
+
+
+def number(option: str, text: str) -> float | None:
     """Return a number of at least 0, or None if the option was not given."""
+    return _number(option, text, float, least=0, most=_MOST)
+
+
+def _number(option: str, text: str, kind: type[T], *, least: int, most: int) -> T | None:
     if not text.strip():
         return None
-    try:
-        # float() would accept 1_0 and the digits of every script.
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        value = math.nan
-    if 0 <= value <= most:  # NaN is not
-        return value
-    raise _no_number(option, text, f"a number from 0 to {most}")
+    with suppress(ValueError):
+        # Python would accept 1_0 and the digits of every script.
+        if text.isascii() and "_" not in text and least <= kind(text) <= most:
+            return kind(text)
+    raise OptionError(
+        f"{option} cannot be {text[:_SHOWN]!r}.",
+        where=f"the {option} option",
+        why=f"It has to be a {'whole ' if kind is int else ''}number from {least} to {most}.",
+        fix="Name a number in that range, or leave the option out.",
+    )
 
 
-def folder(option: str, text: str) -> Path:
-    """Return the path of an existing, readable folder."""
-    path = _existing(option, text)
-    if not path.is_dir():
-        raise PathUnusableError(
-            f"{_short(path)} is not a folder.",
-            where=option,
-            why="This option needs a folder.",
-            fix="Name the folder instead of a file in it.",
-        )
-    return path
-
-
-def file(option: str, text: str) -> Path:
-    """Return the path of an existing, readable file."""
-    path = _existing(option, text)
-    if path.is_dir():
-        raise PathUnusableError(
-            f"{_short(path)} is a folder.",
-            where=option,
-            why="This option needs a file.",
-            fix="Name a file in it.",
-        )
-    return path
-
-
-def new_file(option: str, text: str) -> Path:
-    """Return the path of a file to write, in an existing, writable folder."""
-    path = _path(option, text)
-    if path.is_dir():
-        raise OutputError(
-            "There is a folder of that name.",
-            where=f"{option} {_short(path)}",
-            why="A file will be written here.",
-            fix="Name a file in it, such as " + str(path / "image.tar"),
-        )
-    parent = path.parent
-    if not parent.is_dir():
-        raise OutputError(
-            "There is no such folder.",
-            where=f"{option} {_short(path)}",
-            why=f"{_short(parent)} does not exist, or is not a folder.",
-            fix="Create it first, or name a file in another folder.",
-        )
-    if not os.access(path if path.exists() else parent, os.W_OK):
-        raise OutputError(
-            "The file cannot be written.",
-            where=f"{option} {_short(path)}",
-            why=f"{_short(parent)} is not writable.",
-            fix="Change its permissions, or name a file in another folder.",
-        )
-    return path
-
-
-def at_most_one(**given: object) -> None:
-    """Refuse options that exclude each other, given by their names in Python."""
-    named = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
-    if len(named) > 1:
-        raise OptionError(
-            f"{' and '.join(named)} cannot be used together.",
-            where="the command line",
-            why="They exclude each other.",
-            fix="Use only one of them.",
-        )
-
-
-def _existing(option: str, text: str) -> Path:
+def existing(option: str, text: str, *, folder: bool) -> Path:
+    """Return the path of an existing, readable folder or file."""
     path = _path(option, text)
     try:
         path.stat()
@@ -134,27 +81,51 @@ def _existing(option: str, text: str) -> Path:
             why="You do not have permission.",
             fix="Check its owner and permissions with `ls -ld`.",
         )
+    if path.is_dir() != folder:
+        raise PathUnusableError(
+            f"{_short(path)} is {'not a folder' if folder else 'a folder'}.",
+            where=option,
+            why=f"This option needs a {'folder' if folder else 'file'}.",
+            fix="Name the folder instead of a file in it." if folder else "Name a file in it.",
+        )
     return path
 
 
-def _path(option: str, text: str) -> Path:
-    if not text.strip():
+def new_file(option: str, text: str) -> Path:
+    """Return the path of a file to write, in an existing, writable folder."""
+    path = _path(option, text)
+    parent = path.parent
+    if path.is_dir():
+        what, why = "There is a folder of that name.", "This option needs a file."
+        fix = f"Name a file in it, such as {path / 'image.tar'}."
+    elif not parent.is_dir():
+        what, why = "There is no such folder.", f"{_short(parent)} does not exist, or is not a folder."
+        fix = "Create it first, or name a file in another folder."
+    elif not os.access(path if path.exists() else parent, os.W_OK):
+        what, why = "The file cannot be written.", f"{_short(parent)} is not writable."
+        fix = "Change its permissions, or name a file in another folder."
+    else:
+        return path
+    raise OutputError(what, where=f"{option} {_short(path)}", why=why, fix=fix)
+
+
+def at_most_one(**given: object) -> None:
+    """Raise OptionError if several of these options were given; they are named as in Python."""
+    named = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
+    if len(named) > 1:
         raise OptionError(
-            "The path is empty.",
-            where=option,
-            why="A path is needed.",
-            fix="Give a path, or leave the option out.",
+            f"{' and '.join(named)} cannot be used together.",
+            where="the command line",
+            why="They exclude each other.",
+            fix="Use only one of them.",
         )
-    return expand_home(text, option).absolute()
 
 
-def _no_number(option: str, text: str, wanted: str) -> OptionError:
-    return OptionError(
-        f"{option} cannot be {text[:_SHOWN]!r}.",
-        where=f"the {option} option",
-        why=f"It has to be {wanted}.",
-        fix="Give a number in that range, or leave the option out.",
-    )
+def _path(option: str, text: str) -> Path:
+    if text.strip():
+        return expand_home(text, option).absolute()
+    fix = "Name a path, or leave the option out."
+    raise OptionError("The path is empty.", where=option, why="This option needs a path.", fix=fix)
 
 
 def _short(path: Path) -> str:

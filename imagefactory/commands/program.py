@@ -1,11 +1,10 @@
-"""The program behind `./inv` and `invoke`: it reports usage errors like every other failure."""
+"""The program behind `./inv` and `invoke`; it reports usage errors like every other failure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,23 @@ _HELP = "`./inv --list` shows all commands, `./inv --help COMMAND` explains one.
 _LISTS = ("flat", "nested", "json")
 
 
+def _reporting(step: str) -> Callable[..., None]:
+    """Return a step of invoke's program that reports failures as messages."""
+
+    def run(program: FactoryProgram, *args: Any) -> None:
+        with program._parsing():  # noqa: SLF001 - a method of that class
+            getattr(Program, step)(program, *args)
+
+    return run
+
+
 class FactoryProgram(Program):
-    """Invoke's program, with each of its steps reporting failures as messages."""
+    """Invoke's program, with each step reporting failures as messages."""
+
+    parse_core = _reporting("parse_core")
+    parse_collection = _reporting("parse_collection")
+    parse_tasks = _reporting("parse_tasks")
+    update_config = _reporting("update_config")
 
     def create_config(self) -> None:
         """Read invoke's configuration files."""
@@ -42,38 +56,18 @@ class FactoryProgram(Program):
                     fix="Fix or remove the file; the factory does not need it.",
                 ) from None
 
-    def parse_core(self, argv: list[str] | None) -> None:
-        """Parse the options in front of the commands."""
-        with self._parsing():
-            super().parse_core(argv)
-
-    def parse_collection(self) -> None:
-        """Load the commands."""
-        with self._parsing():
-            super().parse_collection()
-
-    def parse_tasks(self) -> None:
-        """Parse the commands and their options."""
-        with self._parsing():
-            super().parse_tasks()
-
     def parse_cleanup(self) -> None:
-        """Answer --list and --help."""
+        """Act on --list and --help."""
         with self._parsing():
             layout = self.args["list-format"].value
             if layout not in _LISTS:
                 raise OptionError(
                     f"There is no format {layout!r} for lists.",
                     where="the --list-format option",
-                    why=f"{did_you_mean(layout, _LISTS)}".capitalize(),
+                    why=did_you_mean(layout, _LISTS).capitalize(),
                     fix=f"Choose one of {', '.join(_LISTS)}.",
                 )
             super().parse_cleanup()
-
-    def update_config(self, merge: bool = True) -> None:
-        """Read the file that --config names."""
-        with self._parsing():
-            super().update_config(merge)
 
     def execute(self) -> None:
         """Run the commands."""
@@ -113,7 +107,7 @@ class FactoryProgram(Program):
                     raise _usage(str(ending.message), _HELP) from None
                 raise
             except (ValueError, EOFError, UnknownConfiguration) as error:
-                raise _usage(f"{error or type(error).__name__}", _HELP) from None
+                raise _usage(str(error) or type(error).__name__, _HELP) from None
 
     def _explained(self, error: ParseError) -> UsageError:
         """Turn a parse error into one that names the nearest command or option."""
@@ -136,7 +130,7 @@ class FactoryProgram(Program):
 
 
 def _unknown(what: str, where: str, word: str, known: list[str]) -> UsageError:
-    return UsageError(what, where=where, why=f"{did_you_mean(word, known)}".capitalize(), fix=_HELP)
+    return UsageError(what, where=where, why=did_you_mean(word, known).capitalize(), fix=_HELP)
 
 
 def _usage(why: str, fix: str, command: str | None = None) -> UsageError:
@@ -149,7 +143,7 @@ def _usage(why: str, fix: str, command: str | None = None) -> UsageError:
 
 
 def take_over(program: Program) -> None:
-    """Make plain `invoke`, which loads our commands halfway through its steps, continue as our program."""
+    """Turn plain `invoke`, which loads our commands halfway through its steps, into our program."""
     if type(program) is Program:
         prepare_streams()
         program.__class__ = FactoryProgram
@@ -158,12 +152,5 @@ def take_over(program: Program) -> None:
 def main(namespace: Collection) -> None:
     """Run `./inv`."""
     FactoryProgram(
-        name="inv", binary="./inv", binary_names=["inv"], namespace=namespace, version=_version()
+        name="inv", binary="./inv", binary_names=["inv"], namespace=namespace, version="from a checkout"
     ).run()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("spark-image-factory")
-    except metadata.PackageNotFoundError:
-        return "from a checkout"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
-from imagefactory.commands.command import command
+from imagefactory.commands.command import command, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -35,18 +35,18 @@ CHECKS = (
 @command()
 def doctor(project: Project) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import findings_table
     from imagefactory.resolve.doctor import examine
 
     findings = list(examine(project))
-    terminal.out.print(tables.findings_table(findings))
+    show(findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
 
 @command()
 def docs(project: Project) -> None:
-    """Regenerate parts of the documentation: the README's digest, the settings tables, the pictures."""
+    """Regenerate parts of the documentation: the README's digest, tables and pictures."""
     from imagefactory.commands.show import docs
     from imagefactory.matrix.targets import select_one
     from imagefactory.mods.compatibility import check_mods
@@ -54,26 +54,20 @@ def docs(project: Project) -> None:
 
     cell = select_one(project.matrix, "")
     plan = make_plan(project, cell)
-    drawn = docs.draw_pictures(project, plan, check_mods(project))
+    pictures = docs.pictures(project, plan, check_mods(project))
     print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
-    for path in (
-        *docs.update_tables(project.root),
-        *docs.write_pictures(project.root / "docs" / "pictures", drawn),
-    ):
+    for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
         print(path.relative_to(project.root))
 
 
 @command(help={"check": "change nothing; fail if a schema is out of date"})
 def schemas(project: Project, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml and plans."""
-    from imagefactory.commands.show.docs import write_schemas
+    from imagefactory.commands.show import docs
 
-    stale = write_schemas(project.root / "docs" / "schemas", check=check)
-    print(
-        "\n".join(
-            f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}" for path in stale
-        )
-    )
+    stale = docs.write_changed(docs.schemas(project.root / "docs" / "schemas"), check=check)
+    for path in stale:
+        print(f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}")
     if check and stale:
         raise Exit(code=1)
 
@@ -81,13 +75,13 @@ def schemas(project: Project, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail if Docker or a registry is missing, or if a test is skipped unexpectedly",
+        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
         "fast": "unit tests only",
-        "match": "run only tests whose name matches (pytest -k)",
+        "match": "run only tests whose names match (pytest -k)",
     },
 )
 def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
-    """Run linters, type checks and tests; a table at the end lists skipped tests and why."""
+    """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
     options = [
         *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
         *(["tests/unit"] if fast else []),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imagefactory.commands.command import command, print_json, say
+from imagefactory.commands import options
+from imagefactory.commands.command import command, print_json, say, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -19,24 +20,24 @@ KEY = "only the wheel whose key starts with this"
         "name": NAME,
         "key": KEY,
         "remote": "also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
-        "json": "print JSON",
+        "json": options.JSON,
     },
 )
 def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
     """List the compiled wheels and what they were compiled from."""
-    from imagefactory.commands.show import tables, terminal
+    from imagefactory.commands.show.tables import wheels_table
     from imagefactory.resolve.wheelhouse.share import listing
 
     rows = listing(project, name=name, key=key, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
-        terminal.out.print(tables.wheels_table(rows))
+        show(wheels_table(rows))
 
 
 @command(help={"name": NAME, "key": KEY})
 def push(project: Project, name: str = "", key: str = "") -> None:
-    """Push compiled wheels to the registry as OCI artifacts, except those already there."""
+    """Push compiled wheels to the registry, except those already there."""
     from imagefactory.resolve.wheelhouse.share import push_all
 
     for moved in push_all(project, name=name, key=key):

@@ -1,60 +1,68 @@
-"""What the commands of workflows share: their targets, and how they pass results to later steps."""
+"""What the ci commands share: their targets, and how they pass results to later steps."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from imagefactory.commands.command import say
 
+if TYPE_CHECKING:
+    from imagefactory.locks.project import Project
+    from imagefactory.matrix.cells import Cell
+    from imagefactory.plan.plan import Plan
+    from imagefactory.publish.outcomes import Outcomes
+
 TARGETS = "what to act on; repeatable, or several separated by spaces"
-
-
+NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on the version `nightly`)"
 DRY_RUN = "only print what would be done"
 
 
-def cells_named(project: Any, target: list[str]) -> list[Any]:
+def cells_named(project: Project, target: list[str], *, nightly: bool = False) -> list[Cell]:
+    """Return the cells that targets name; without targets those of a night, or raise UnknownNameError."""
     from imagefactory.errors.matrix import UnknownNameError
     from imagefactory.matrix.targets import select
+    from imagefactory.publish.automation.night import nightly_cells
 
     words = [word for text in target for word in text.split()]
-    if not words:
-        raise UnknownNameError(
-            "No target was named.",
-            where="the --target option",
-            why="This command has no default target.",
-            fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
-        )
-    return select(project.matrix, words)
+    if words:
+        return select(project.matrix, words)
+    if nightly:
+        return nightly_cells(project)
+    raise UnknownNameError(
+        "No target was named.",
+        where="the --target option",
+        why="This command has no default target.",
+        fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
+    )
 
 
-def plan_each(project: Any, target: list[str]) -> Any:
-    """Plan what is named; a target that cannot be planned does not stop the others."""
+def plan_each(project: Project, target: list[str]) -> Outcomes[Plan]:
+    """Plan the named targets; one that cannot be planned does not stop the others."""
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.outcomes import Outcomes
 
     return Outcomes.of(cells_named(project, target), lambda cell: make_plan(project, cell), say)
 
 
-def open_repository(project: Any) -> Any:
-    from imagefactory.oci.registry.repository import Repository
-
-    return Repository.open(project.matrix.effective_registry)
-
-
 def write_outputs(values: dict[str, str]) -> None:
     """Pass values to later steps and jobs of a workflow."""
-    from imagefactory.publish.automation.run_summary import append
-
-    path = os.environ.get("GITHUB_OUTPUT")
-    if path:
-        append(path, "".join(f"{name}={value}\n" for name, value in values.items()))
+    _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
 
 
 def write_summary(text: str) -> None:
-    """Show a text on the page of a workflow's run."""
+    """Add a text to the page of a workflow's run."""
+    _append("GITHUB_STEP_SUMMARY", text)
+
+
+def print_summary(text: str) -> None:
+    """Print a text, and add it to the page of a workflow's run."""
+    write_summary(text)
+    print(text)
+
+
+def _append(variable: str, text: str) -> None:
     from imagefactory.publish.automation.run_summary import append
 
-    path = os.environ.get("GITHUB_STEP_SUMMARY")
-    if path:
+    if path := os.environ.get(variable):
         append(path, text)

@@ -1,4 +1,4 @@
-"""Habits of the repository that no linter knows."""
+"""Rules of the repository that no linter checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fixtures.engines import need
 
 
 def host(*parts: str) -> str:
-    """Put a host's name together, so that this file does not name what no file may name."""
+    """Join the name of a host that no file, not even this one, may name."""
     return ".".join(parts)
 
 
@@ -32,16 +32,15 @@ OWN_PLACES = ["/" + "opt/wheels", "/" + "opt/pypi", "/" + "work/"]
 
 
 def tracked() -> list[Path]:
-    """List the files that git tracks."""
     if not (REPOSITORY / ".git").exists():
-        pytest.skip("this is an unpacked archive and no clone: which files are tracked is not known")
+        pytest.skip("this is an unpacked archive, not a clone, so the tracked files are unknown")
     command = ["git", "-C", str(REPOSITORY), "ls-files", "-z"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [REPOSITORY / name for name in done.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
 
 
 def naming(word: str) -> list[str]:
-    """List the tracked files that hold a word."""
+    """Return the tracked files that contain a word."""
     return [
         str(path.relative_to(REPOSITORY))
         for path in tracked()
@@ -54,13 +53,13 @@ def test_no_file_names_the_host_of_a_package_registry(name: str) -> None:
     assert naming(name) == []
 
 
-def test_the_snapshot_archive_is_named_in_one_module() -> None:
+def test_only_one_module_names_the_snapshot_archive() -> None:
     modules = [name for name in naming(SNAPSHOTS) if name.endswith(".py") and not name.startswith("tests/")]
     assert modules == ["imagefactory/resolve/mirrors.py"]
 
 
 @pytest.mark.parametrize("place", [*OWN_PLACES, str(REPOSITORY)])
-def test_no_file_holds_a_path_of_somebodys_machine(place: str) -> None:
+def test_no_file_names_a_path_of_a_developers_machine(place: str) -> None:
     assert naming(place) == []
 
 
@@ -81,22 +80,18 @@ def test_only_commands_print(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_a_module_fits_on_a_few_screens_and_says_what_it_is(path: Path) -> None:
+def test_modules_are_short_and_have_a_docstring(path: Path) -> None:
     text = path.read_text("utf-8")
     assert text.count("\n") <= 420
     assert ast.get_docstring(ast.parse(text))
 
 
-def test_no_module_is_named_after_nothing() -> None:
+def test_no_module_has_a_vague_name() -> None:
     assert not [path for path in modules() if re.search(r"util|helper|manager|common|misc", path.stem)]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_can_be_run(name: str) -> None:
-    assert (REPOSITORY / name).stat().st_mode & 0o111
-
-
-def test_scripts_are_clean_shell() -> None:
+def test_scripts_are_executable_and_pass_shellcheck() -> None:
+    assert [name for name in SCRIPTS if not (REPOSITORY / name).stat().st_mode & 0o111] == []
     need("shellcheck")
     command = ["shellcheck", *(str(REPOSITORY / name) for name in SCRIPTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

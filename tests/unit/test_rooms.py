@@ -1,11 +1,13 @@
-"""The rooms of the library: imports only go down, and never in a circle."""
+"""The rooms of the library: imports only go down, and never form a circle."""
 
 from __future__ import annotations
 
 import ast
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,11 @@ ROOMS = (
     "publish",
     "commands",
 )
-"""Lowest first. A module may import its own room and those before it; what ships into images imports itself only."""
+"""Lowest first. A module may import its own room and those before it; images.shipped imports only itself."""
 
 
 class Modules:
-    """The modules of a tree, and what each of them imports: at the top, in functions, or for annotations alone."""
+    """The modules of a tree, and what each imports: at the top, in functions, or for annotations alone."""
 
     def __init__(self, root: Path) -> None:
         folders = (root / "imagefactory", root.joinpath(*SHIPPED.split(".")))
@@ -42,37 +44,32 @@ class Modules:
         self.imports = {name: sorted(self._imported(name)) for name in self.paths}
 
     def _imported(self, importer: str) -> set[str]:
-        found: set[str] = set()
-        for node in ast.walk(ast.parse(self.paths[importer].read_text("utf-8"))):
+        path = self.paths[importer]
+        package = importer if path.name == "__init__.py" else importer.rpartition(".")[0]
+        named: list[str] = []
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Import):
-                named = [alias.name for alias in node.names]
+                named += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                package = (
-                    importer if self.paths[importer].name == "__init__.py" else importer.rpartition(".")[0]
-                )
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-                module = ".".join([*parents, *([node.module] if node.module else [])])
-                named = [f"{module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            found |= {module for name in named if (module := self._module(name))}
-        return found - {importer}
+                module = resolve_name("." * node.level + (node.module or ""), package)
+                named += [f"{module}.{alias.name}" for alias in node.names]
+        return {self._module(name) for name in named} - {importer, ""}
 
     def _module(self, name: str) -> str:
-        """Name the module that an import reads: `a.b.c` is the module a.b.c, or something of the module a.b."""
+        """Return the module of an import: `a.b.c` is the module a.b.c, or a name in the module a.b."""
         while name and name not in self.paths:
             name = name.rpartition(".")[0]
         return name
 
     def upward(self) -> Iterator[str]:
-        """List the imports that run up, from what ships into the library, or from a room into one above it."""
+        """List the imports from a room into one above it."""
         for importer, imported in self.imports.items():
             for name in imported:
                 if _floor(name) > _floor(importer):
                     yield f"{importer} imports {name}"
 
     def circle(self) -> list[str]:
-        """Return the modules of a circle; empty when there is none."""
+        """Return the modules of a circle, if there is one."""
         try:
             TopologicalSorter(self.imports).prepare()
         except CycleError as error:
@@ -86,7 +83,7 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _floor(module: str) -> int:
-    """Number the rooms; what ships lies below all of them, and the package itself above, so that none imports it."""
+    """Number the rooms; images.shipped is below all, and the package itself above, so that no room imports it."""
     if module == SHIPPED or module.startswith(f"{SHIPPED}."):
         return -1
     _, _, inside = module.partition(".")
@@ -98,7 +95,7 @@ def modules() -> Modules:
     return Modules(REPOSITORY)
 
 
-def test_imports_only_go_down_and_never_in_a_circle(modules: Modules) -> None:
+def test_imports_only_go_down_and_form_no_circle(modules: Modules) -> None:
     upward, circle = list(modules.upward()), modules.circle()
     counts = f"modules: {len(modules.paths)}, upward imports: {len(upward)}, circles: {1 if circle else 0}"
     sys.stdout.write(f"{' < '.join((SHIPPED, *ROOMS))}\n{counts}\n")
@@ -106,7 +103,7 @@ def test_imports_only_go_down_and_never_in_a_circle(modules: Modules) -> None:
     assert circle == []
 
 
-def test_the_library_consists_of_rooms_and_each_says_what_belongs_there() -> None:
+def test_the_library_consists_of_rooms_with_docstrings() -> None:
     library = REPOSITORY / "imagefactory"
     entries = {path.name for path in library.iterdir() if path.name != "__pycache__"}
     assert entries == {*ROOMS, "__init__.py", "py.typed"}
@@ -123,7 +120,7 @@ def test_the_library_consists_of_rooms_and_each_says_what_belongs_there() -> Non
         ("images/shipped/yamlfile.py", "import imagefactory.errors"),
     ],
 )
-def test_an_import_that_runs_up_is_found(tmp_path: Path, modules: Modules, importer: str, line: str) -> None:
+def test_upward_imports_are_found(tmp_path: Path, modules: Modules, importer: str, line: str) -> None:
     for path in modules.paths.values():
         copy = tmp_path / path.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +130,7 @@ def test_an_import_that_runs_up_is_found(tmp_path: Path, modules: Modules, impor
     assert found.startswith(_name(tmp_path, tmp_path / importer))
 
 
-def test_a_circle_is_found_even_behind_a_function(tmp_path: Path) -> None:
+def test_circles_are_found_even_inside_functions(tmp_path: Path) -> None:
     room = tmp_path / "imagefactory" / "store"
     room.mkdir(parents=True)
     (tmp_path / "images" / "shipped").mkdir(parents=True)
@@ -142,16 +139,14 @@ def test_a_circle_is_found_even_behind_a_function(tmp_path: Path) -> None:
     assert set(Modules(tmp_path).circle()) == {"imagefactory.store.one", "imagefactory.store.two"}
 
 
-def test_no_two_modules_and_no_two_classes_have_the_same_name(modules: Modules) -> None:
-    """Failures are sorted by subject and commands by the user's words; there a module may be called like another."""
-    stems: dict[str, list[str]] = {}
-    classes: dict[str, list[str]] = {}
-    for name, path in modules.paths.items():
-        if path.name != "__init__.py" and not name.startswith(
-            ("imagefactory.errors.", "imagefactory.commands.")
-        ):
-            stems.setdefault(path.stem, []).append(name)
+def test_names_of_modules_and_classes_are_unique(modules: Modules) -> None:
+    # Errors and commands are sorted by subject, so their modules may have the names of others.
+    sorted_by_subject = ("imagefactory.errors.", "imagefactory.commands.")
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules.paths.items():
+        if path.name != "__init__.py" and not module.startswith(sorted_by_subject):
+            places[path.stem].append(module)
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes.setdefault(node.name, []).append(name)
-    assert {name: places for name, places in (stems | classes).items() if len(places) > 1} == {}
+                places[node.name].append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

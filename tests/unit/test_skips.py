@@ -1,4 +1,4 @@
-"""What a run skipped is shown, and with --require-engine only listed skips are let through."""
+"""The table of skipped tests, and --require-engine, which allows only listed skips."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ both_ways = pytest.mark.parametrize("way", [("-p", "no:xdist"), XDIST], ids=["al
 
 
 class Suite:
-    """A small project whose tests are run in a process of their own."""
+    """A small project whose tests run in a process of their own."""
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester = pytester
@@ -60,7 +60,7 @@ class Suite:
         lines = done.outlines
         starts = [number for number, line in enumerate(lines) if line.strip("= ") == "skipped tests"]
         assert len(starts) == 1, lines
-        assert "SKIPPED" not in "".join(lines), "nothing is said twice"
+        assert "SKIPPED" not in "".join(lines), "pytest lists the skips, too"
         return done.ret, [line.strip() for line in lines[starts[0] + 1 : -1]]
 
 
@@ -70,14 +70,14 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 
 
 @both_ways
-def test_skips_are_listed_by_reason_with_their_number(suite: Suite, way: tuple[str, ...]) -> None:
+def test_skips_are_counted_by_reason_and_file(suite: Suite, way: tuple[str, ...]) -> None:
     assert suite.run(*way) == (
         pytest.ExitCode.OK,
         ["1  no GPU here", "tests/test_some.py (1)", "2  no tool on PATH", "tests/test_some.py (2)"],
     )
 
 
-def test_a_run_without_skips_says_so_in_one_line(suite: Suite) -> None:
+def test_a_run_without_skips_has_one_line_and_no_table(suite: Suite) -> None:
     suite.write("def test_runs(): pass\n")
     done = suite.pytester.runpytest_subprocess("-p", "tests.skips", "--require-engine")
     assert done.ret == pytest.ExitCode.OK
@@ -86,7 +86,7 @@ def test_a_run_without_skips_says_so_in_one_line(suite: Suite) -> None:
 
 
 @both_ways
-def test_a_skip_that_is_not_listed_fails_the_run_and_is_named(suite: Suite, way: tuple[str, ...]) -> None:
+def test_an_unlisted_skip_fails_the_run_and_is_named(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU)
     code, table = suite.run(*way, "--require-engine")
     assert code == pytest.ExitCode.TESTS_FAILED
@@ -94,40 +94,37 @@ def test_a_skip_that_is_not_listed_fails_the_run_and_is_named(suite: Suite, way:
         "NOT ALLOWED: tests/test_some.py::test_with_a_tool[other@1.0]",
         "NOT ALLOWED: tests/test_some.py::test_with_a_tool[tiny@1.0]",
     ]
-    assert "tests/test_some.py (1)" in table, "what is allowed is listed as ever"
+    assert "tests/test_some.py (1)" in table, "allowed skips are listed as always"
 
 
 @both_ways
-def test_listed_skips_are_let_through(suite: Suite, way: tuple[str, ...]) -> None:
+def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL)
     code, table = suite.run(*way, "--require-engine")
     assert code == pytest.ExitCode.OK
     assert len(table) == 4
-
-
-def test_a_listed_test_that_is_skipped_for_another_reason_fails_the_run(suite: Suite) -> None:
     suite.allow(GPU + TOOL.replace("no tool", "no licence"))
-    assert suite.run("--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
+    assert suite.run(*way, "--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
 
 
 @both_ways
-def test_an_entry_that_no_test_fits_fails_a_full_run(suite: Suite, way: tuple[str, ...]) -> None:
+def test_an_entry_without_a_test_fails_a_full_run(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL + GPU.replace("on_a_*", "gone"))
     code, table = suite.run(*way)
     assert code == pytest.ExitCode.TESTS_FAILED
     assert table[-1] == (
-        "tests/allowed_skips.toml: no test fits 'tests/test_some.py::test_gone' any more; remove the entry."
+        "tests/allowed_skips.toml: 'tests/test_some.py::test_gone' matches no test any more; remove the entry."
     )
 
 
 @pytest.mark.parametrize("part", [("tests/test_some.py",), ("-k", "gpu"), ("-m", "not slow")], ids=str)
-def test_a_run_of_some_tests_does_not_judge_the_list(suite: Suite, part: tuple[str, ...]) -> None:
+def test_a_partial_run_ignores_entries_without_a_test(suite: Suite, part: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL + GPU.replace("on_a_*", "gone"))
     assert suite.run(*part, "--require-engine")[0] == pytest.ExitCode.OK
 
 
 @both_ways
-def test_a_module_that_is_skipped_as_a_whole_is_seen(suite: Suite, way: tuple[str, ...]) -> None:
+def test_an_unlisted_skip_of_a_module_fails_the_run(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL)
     suite.write("import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass\n", "test_more.py")
     code, table = suite.run(*way, "--require-engine")

@@ -1,1 +1,1 @@
-"""How values look: on a terminal, in Markdown, in the documentation."""
+"""Shows values on a terminal, in Markdown and in the documentation."""

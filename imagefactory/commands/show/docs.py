@@ -1,4 +1,4 @@
-"""Generated documentation: the README's digest, the tables of settings, the pictures, the JSON schemas."""
+"""The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.live import LiveDisplay
-from imagefactory.commands.show.tables import mods_table, plan_table
+from imagefactory.commands.show.tables import markdown_table, mods_table, plan_table
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, usable_drafters
@@ -34,9 +34,6 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
-MODEL_BEGIN, MODEL_END = "<!-- models: begin -->", "<!-- models: end -->"
-TAGS_BEGIN, TAGS_END = "<!-- tags: begin -->", "<!-- tags: end -->"
-BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 WIDTH = 116
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -52,7 +49,7 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
     image = KnownLayers(project.known_layers).image(plan)
     if image is None:
         return None
-    _write_changed(readme, DIGEST.sub(image.digest, readme.read_text("utf-8")))
+    write_changed({readme: DIGEST.sub(image.digest, readme.read_text("utf-8"))})
     return image.digest
 
 
@@ -75,27 +72,26 @@ def model_table(root: Path) -> str:
     return defaults_by_model(described)
 
 
-def update_tables(root: Path) -> list[Path]:
-    """Update the tables in README.md and docs/serving.md; return the files that changed."""
+def with_tables(root: Path) -> dict[Path, str]:
+    """Return README.md and docs/serving.md with up-to-date tables."""
     serving, readme = root / "docs" / "serving.md", root / "README.md"
-    settings = replace_between(serving.read_text("utf-8"), settings_table(root))
-    texts = {
-        serving: replace_between(settings, model_table(root), MODEL_BEGIN, MODEL_END),
-        readme: replace_between(readme.read_text("utf-8"), tag_table(root), TAGS_BEGIN, TAGS_END),
+    settings = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
+    return {
+        serving: replace_between(settings, "models", model_table(root)),
+        readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
     }
-    return [path for path, text in texts.items() if _write_changed(path, text)]
 
 
 def tag_table(root: Path) -> str:
-    """Return the table of the tags that users pull: one for each model, with what it serves."""
+    """Return the table of the tags that users pull, one for each model."""
     matrix = load_matrix(root / "matrix.yaml")
-    lines = ["| tag | serves | weights | download | context | drafter |", "|---|---|---|---|---|---|"]
+    rows = []
     for name, model in matrix.models.items():
         cell = select_one(matrix, name)
         drafters = usable_drafters(matrix, cell)
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         context = model.serve.max_model_len or (model.memory.context if model.memory else None)
-        cells = (
+        row = (
             f"`{name}`",
             model.repo or "a random two-layer model, to try things without a GPU",
             model.weights,
@@ -103,12 +99,12 @@ def tag_table(root: Path) -> str:
             f"{context:,}" if context else "",
             drafters[0].method if drafters else "none",
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return markdown_table(rows, "tag", "serves", "weights", "download", "context", "drafter")
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
-    """Describe a model by matrix.yaml alone, without revisions and mods: the tables change only with the matrix."""
+    """Describe a model by matrix.yaml alone, so that the tables change only with the matrix."""
     model = matrix.models[cell.model]
     return {
         "model": model.repo or str(model.generated),
@@ -122,23 +118,17 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
 def defaults_by_model(descriptions: Mapping[str, Description]) -> str:
     """Return a Markdown table of the settings whose defaults differ between models."""
     columns = {name: image_environment(description) for name, description in descriptions.items()}
-    names = [
-        setting
-        for setting in dict.fromkeys(key for column in columns.values() for key in column)
-        if setting not in SHARED and len({column.get(setting) for column in columns.values()}) > 1
-    ]
-    lines = [
-        "| Setting | " + " | ".join(f"`{name}`" for name in columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
-    for setting in names:
-        cells = [column.get(setting, "") for column in columns.values()]
-        lines.append(f"| `{setting}` | " + " | ".join(f"`{cell}`" if cell else "" for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    rows = []
+    for setting in dict.fromkeys(key for column in columns.values() for key in column):
+        values = [column.get(setting, "") for column in columns.values()]
+        if setting not in SHARED and len(set(values)) > 1:
+            rows.append([f"`{setting}`", *(f"`{value}`" if value else "" for value in values)])
+    return markdown_table(rows, "Setting", *(f"`{name}`" for name in columns)) + "\n"
 
 
-def replace_between(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
-    """Replace what is between two marks of a document with a table."""
+def replace_between(text: str, name: str, table: str) -> str:
+    """Replace the text between two marks of a document with a table."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, found, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
@@ -146,26 +136,21 @@ def replace_between(text: str, table: str, begin: str = BEGIN, end: str = END) -
     return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
 
 
-def draw_pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[str, str]:
-    """Draw the plan, a finished build and the compatibility of mods as terminals show them: SVG by file name."""
+def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
+    """Draw a plan, a finished build and the compatibility of mods as a terminal shows them; return SVG by path."""
+    folder = project.root / "docs" / "pictures"
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
         newcomer = replace(project, store=Store(Path(empty)))
         status = plan_status(newcomer, plan, locked_plans(project))
     return {
-        "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
-        "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
-        "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
+        folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
+        folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
+        folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
     }
 
 
-def write_pictures(folder: Path, pictures: dict[str, str]) -> list[Path]:
-    """Write the pictures that changed, and return their paths."""
-    return [folder / name for name, svg in pictures.items() if _write_changed(folder / name, svg)]
-
-
 def _finished_build(status: PlanStatus) -> LiveDisplay:
-    """Show the end of a build, with the recorded sizes."""
     display = LiveDisplay()
     display.layers(status.plan.layers)
     for layer, blob, _ in status.layers:
@@ -182,19 +167,19 @@ def _svg(renderable: RenderableType, name: str, title: str) -> str:
     return console.export_svg(title=title, unique_id=name)
 
 
-def _write_changed(path: Path, text: str, *, write: bool = True) -> bool:
-    """Write a file unless it holds this text already; return whether it did not."""
-    if path.exists() and path.read_text("utf-8") == text:
-        return False
-    if write:
-        write_text(path, text)
-    return True
-
-
-def write_schemas(folder: Path, *, check: bool) -> list[Path]:
-    """Write the schemas that are out of date, or with `check` only return their paths."""
-    texts = {
+def schemas(folder: Path) -> dict[Path, str]:
+    """Return the JSON schemas by path."""
+    return {
         folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
         for name, model in SCHEMAS.items()
     }
-    return [path for path, text in texts.items() if _write_changed(path, text, write=not check)]
+
+
+def write_changed(texts: Mapping[Path, str], *, check: bool = False) -> list[Path]:
+    """Write the files that do not hold these texts yet, or with `check` only return their paths."""
+    stale = {
+        path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text
+    }
+    for path, text in stale.items() if not check else ():
+        write_text(path, text)
+    return list(stale)

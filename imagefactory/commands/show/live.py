@@ -1,4 +1,4 @@
-"""Progress of builds, pushes and compiles: redrawn in place on a terminal, plain lines everywhere else."""
+"""The progress of builds, pushes and compiles: redrawn in place on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,45 +9,32 @@ from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from imagefactory.build.watch import LayerState
+from imagefactory.commands.show.terminal import err
 from imagefactory.compile.ninja_progress import CompileProgress, duration
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.sizes import size
 
 _STYLES = {
-    "cached": "green",
-    "waiting": "dim",
-    "downloading": "cyan",
     "splicing": "yellow",
-    "done": "bold green",
+    "downloading": "cyan",
     "uploading": "cyan",
-    "present": "green",
-    "mounted": "bold green",
+    "waiting": "dim",
+    "done": "bold green",
     "uploaded": "bold green",
+    "mounted": "bold green",
+    "cached": "green",
+    "present": "green",
 }
-"""The states of a layer: first those of a build, then those of a push."""
-_MOVING = ("downloading", "splicing", "uploading")
-_TOLD = ("cached", "done", "present", "mounted", "uploaded")
-"""The states that a plain log mentions; the steps in between would be noise."""
-_URGENCY = (
-    "splicing",
-    "downloading",
-    "uploading",
-    "waiting",
-    "done",
-    "uploaded",
-    "mounted",
-    "cached",
-    "present",
-)
-_COMPILE_EVERY = 20.0
-"""Seconds between two lines about a compile in a plain log."""
+"""The states of a layer in a build or a push; a small terminal shows the first ones first."""
+_MOVING = ("splicing", "downloading", "uploading")
+_READY = ("done", "uploaded", "mounted", "cached", "present")
 _FRAME = 3
 """Lines around the rows of the table: the heading, the total, and one for the cursor."""
 
@@ -67,55 +54,52 @@ class _Row:
 
 
 class _Rows:
-    """What both displays keep about each layer."""
+    """The layers of a build or a push, with their progress."""
 
     def __init__(self) -> None:
         self.rows: dict[str, _Row] = {}
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Take the layers that will be built."""
+        """Start with the layers to build."""
         self.rows = {layer.key: _Row(f"{layer.kind} {layer.name}") for layer in layers}
 
     def blobs(self, labels: Mapping[Digest, str]) -> None:
-        """Take the blobs that will be pushed."""
+        """Start with the blobs to push."""
         self.rows = {digest: _Row(label) for digest, label in labels.items()}
 
-    def update(self, key: str, state: str, done: int, total: int) -> bool:
-        """Record a layer's progress; return whether its state changed."""
+    def state(self, key: str, state: str, done: int, total: int) -> None:
+        """Report a layer's progress."""
         row = self.rows[key]
-        changed = row.state != state
-        if changed:
+        if row.state != state:
             row.since = time.monotonic()
         row.state, row.done, row.total = state, done, total
-        return changed
 
 
 class LiveDisplay(_Rows):
-    """A table that is redrawn as work goes on; a small terminal shows the layers in progress first."""
+    """A table that is redrawn as work goes on; if the terminal is small, with the layers in progress."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = list(self.rows.values())
         room = max((options.height or console.height) - _FRAME, 1)
-        shown = rows if len(rows) <= room else sorted(rows, key=lambda row: _URGENCY.index(row.state))[:room]
-        table = Table(box=None, pad_edge=False)
-        table.add_column("layer", no_wrap=True, overflow="ellipsis")
-        table.add_column("state", no_wrap=True)
-        table.add_column("bytes", justify="right", no_wrap=True)
-        table.add_column("", justify="right", no_wrap=True)
+        shown = sorted(rows, key=lambda row: list(_STYLES).index(row.state))[:room]
+        table = Table(
+            Column("layer", no_wrap=True, overflow="ellipsis"),
+            Column("state", no_wrap=True),
+            Column("bytes", justify="right", no_wrap=True),
+            Column("", justify="right", no_wrap=True),
+            box=None,
+            pad_edge=False,
+        )
         for row in (row for row in rows if row in shown):
             amount = size(row.done) if row.done >= row.total else f"{size(row.done)} of {size(row.total)}"
             table.add_row(row.label, Text(row.state, _STYLES[row.state]), amount, row.rate())
         yield table
-        ready = sum(row.state in _TOLD for row in rows)
+        ready = sum(row.state in _READY for row in rows)
         yield Text(f"{ready} of {len(rows)} layers are ready", "dim")
-
-    def state(self, key: str, state: str, done: int, total: int) -> None:
-        """Report a layer's progress."""
-        self.update(key, state, done, total)
 
 
 class PlainDisplay(_Rows):
-    """One line for each finished layer, and now and then one for each layer in progress."""
+    """One line for each finished layer, and from time to time one for each layer in progress."""
 
     def __init__(self, console: Console, every: float = 15.0) -> None:
         super().__init__()
@@ -125,7 +109,9 @@ class PlainDisplay(_Rows):
 
     def state(self, key: str, state: str, done: int, total: int) -> None:
         """Report a layer's progress."""
-        if self.update(key, state, done, total) and state in _TOLD:
+        changed = self.rows[key].state != state
+        super().state(key, state, done, total)
+        if changed and state in _READY:
             self._console.print(f"{state:<8} {self.rows[key].label} ({size(total)})")
             self._spoke = time.monotonic()
         elif time.monotonic() - self._spoke > self._every:
@@ -136,7 +122,7 @@ class PlainDisplay(_Rows):
 
 
 @contextmanager
-def watching(console: Console) -> Iterator[LiveDisplay | PlainDisplay]:
+def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
     """Show the progress of a build or a push in the way that suits the console."""
     if not console.is_terminal:
         yield PlainDisplay(console)
@@ -153,17 +139,12 @@ def compile_progress(progress: CompileProgress) -> str:
 
 
 class PlainCompile(PlainDisplay):
-    """One line for each finished layer of the toolchain, then now and then one for the compiled objects."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._last = 0.0
+    """One line for each finished layer of the toolchain, then from time to time one for the compiled objects."""
 
     def step(self, progress: CompileProgress) -> None:
         """Report how many objects are compiled."""
-        now = time.monotonic()
-        if now - self._last >= _COMPILE_EVERY or progress.done == progress.total:
-            self._last = now
+        if time.monotonic() - self._spoke > self._every or progress.done == progress.total:
+            self._spoke = time.monotonic()
             self._console.print(compile_progress(progress))
 
 
@@ -177,7 +158,7 @@ class LiveCompile:
         self._objects = bar.add_task("objects", total=None, left="", visible=False)
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Take the layers of the toolchain."""
+        """Start with the layers of the toolchain."""
         self._bar.update(self._layers, total=len(layers))
 
     def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:  # noqa: ARG002 - a bar counts layers
@@ -195,16 +176,11 @@ class LiveCompile:
 
 
 @contextmanager
-def watching_compile(console: Console) -> Iterator[PlainCompile | LiveCompile]:
+def watching_compile(console: Console = err) -> Iterator[PlainCompile | LiveCompile]:
     """Show the progress of a compile in the way that suits the console."""
     if not console.is_terminal:
         yield PlainCompile(console)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[left]}")
     with Bar(*columns, console=console) as bar:
         yield LiveCompile(bar)

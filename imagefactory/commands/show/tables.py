@@ -1,4 +1,4 @@
-"""Tables and messages for a terminal, made from values alone: nothing here reads a file."""
+"""Tables and messages for the terminal and for Markdown; nothing here reads a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from imagefactory.publish.tags import short_digest
@@ -37,28 +37,36 @@ if TYPE_CHECKING:
 _SHOWN_CHANGES = 4
 
 
-def targets_table(targets: Iterable[TargetStatus]) -> Table:
-    """Show what is known about each target."""
-    table = Table("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision", box=None)
-    for target in targets:
-        table.add_row(*vars(target).values())
+def _table(rows: Iterable[Iterable[str | Text]], *columns: str | Column) -> Table:
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def markdown_table(rows: Iterable[Iterable[str]], *columns: str) -> str:
+    """Return a table as Markdown."""
+    heading, *lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    return "\n".join([heading, f"{'|---' * len(columns)}|", *lines])
+
+
+def targets_table(targets: Iterable[TargetStatus]) -> Table:
+    """Show the status of targets."""
+    columns = ("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision")
+    return _table((vars(target).values() for target in targets), *columns)
 
 
 def exclusions_table(exclusions: Sequence[Exclusion]) -> Table:
     """Show which combinations are excluded, and why."""
-    table = Table("target", "platform", "excluded because", box=None)
-    for exclusion in exclusions:
-        table.add_row(str(exclusion.cell), exclusion.cell.platform, exclusion.reason)
-    return table
+    rows = [(str(one.cell), one.cell.platform, one.reason) for one in exclusions]
+    return _table(rows, "target", "platform", "excluded because")
 
 
 def plan_table(status: PlanStatus) -> RenderableType:
-    """Show the layers of a plan, which of them are cached, and the totals; recorded sizes are exact."""
+    """Show the layers of a plan, which of them are cached, and the totals."""
     plan = status.plan
-    table = Table("layer", "what", "inputs", "layer size", "unpacked", "key", "here", box=None)
-    for column in (2, 3, 4):
-        table.columns[column].justify = "right"
+    sizes = (Column(name, justify="right") for name in ("inputs", "layer size", "unpacked"))
+    table = Table("layer", "what", *sizes, "key", "here", box=None)
     for layer, blob, cached in status.layers:
         table.add_row(
             layer.kind,
@@ -97,36 +105,32 @@ def mods_table(results: Sequence[ModResult]) -> Table:
 def audit_table(verdicts: Sequence[KernelVerdict]) -> Table:
     """Show whether libraries run on an arch, and why."""
     styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
-    table = Table("library", "outcome", "why", box=None)
-    for verdict in verdicts:
-        table.add_row(verdict.library, Text(verdict.outcome, styles[verdict.outcome]), verdict.why)
-    return table
+    rows = [(one.library, Text(one.outcome, styles[one.outcome]), one.why) for one in verdicts]
+    return _table(rows, "library", "outcome", "why")
 
 
 def audit_markdown(verdicts: Sequence[KernelVerdict]) -> str:
     """Return the same table as Markdown."""
-    rows = [f"| {verdict.library} | {verdict.outcome} | {verdict.why} |" for verdict in verdicts]
-    return "\n".join(["| library | outcome | why |", "|---|---|---|", *rows])
+    rows = [(one.library, one.outcome, one.why) for one in verdicts]
+    return markdown_table(rows, "library", "outcome", "why")
 
 
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
     """Show compiled wheels: the chips they are for, what they were compiled from, and where they are."""
     if not wheels:
-        return Text(
-            "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them", "yellow"
-        )
-    table = Table("wheel", "version", "chips", "platform", "size", "mods", "key", "where", "locked", box=None)
-    table.columns[4].justify = "right"
+        hint = "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them"
+        return Text(hint, "yellow")
+    total = Column("size", justify="right")
+    table = Table("wheel", "version", "chips", "platform", total, "mods", "key", "where", "locked", box=None)
     for wheel in wheels:
-        inputs = wheel.inputs
         places = [name for name, there in (("here", wheel.here), ("registry", wheel.shared)) if there]
         table.add_row(
-            inputs.name,
-            inputs.version,
-            inputs.arch_list or "none",
-            inputs.platform,
+            wheel.inputs.name,
+            wheel.inputs.version,
+            wheel.inputs.arch_list or "none",
+            wheel.inputs.platform,
             size(wheel.size),
-            str(len(inputs.mods)),
+            str(len(wheel.inputs.mods)),
             wheel.key[:16],
             ", ".join(places),
             "yes" if wheel.locked else "no",
@@ -134,16 +138,16 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
     return table
 
 
-def changes_table(changes: Sequence[LayerChange] | None) -> RenderableType:
-    """Show what changed since the last build."""
+def changes_table(target: str, changes: Sequence[LayerChange] | None) -> RenderableType:
+    """Show what changed since the last build of a target; None if it was never built."""
+    shown: RenderableType
     if changes is None:
-        return Text("never built here, so there is nothing to compare with", "yellow")
-    if not changes:
-        return Text("nothing changed since the last build", "green")
-    table = Table("changed", "because", box=None)
-    for change in changes:
-        table.add_row(change.name, change.what)
-    return table
+        shown = Text("never built here, so there is nothing to compare with", "yellow")
+    elif not changes:
+        shown = Text("nothing changed since the last build", "green")
+    else:
+        shown = _table([(change.name, change.what) for change in changes], "changed", "because")
+    return Group(Text(target, "bold"), shown)
 
 
 def built_message(built: BuiltImage) -> Text:
@@ -162,10 +166,8 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
     """Show how two images differ."""
     if not differences:
         return Text("the images are the same", "green")
-    table = Table("path", "field", "left", "right", box=None)
-    for difference in differences:
-        table.add_row(difference.path, difference.field, difference.left[:60], difference.right[:60])
-    return table
+    rows = [(one.path, one.field, one.left[:60], one.right[:60]) for one in differences]
+    return _table(rows, "path", "field", "left", "right")
 
 
 def ownership_table(ownership: Ownership, root: Path) -> Table:
@@ -184,14 +186,14 @@ def findings_table(findings: Iterable[Diagnosis]) -> Table:
     """Show what the doctor found."""
     styles = {"ok": "green", "warning": "yellow", "failed": "bold red"}
     table = Table("", "needed by", "health", "detail", "remedy", box=None)
-    for finding in findings:
-        health = Text(finding.health, styles[finding.health])
-        table.add_row(finding.subject, finding.needed_by, health, finding.detail, finding.remedy)
+    for one in findings:
+        health = Text(one.health, styles[one.health])
+        table.add_row(one.subject, one.needed_by, health, one.detail, one.remedy)
     return table
 
 
 def smoke_table(record: SmokeRecord) -> Table:
-    """Show the outcome of smoke tests, level by level."""
+    """Show the outcome of smoke tests by level."""
     colours = {"passed": "green", "failed": "bold red", "not-run": "yellow"}
     table = Table("level", "outcome", "tests", "time", "why", box=None)
     for level, result in record.levels.items():
@@ -208,7 +210,7 @@ def smoke_table(record: SmokeRecord) -> Table:
 
 
 def checked_lines(checked: Checked) -> Text:
-    """Show what the checks of a published image found, one per line; digests stay whole, so that they can be copied."""
+    """Show the findings about a published image, one per line; digests stay whole, to be copied."""
     styles = {"ok": "green", "failed": "bold red", "not checked": "yellow"}
     lines = Text(checked.reference, "bold")
     for finding in checked.findings:
@@ -220,23 +222,21 @@ def checked_lines(checked: Checked) -> Text:
 
 def licences_table(summary: LicenceSummary) -> RenderableType:
     """Show the parts of an image that involve a GNU licence, and count the rest."""
-    table = Table("part", "kind", "version", "GNU licences", "how", box=None)
-    for part in summary.gnu:
-        table.add_row(part.name, part.kind, part.version, " ".join(part.licences), part.how)
+    table = _table(_gnu_rows(summary), "part", "kind", "version", "GNU licences", "how")
     return Group(Text(summary.target, "bold"), table, Text("\n".join(_licence_lines(summary))))
 
 
 def licences_markdown(summary: LicenceSummary) -> str:
     """Return the licence summary as Markdown."""
     lines = [f"## Licences of {summary.target}", "", *_licence_lines(summary), ""]
-    lines += ["| Part | Kind | Version | GNU licences | How |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {part.name} | {part.kind} | {part.version} | {' '.join(part.licences)} | {part.how} |"
-        for part in summary.gnu
-    ]
+    lines.append(markdown_table(_gnu_rows(summary), "Part", "Kind", "Version", "GNU licences", "How"))
     lines += ["", "| Licence | Parts |", "|---|---:|"]
     lines += [f"| {licence} | {count} |" for licence, count in summary.counts.items()]
     return "\n".join(lines)
+
+
+def _gnu_rows(summary: LicenceSummary) -> list[tuple[str, ...]]:
+    return [(part.name, part.kind, part.version, " ".join(part.licences), part.how) for part in summary.gnu]
 
 
 def _licence_lines(summary: LicenceSummary) -> list[str]:
@@ -256,6 +256,8 @@ def history_table(lines: Iterable[Line]) -> Table:
     """Show what was published, newest last."""
     table = Table("when (UTC)", "what", "image", "vLLM", "mods", "tags today", "changed", box=None)
     for line in lines:
+        more = len(line.changed) - _SHOWN_CHANGES
+        rest = [f"and {more} more"] if more > 0 else []
         table.add_row(
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
@@ -263,13 +265,13 @@ def history_table(lines: Iterable[Line]) -> Table:
             line.image.vllm,
             " ".join(line.image.mods) or "none",
             Text("\n".join(line.now) or "-", "bold green" if line.now else "dim"),
-            "\n".join(_shortened(line.changed)),
+            "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
         )
     return table
 
 
 def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
-    """Return the same as values for JSON."""
+    """Return the same for JSON."""
     return [
         {
             "time": line.time.isoformat(),
@@ -292,11 +294,8 @@ def offers_table(found: Iterable[CurrentImage]) -> Table:
     table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
     for offer in found:
         image = offer.image
-        mods = " ".join(image.mods) or "none"
-        day = f"{offer.since:%Y-%m-%d}"
-        table.add_row(
-            offer.tag, image.platform, short_digest(image.digest), image.vllm, mods, day, size(image.size)
-        )
+        what = (image.platform, short_digest(image.digest), image.vllm, " ".join(image.mods) or "none")
+        table.add_row(offer.tag, *what, f"{offer.since:%Y-%m-%d}", size(image.size))
     return table
 
 
@@ -305,24 +304,14 @@ def promoted_table(promoted: Iterable[Promoted]) -> Table:
     table = Table("target", "platform", "image", "for ever", "moved here", box=None)
     for one in promoted:
         image = one.image
-        table.add_row(
-            str(image.cell),
-            image.platform,
-            short_digest(image.digest),
-            "\n".join(one.named),
-            "\n".join(one.moved),
-        )
+        tags = ("\n".join(one.named), "\n".join(one.moved))
+        table.add_row(str(image.cell), image.platform, short_digest(image.digest), *tags)
     return table
 
 
 def pruning_table(pruning: Pruning) -> Table:
-    """Show what is deleted, or would be."""
+    """Show the manifests that are deleted, or would be."""
     table = Table("what", "digest", "bytes", "tags", box=None)
     for item in pruning.doomed:
         table.add_row(item.kind, short_digest(item.digest), size(item.size), "\n".join(item.tags))
     return table
-
-
-def _shortened(changes: Sequence[str]) -> list[str]:
-    more = len(changes) - _SHOWN_CHANGES
-    return [*changes[:_SHOWN_CHANGES], *([f"and {more} more"] if more > 0 else [])]

@@ -1,4 +1,4 @@
-"""The terminal: consoles for both streams, and how an error looks."""
+"""The consoles for standard output and standard error, and the layout of errors."""
 
 from __future__ import annotations
 

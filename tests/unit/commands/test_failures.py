@@ -1,7 +1,9 @@
-"""How commands end: the first failure that the machine may have caused is followed by the doctor's findings."""
+"""Unexpected failures of commands: damaged files, bugs of our own, and the doctor after the first failure."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,19 +13,79 @@ from invoke.exceptions import Exit
 from imagefactory.commands.failures import in_words
 from imagefactory.environment.setup import STAMPS
 from imagefactory.errors import FactoryError
+from imagefactory.errors.internal import InternalError
 from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.errors.matrix import MatrixError
+from imagefactory.errors.system import UnreadableTextError
 from imagefactory.resolve.doctor import Diagnosis
+from tests.fixtures.inv import Inv
 
+SELECT = "imagefactory.matrix.targets.select"
 MENTION = "`invoke doctor` examines the machine"
 
 
-def fail(kind: type[FactoryError], tmp_path: Path) -> None:
-    with pytest.raises(Exit), in_words("the command build", tmp_path):
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"\xff", "utf-8"), (b"{", "line 1"), (b'{"a":' * 100_000, "levels")], ids=repr
+)
+def test_a_damaged_file_is_named_wherever_it_is_read(
+    inv: Inv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, why: str
+) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_bytes(content)
+
+    def read(*_: object) -> object:
+        return json.loads(damaged.read_text("utf-8"))
+
+    monkeypatch.setattr(SELECT, read)
+    said = inv.fails(UnreadableTextError, "plan")
+    assert str(damaged) in said
+    assert why in said
+
+
+def test_a_bug_leaves_a_report_without_secrets(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("s3cr3t-from-the-environment and hunter22-on-the-line at https://me:pw@host/")
+
+    monkeypatch.setattr("imagefactory.build.start.prepare.settings_from", broken)
+    image = "x@sha256:" + "0" * 64
+    line = ("run", "--print", f"--image={image}", "--set", "VLLM_API_KEY=hunter22-on-the-line")
+    said = inv.fails(InternalError, *line, HF_TOKEN="s3cr3t-from-the-environment")  # noqa: S106
+    assert "KeyError" in said
+    assert "/issues" in said
+    [path] = (Path(os.environ["FACTORY_CACHE"]) / "reports").iterdir()
+    assert str(path) in said
+    report = path.read_text("utf-8")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "Traceback" in report
+    assert f"--image={image} --set 'VLLM_API_KEY=***'" in report
+    assert sys.version.split()[0] in report
+    for secret in ("s3cr3t", "hunter22", "me:pw"):
+        assert secret not in report + said
+
+
+def test_a_bug_is_reported_when_the_report_cannot_be_written(
+    inv: Inv, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(places / "file"))
+    monkeypatch.setattr(SELECT, lambda *_: 1 / 0)
+    said = inv.fails(InternalError, "plan", FACTORY_CACHE=str(places / "file"))
+    assert "could not be written" in said
+
+
+def test_endless_recursion_of_our_own_is_a_bug(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object) -> object:
+        return endless()
+
+    monkeypatch.setattr(SELECT, endless)
+    inv.fails(InternalError, "plan")
+
+
+def fail(kind: type[FactoryError], root: Path) -> None:
+    with pytest.raises(Exit), in_words("the command build", root):
         raise kind("It broke.", where="here", why="Because.", fix="Mend it.")
 
 
-def test_the_doctor_speaks_once_and_only_about_the_machine(
+def test_the_doctor_runs_after_the_first_failure_that_the_machine_may_have_caused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [

@@ -1,4 +1,4 @@
-"""`./inv`: finds a Python, makes its environment once, and says what is missing."""
+"""`./inv` finds a Python, sets up its environment once, and names what is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fixtures.checkouts import REPOSITORY
 
 
 class Sandbox:
-    """A folder with `inv`, a lock, and a PATH that holds only what a test puts there."""
+    """A folder with `inv`, a lock, and a PATH with only the programs that a test puts there."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -36,7 +36,7 @@ class Sandbox:
         path.chmod(0o755)
 
     def fake_python(self, name: str = "python3", *, unfit: bool = False) -> None:
-        """A Python that makes an environment of fakes where the real set-up would be run."""
+        """Write a Python whose set-up makes an environment of fakes."""
         venv = self.project / ".venv"
         made = f"""
 case "$*" in
@@ -44,8 +44,7 @@ case "$*" in
   "-m imagefactory.environment.setup") [ ! -e "{self.root}/no-network" ] || exit 19
     mkdir -p "{venv}/bin" "{venv}/.locked"
     printf '#!/bin/sh\\necho "ran $*"\\n' >"{venv}/bin/python"
-    cp "{venv}/bin/python" "{venv}/bin/invoke"
-    chmod +x "{venv}/bin/python" "{venv}/bin/invoke"
+    chmod +x "{venv}/bin/python"
     cp "{self.lock}" "{venv}/.locked/run.txt" ;;
 esac"""
         self.program(name, made)
@@ -61,7 +60,7 @@ esac"""
         )
 
     def set_ups(self) -> int:
-        return self.log.read_text().count("-m imagefactory.environment.setup") if self.log.exists() else 0
+        return self.log.read_text().count("-m imagefactory.environment.setup")
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path / "sandbox")
 
 
-def test_the_first_run_sets_up_and_the_second_only_runs(sandbox: Sandbox) -> None:
+def test_only_the_first_run_sets_up(sandbox: Sandbox) -> None:
     sandbox.fake_python()
     first = sandbox.run("targets", "--json")
     assert first.returncode == 0, first.stderr
@@ -81,15 +80,18 @@ def test_the_first_run_sets_up_and_the_second_only_runs(sandbox: Sandbox) -> Non
     assert sandbox.set_ups() == 1
 
 
-def test_a_changed_lock_sets_up_again(sandbox: Sandbox) -> None:
+def test_a_changed_lock_and_a_missing_python_set_up_again(sandbox: Sandbox) -> None:
     sandbox.fake_python()
     sandbox.run("plan")
     sandbox.lock.write_text("one==2\n")
     assert sandbox.run("plan").returncode == 0
     assert sandbox.set_ups() == 2
+    (sandbox.project / ".venv" / "bin" / "python").unlink()
+    assert sandbox.run("plan").returncode == 0
+    assert sandbox.set_ups() == 3
 
 
-def test_a_set_up_that_fails_ends_with_its_code_and_is_tried_again(sandbox: Sandbox) -> None:
+def test_a_failed_set_up_keeps_its_exit_code_and_is_repeated(sandbox: Sandbox) -> None:
     sandbox.fake_python()
     (sandbox.root / "no-network").touch()
     failed = sandbox.run("plan")
@@ -99,29 +101,16 @@ def test_a_set_up_that_fails_ends_with_its_code_and_is_tried_again(sandbox: Sand
     assert sandbox.run("plan").returncode == 0
 
 
-def test_an_environment_whose_python_is_gone_is_made_again(sandbox: Sandbox) -> None:
-    sandbox.fake_python()
-    sandbox.run("plan")
-    (sandbox.project / ".venv" / "bin" / "python").unlink()
-    assert sandbox.run("plan").returncode == 0
-    assert sandbox.set_ups() == 2
-
-
-def test_a_python_that_does_not_fit_is_passed_over(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("name", ["python3.12", "hidden"])
+def test_an_unfit_python_is_passed_over_for_another_or_one_of_uv(sandbox: Sandbox, name: str) -> None:
     sandbox.fake_python("python3", unfit=True)
-    sandbox.fake_python("python3.12")
-    assert sandbox.run("plan").returncode == 0
-    assert "python3.12 -m imagefactory" in sandbox.log.read_text()
-
-
-def test_a_python_that_only_uv_knows_is_taken(sandbox: Sandbox) -> None:
-    sandbox.fake_python("hidden")
+    sandbox.fake_python(name)
     sandbox.program("uv", f'echo "{sandbox.bin}/hidden"')
     assert sandbox.run("plan").returncode == 0
-    assert "hidden -m imagefactory" in sandbox.log.read_text()
+    assert f"{name} -m imagefactory" in sandbox.log.read_text()
 
 
-def test_without_a_python_it_says_what_to_install(sandbox: Sandbox) -> None:
+def test_a_machine_without_python_is_told_what_to_install(sandbox: Sandbox) -> None:
     done = sandbox.run("plan")
     assert done.returncode == 1
     assert "no Python 3.11 to 3.14 found" in done.stderr

@@ -1,54 +1,54 @@
-"""Commands for the registry: push, promote, publish, roll back, list and prune images."""
+"""Commands for publishing: licences, SBOMs and signatures of images; push, promote, roll back, list and prune them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from invoke.exceptions import Exit
+from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import ONE_TARGET, TARGET, command, need, print_json, say
-from imagefactory.commands.workflow import open_repository
+from imagefactory.commands.command import (
+    command,
+    find_signer,
+    open_repository,
+    print_json,
+    say,
+    say_written,
+    show,
+)
+from imagefactory.commands.failures import exit_refused
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
+    from imagefactory.plan.plan import Plan
+    from imagefactory.publish.outcomes import Outcomes
+    from imagefactory.publish.promote import Promotion
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
-AGAIN = "promote an image even if it was rolled back before"
+AGAIN = "promote an image even if it was rolled back"
 
 
-@command(
-    iterable=["target"],
-    help={
-        "target": TARGET,
-        "workers": "layers to build at the same time (default: the number of cores)",
-    },
-)
+@command(help={"target": options.TARGET, "workers": options.WORKERS})
 def push(project: Project, target: list[str], workers: str = "") -> None:
-    """Push images under a staging tag, building and sending only what the registry does not have."""
-    from imagefactory.commands.show import terminal
+    """Push images under a staging tag; build and send only what the registry does not have."""
     from imagefactory.commands.show.live import watching
     from imagefactory.publish.staging import stage
 
-    count = options.whole_number("--workers", workers, least=1, most=options.MOST_AT_ONCE)
+    count = options.processes("--workers", workers)
     plans = _planned(project, target)
     with open_repository(project) as repository:
-        with watching(terminal.err) as watch:
+        with watching() as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
         for one in staged.finished.values():
-            sent, there = one.pushed.count("uploaded"), one.pushed.count("present")
-            amount = sizes.size(one.pushed.uploaded)
-            say(
-                f"pushed {one.plan.target} for {one.plan.platform}: {sent} blobs sent ({amount}), {there} there"
-            )
+            sent = f"{one.pushed.count('uploaded')} blobs sent ({sizes.size(one.pushed.uploaded)})"
+            present = f"{one.pushed.count('present')} already there"
+            say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")
             print(f"{repository.reference.name}@{one.digest}")
     staged.refuse_failures("pushed")
 
 
-@command(iterable=["target"], help={"target": TARGET, "nightly": NIGHTLY, "again": AGAIN})
+@command(help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN})
 def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
-    """Move tags to pushed images that are locked, audited, and passed the smoke tests their arch requires."""
+    """Move tags to pushed images that are locked, audited, and passed the smoke tests of their arch."""
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
 
@@ -60,29 +60,19 @@ def promote(project: Project, target: list[str], nightly: bool = False, again: b
 
 @command(
     needs="smoke",
-    iterable=["target"],
-    help={
-        "target": TARGET,
-        "nightly": NIGHTLY,
-        "again": AGAIN,
-        "key": "the private key to sign with (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
-    },
+    help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN, "key": options.SIGNING_KEY},
 )
 def publish(
     project: Project, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
 ) -> None:
     """Push images, attest and smoke-test them, and promote those that pass."""
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.live import watching
-    from imagefactory.publish.attest.signing import find_signer, signs_as_job
     from imagefactory.publish.pipeline import publish
 
-    if signs_as_job(key):
-        need(project.root, "sign")
-    plans = _planned(project, target)
     signer = find_signer(project, key)
+    plans = _planned(project, target)
     with open_repository(project) as repository:
-        with watching(terminal.err) as watch:
+        with watching() as watch:
             outcome = publish(
                 project,
                 repository,
@@ -99,12 +89,12 @@ def publish(
 
 @command(
     help={
-        "target": ONE_TARGET,
-        "to": "a digest, the start of one, or a day such as 2026-11-05 (default: the image before the current one)",
+        "target": options.ONE_TARGET,
+        "to": "the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)",
     }
 )
 def rollback(project: Project, target: str = "", to: str = "") -> None:
-    """Move a target's tags back to an image published earlier; no image is changed."""
+    """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.rollback import rollback
 
@@ -118,10 +108,9 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
         print(f"{repository.reference.name}@{done.image.digest}")
 
 
-@command(help={"target": ONE_TARGET, "json": "print JSON"})
+@command(help={"target": options.ONE_TARGET, "json": options.JSON})
 def history(project: Project, target: str = "", json: bool = False) -> None:
     """List everything published for a target: when, what changed, and which tags point to it today."""
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import history_rows, history_table
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.history import read_history
@@ -132,22 +121,14 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
     if json:
         print_json(history_rows(found.lines))
     else:
-        terminal.out.print(history_table(found.lines))
+        show(history_table(found.lines))
     for tag in found.astray:
-        say(
-            f"{tag} is not where the catalog has it: a promotion was interrupted; `invoke promote` finishes it"
-        )
+        say(f"{tag} differs from the catalog: a promotion was interrupted; `invoke promote` finishes it")
 
 
-@command(
-    help={
-        "json": "print catalog.json as stored in the registry",
-        "markdown": "print the table as Markdown",
-    }
-)
+@command(help={"json": "print catalog.json as the registry stores it", "markdown": options.MARKDOWN})
 def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
-    from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish import current_images
     from imagefactory.publish.catalog_writes import read_catalog
@@ -160,16 +141,16 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
     elif markdown:
         print(current_images.markdown(repository.reference.name, current_images.current_images(found)))
     else:
-        terminal.out.print(offers_table(current_images.current_images(found)))
+        show(offers_table(current_images.current_images(found)))
 
 
 @command(
     help={
-        "delete": "delete what was found",
-        "dry_run": "only list it (the default)",
-        "staging": "days to keep images that were pushed but never promoted (default: 14)",
-        "nightlies": "days to keep nightlies (default: forever)",
-        "keep": "how many published images to keep for each target, newest first (default: all)",
+        "delete": "delete them",
+        "dry_run": "only list them (the default)",
+        "staging": "keep images that were pushed but never promoted for this many days (default: 14)",
+        "nightlies": "keep nightlies for this many days (default: forever)",
+        "keep": "keep this many published images of each target, the newest (default: all)",
     }
 )
 def prune(
@@ -180,8 +161,7 @@ def prune(
     nightlies: str = "",
     keep: str = "",
 ) -> None:
-    """Delete from the registry what no kept tag reaches; without --delete, only list it."""
-    from imagefactory.commands.show import terminal
+    """Delete manifests from the registry that no kept tag reaches; without --delete, only list them."""
     from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune
 
@@ -195,14 +175,79 @@ def prune(
     with open_repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.doomed:
-        terminal.out.print(pruning_table(found))
+        show(pruning_table(found))
     for tag in found.undated:
         say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
     say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
 
 
-def _planned(project: Project, target: list[str]) -> Any:
+@command(
+    help={
+        "target": options.TARGET,
+        "json": options.JSON,
+        "markdown": options.MARKDOWN,
+        "update": "instead, record the licences of newly locked files in locks/licences.toml",
+    },
+)
+def licences(
+    project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+) -> None:
+    """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
+    from imagefactory.commands.show import tables
+    from imagefactory.matrix.targets import select
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.attest.licence_record import update_licences
+    from imagefactory.publish.attest.licence_summary import summarise
+
+    options.at_most_one(json=json, markdown=markdown, update=update)
+    if update:
+        path, changed = update_licences(project, say)
+        say_written(project, path, changed=changed)
+        return
+    cells = select(project.matrix, target)
+    summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
+    if json:
+        print_json([summary.data() for summary in summaries])
+        return
+    for summary in summaries:
+        if markdown:
+            print(tables.licences_markdown(summary))
+        else:
+            show(tables.licences_table(summary))
+
+
+@command(help={"target": options.ONE_TARGET})
+def sbom(project: Project, target: str = "") -> None:
+    """Print the SBOM of an image as CycloneDX, made from its locks."""
+    from imagefactory.matrix.targets import select_one
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.attest.sbom import make_sbom
+
+    cell = select_one(project.matrix, target)
+    print(make_sbom(project, make_plan(project, cell)).decode())
+
+
+@command(
+    help={
+        "image": "the pushed image: NAME:TAG or NAME@DIGEST",
+        "target": options.ONE_TARGET,
+        "key": options.SIGNING_KEY,
+    },
+)
+def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
+    """Attach an SBOM, provenance and a signature to a pushed image."""
+    from imagefactory.matrix.targets import select_one
+    from imagefactory.publish.attest.published import attest
+
+    cell = select_one(project.matrix, target)
+    signer = find_signer(project, key)
+    say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
+    for digest in attest(project, cell, image, signer):
+        print(digest)
+
+
+def _planned(project: Project, target: list[str]) -> Outcomes[Plan]:
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.outcomes import Outcomes
@@ -210,14 +255,10 @@ def _planned(project: Project, target: list[str]) -> Any:
     return Outcomes({cell: make_plan(project, cell) for cell in select(project.matrix, target)})
 
 
-def _show(outcome: Any) -> None:
-    """Show what got its tags, and exit with the code of the first refusal, if any."""
-    from imagefactory.commands.show import terminal
+def _show(outcome: Promotion) -> None:
+    """Show the tags of promoted images, and fail if an image was refused."""
     from imagefactory.commands.show.tables import promoted_table
 
     if outcome.promoted:
-        terminal.out.print(promoted_table(outcome.promoted))
-    for error in outcome.refused:
-        say(terminal.error_message(error))
-    if outcome.refused:
-        raise Exit(code=outcome.refused[0].exit_code)
+        show(promoted_table(outcome.promoted))
+    exit_refused(outcome.refused)
