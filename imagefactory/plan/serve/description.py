@@ -1,4 +1,4 @@
-"""settings.json: the schema with the defaults of one image, as the serve program reads it."""
+"""Writes settings.json for the serve program: the settings with the defaults of one image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_image(
     """
     serve = served(matrix, cell, model)
     facts = image_facts(matrix, cell, kernels)
-    covered = {setting.serve for setting in SCHEMA}
+    covered = {setting.key for setting in SCHEMA}
     more = {name: value for name, value in serve.items() if name not in covered}
     if more:
         facts["flags"] = dict(sorted(more.items()))
@@ -72,7 +72,7 @@ def _default(setting: Setting, model: Mapping[str, Any], serve: Mapping[str, Any
         "DFLASH_NUM_SPEC_TOKENS": drafters[0].get("tokens"),
         "DRAFT_ATTENTION_BACKEND": drafters[0].get("attention_backend"),
     }
-    value = of_model.get(setting.name, serve.get(setting.serve) if setting.serve else None)
+    value = of_model.get(setting.name, serve.get(setting.key))
     return setting.default if value is None else as_text(value)
 
 
@@ -87,6 +87,6 @@ def _entry(setting: Setting, default: str) -> dict[str, Any]:
     entry = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(setting).items()
-        if key != "serve" and value not in (None, "", (), {})
+        if key != "passed" and value not in (None, "", (), {})
     }
-    return entry | {"default": default}
+    return entry | ({"flag": setting.flag} if setting.passed else {}) | {"default": default}

@@ -1,7 +1,7 @@
-"""TurboQuant settings, in terms of what vLLM has built in.
+"""Maps the TurboQuant settings to vLLM's data types of the KV cache.
 
-The settings come from a plugin of the same name; vLLM has four fixed formats instead. Each pair of bits becomes the
-format that is equal or, where none is, the nearest one that loses no quality.
+The settings are those of a plugin of the same name; vLLM has four fixed formats instead. If none has the number of
+bits asked for, the next larger one is used.
 """
 
 from __future__ import annotations
@@ -18,29 +18,23 @@ WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
 def cache_dtype(settings: Settings) -> tuple[str, list[str]]:
-    """Return the KV cache format that the settings ask for (empty: none), with remarks."""
+    """Return the data type of the KV cache (empty: uncompressed), with remarks for the user."""
     if not settings.on("ENABLE_TURBOQUANT"):
         return "", []
     mode = settings.text("TQ_MODE") or "hybrid"
     if mode in {"off", "capture_only"}:
         return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
     keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
-    chosen = nearest(keys, values)
+    enough = [bits for bits in FORMATS if bits[0] >= keys and bits[1] >= values]
+    chosen = FORMATS[min(enough, key=sum, default=(8, 4))]
     remarks = []
     if (keys, values) not in FORMATS:
         remarks.append(
-            f"vLLM has no TurboQuant with {keys}-bit keys and {values}-bit values; "
-            f"{chosen} is the nearest that keeps at least as many bits"
+            f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the next larger, is used"
         )
     if mode == "full_tq":
-        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has one mode, which is used")
+        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has only one mode")
     ignored = [name for name in WITHOUT_EFFECT if name in settings.given]
     if ignored:
-        remarks.append(f"{' and '.join(ignored)}: without effect, vLLM's TurboQuant has no such option")
+        remarks.append(f"{' and '.join(ignored)} ignored: vLLM's TurboQuant has no such option")
     return chosen, remarks
-
-
-def nearest(keys: int, values: int) -> str:
-    """Find the format with the fewest bits that has no fewer than asked for."""
-    enough = [bits for bits in FORMATS if bits[0] >= keys and bits[1] >= values]
-    return FORMATS[min(enough, key=sum)] if enough else FORMATS[8, 4]
