@@ -1,4 +1,4 @@
-"""The static smoke tests find what they are for: each is shown an image with exactly that fault."""
+"""Each static smoke test finds its fault in an image in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SITE = f"{VENV}/lib/python3.11/site-packages"
 
 
 class Image:
-    """An image in memory; what is not said about a file is as it should be."""
+    """An image in memory; files are valid by default."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {
@@ -36,14 +36,8 @@ class Image:
         return self.listed
 
     def add(self, path: str, data: bytes = b"", **other: Any) -> None:
-        fields: dict[str, Any] = {
-            "kind": "file",
-            "mode": "0644",
-            "uid": 0,
-            "gid": 0,
-            "mtime": MTIME,
-            "target": "",
-        } | other
+        fields: dict[str, Any] = {"kind": "file", "mode": "0644", "mtime": MTIME, "target": ""}
+        fields |= {"uid": 0, "gid": 0, **other}
         sha256 = hashlib.sha256(data).hexdigest() if fields["kind"] == "file" else ""
         self.listed[path] = ListedPath(path=path, size=len(data), sha256=sha256, **fields)
         self.data[path] = data
@@ -74,13 +68,13 @@ def found_by(test: Callable[..., None], *arguments: Any) -> str:
     return str(caught.value).splitlines()[0]
 
 
-def test_a_file_that_all_may_write_is_found(image: Image) -> None:
+def test_a_world_writable_file_is_found(image: Image) -> None:
     smoke.test_modes_lend_nobody_more_than_debian_does(image)
     image.add("usr/bin/tool", mode="0777")
     assert "usr/bin/tool" in found_by(smoke.test_modes_lend_nobody_more_than_debian_does, image)
 
 
-def test_a_program_with_roots_rights_is_found(image: Image) -> None:
+def test_an_unknown_setuid_program_is_found(image: Image) -> None:
     image.add("usr/bin/su", mode="4755")
     smoke.test_modes_lend_nobody_more_than_debian_does(image)
     image.add("usr/bin/mine", mode="4755")
@@ -138,7 +132,7 @@ def test_secrets_in_variables_are_found(image: Image, name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["-----BEGIN RSA PRIVATE KEY-----", f"hf_{'a' * 34}", f"ghp_{'a' * 36}", "https://me:pass@host/x"]
 )
-def test_secrets_in_the_factorys_own_files_are_found(image: Image, text: str) -> None:
+def test_secrets_in_files_of_the_factory_are_found(image: Image, text: str) -> None:
     path = "usr/share/imagefactory/model.json"
     smoke.test_no_secrets_are_inside(image, {path: b"https://host/x"}, [path])
     assert path in found_by(smoke.test_no_secrets_are_inside, image, {path: f"x {text} y".encode()}, [path])
@@ -158,7 +152,7 @@ def plan() -> Plan:
     )  # fmt: skip
 
 
-def test_packages_without_any_licence_are_found(image: Image, plan: Plan) -> None:
+def test_packages_without_a_licence_are_found(image: Image, plan: Plan) -> None:
     folder = f"{SITE}/x-1.dist-info"
     texts = {f"{folder}/METADATA": b"Name: x\nLicense: UNKNOWN\n", f"{folder}/RECORD": record(("x.py", b""))}
     assert "x-1.dist-info" in found_by(smoke.test_licences_are_there, image, texts, plan)
@@ -178,7 +172,7 @@ def test_debian_packages_without_copyright_are_found(image: Image, plan: Plan) -
     smoke.test_licences_are_there(image, {}, plan)
 
 
-def test_links_that_lead_nowhere_or_in_a_circle_are_no_files(image: Image) -> None:
+def test_broken_and_circular_links_lead_to_no_file(image: Image) -> None:
     image.add("a", kind="symlink", target="b")
     image.add("b", kind="symlink", target="/a")
     assert smoke.resolved(image.files, "a") is None
@@ -186,7 +180,7 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_no_files(image: Image) -> No
     assert smoke.resolved(image.files, "a") == image.files["b"]
 
 
-def test_mods_that_are_not_as_promised_are_found(image: Image) -> None:
+def test_a_wrong_label_of_mods_is_found(image: Image) -> None:
     smoke.test_mods_are_recorded(image, {}, [], SITE)
     image.config["config"]["Labels"]["imagefactory.mods"] = "marker"
     assert "the label says marker" in found_by(smoke.test_mods_are_recorded, image, {}, [], SITE)
