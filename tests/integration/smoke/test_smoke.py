@@ -28,9 +28,6 @@ from tests.fixtures.smoke import with_config
 NOWHERE = "unix:///nowhere/docker.sock"
 
 
-# --- a small image, no engine ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def factory(small_factory: SmallFactory) -> SmallFactory:
     (small_factory.root / "tests").symlink_to(REPOSITORY / "tests")
@@ -118,9 +115,6 @@ def test_the_smoke_tests_are_not_part_of_the_projects_own(request: pytest.Fixtur
     paths = request.config.getini("testpaths")
     assert paths == ["tests/unit", "tests/integration"]
     assert (REPOSITORY / "tests" / "smoke" / "pytest.ini").is_file()
-
-
-# --- the tiny model's image, on an engine ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
