@@ -24,9 +24,8 @@ from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedErro
 from imagefactory.matrix.matrix import Matrix, Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
-from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment
+from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
 from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
-from imagefactory.plan.serve.shipped_files import serve_files
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY

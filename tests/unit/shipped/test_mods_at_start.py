@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
-from imagefactory.plan.serve.shipped_files import serve_files
+from imagefactory.plan.serve.image_paths import serve_files
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods import at_start
 from images.shipped.mods.at_start import Installation, apply_installed

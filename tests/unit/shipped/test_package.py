@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from imagefactory.plan.make import serve_layer
-from imagefactory.plan.serve.shipped_files import serve_files
+from imagefactory.plan.serve.image_paths import serve_files
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.unit.test_rooms import SHIPPED, Modules
 
