@@ -155,20 +155,20 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_default_command_is_the_published_one_with_the_listed_differences(
-    served_image: Callable[..., Preview], name: str
+    real_image: Callable[..., Preview], name: str
 ) -> None:
     shape = SHAPES[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
-    assert flags_of(served_image(shape.target).command(shape.given)) == expected | shape.ours
+    assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
 
 
 def test_every_gpu_cell_has_a_complete_command_without_settings(
-    served_image: Callable[..., Preview], real_matrix: Matrix
+    real_image: Callable[..., Preview], real_matrix: Matrix
 ) -> None:
     for cell in buildable(real_matrix):
         if real_matrix.archs[cell.arch].capability is None:
             continue
-        flags = flags_of(served_image(str(cell)).command())
+        flags = flags_of(real_image(str(cell)).command())
         assert flags["model"] == real_matrix.models[cell.model].repo
         assert "--gpu-memory-utilization" in flags
 
