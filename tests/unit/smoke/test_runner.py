@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from imagefactory.smoke.record import LEVELS, Level, LevelResult, TestResult
 from imagefactory.smoke.runner import _follow, _level, refuse_failed
 from imagefactory.smoke.subject import Subject
 from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.serving import SERVING
 from tests.unit.smoke.test_record import record
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
@@ -52,80 +53,88 @@ def says(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: s
     monkeypatch.setattr(Containers, "once", lambda *_, **__: done)
 
 
-def hindrances(tested: Subject, *levels: Level) -> dict[Level, str]:
-    with assigned(Project(REPOSITORY), tested, levels) as assignment:
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A checkout without locks."""
+    shutil.copy(SERVING, tmp_path / "matrix.yaml")
+    return Project(tmp_path)
+
+
+def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level, str]:
+    with assigned(project, tested, levels) as assignment:
         return assignment.hindered
 
 
-def test_without_an_engine_only_the_static_level_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_only_the_static_level_can_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none() -> None:
         raise EngineError(
             "The Docker daemon does not answer.", where="here", why="No\nsocket.", fix="Start it."
         )
 
     monkeypatch.setattr(daemon, "ask", none)
-    found = hindrances(subject(), *LEVELS)
+    found = hindrances(project, subject(), *LEVELS)
     assert sorted(found) == ["container", "gpu", "serve"]
     assert set(found.values()) == {"The Docker daemon does not answer. No socket."}
 
 
-def test_a_foreign_image_is_not_run(engine: Callable[[str], None]) -> None:
+def test_a_foreign_image_is_not_run(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
     why = "the image is for linux/arm64 and the engine runs on linux/amd64"
     foreign = subject(arch="gb10", platform="linux/arm64")
-    assert hindrances(foreign, "container", "gpu") == {"container": why, "gpu": why}
+    assert hindrances(project, foreign, "container", "gpu") == {"container": why, "gpu": why}
     foreign = subject(model="tiny", arch="cpu", platform="linux/arm64")
-    assert hindrances(foreign, "serve") == {"serve": why}
+    assert hindrances(project, foreign, "serve") == {"serve": why}
 
 
-def test_serve_needs_a_locked_cpu_cell(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_needs_a_locked_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    monkeypatch.setattr(Project, "is_locked", lambda *_: False)
-    found = hindrances(subject(vllm="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(vllm="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "tiny@0.24.0/cpu is not locked for linux/amd64"}
 
 
-def test_serve_needs_a_cpu_cell(engine: Callable[[str], None]) -> None:
+def test_serve_needs_a_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    found = hindrances(subject(vllm="nightly", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(vllm="nightly", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "vLLM nightly has no cell for a CPU on linux/amd64"}
 
 
-def test_a_cpu_image_does_not_run_on_a_gpu(engine: Callable[[str], None]) -> None:
+def test_a_cpu_image_does_not_run_on_a_gpu(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    assert hindrances(subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
+    assert hindrances(project, subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
 
 
 def test_without_a_gpu_the_reason_is_dockers_message(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine("amd64")
     says(monkeypatch, 125, stderr='could not select device driver "" with capabilities: [[gpu]].')
-    [why] = hindrances(subject(), "gpu").values()
+    [why] = hindrances(project, subject(), "gpu").values()
     assert why.startswith("containers see no NVIDIA GPU here (could not select device driver")
 
 
 def test_a_gpu_of_another_arch_is_not_used(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine("amd64")
     says(monkeypatch, 0, "NVIDIA H200, 9.0\n")
-    [why] = hindrances(subject(), "gpu").values()
+    [why] = hindrances(project, subject(), "gpu").values()
     assert why == "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"
 
 
-def test_a_gpu_of_the_arch_is_used(engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_the_arch_is_used(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine("amd64")
     says(monkeypatch, 0, "NVIDIA GeForce RTX 5090, 12.0\n")
-    with assigned(Project(REPOSITORY), subject(), ["gpu"]) as assignment:
+    with assigned(project, subject(), ["gpu"]) as assignment:
         assert assignment.hindered == {}
         assert (assignment.image, assignment.gpus) == (OTHER, ("NVIDIA GeForce RTX 5090",))
 
 
 def test_loaded_images_are_removed_after_the_run(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine("amd64")
     removed: list[str] = []
@@ -133,7 +142,7 @@ def test_loaded_images_are_removed_after_the_run(
         assignments, "bring_into_daemon", lambda subject: (subject.config, "imagefactory-smoke:x")
     )
     monkeypatch.setattr(daemon, "remove_name", removed.append)
-    with assigned(Project(REPOSITORY), subject(), ["container"]):
+    with assigned(project, subject(), ["container"]):
         assert removed == []
     assert removed == ["imagefactory-smoke:x"]
 
