@@ -257,7 +257,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "TQ_KEY_BITS",
         "whole",
-        "Bits per key. vLLM supports 8/4, 4/4, 3/4 and 3/3 (key/value); others are rounded up.",
+        "Bits per key. vLLM supports 8/4, 4/4, 3/4 and 3/3 (key/value); others use the next larger pair, or 8/4.",
         minimum=3,
         maximum=8,
         default="4",

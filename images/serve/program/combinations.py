@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from . import versions
 from .command import Command
 from .findings import FAIL, WARN, Finding
 from .image import Image
@@ -26,7 +25,7 @@ class _Case(NamedTuple):
 
     def vllm(self, first: str, end: str = "999") -> bool:
         """Whether the image's vLLM is at least `first` and older than `end`."""
-        return versions.between(self.image.vllm, first, end)
+        return self.image.at_least(first) and not self.image.at_least(end)
 
     @property
     def fa2(self) -> bool:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import turboquant, versions
 from .errors import ContradictionError
 from .image import Image
 from .settings import Settings
@@ -16,6 +15,13 @@ SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 """Settings that `build` handles itself."""
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 KEY_FLAG = "--api-key"
+TURBOQUANT = {
+    (8, 4): "turboquant_k8v4",
+    (4, 4): "turboquant_4bit_nc",
+    (3, 4): "turboquant_k3v4_nc",
+    (3, 3): "turboquant_3bit_nc",
+}
+WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
 class Command(NamedTuple):
@@ -33,7 +39,7 @@ class Command(NamedTuple):
 def build(image: Image, settings: Settings) -> Command:
     """Build the recommended command."""
     model, revision, own = _model(image, settings)
-    cache, remarks = turboquant.cache_dtype(settings)
+    cache, remarks = _turboquant(settings)
     cache = cache or settings.text("KV_CACHE_DTYPE")
     words: list[str] = [model]
     if revision:
@@ -115,6 +121,32 @@ def _model(image: Image, settings: Settings) -> tuple[str, str, bool]:
     return model, str(image.model.get("revision", "")) if own else "", own
 
 
+def _turboquant(settings: Settings) -> tuple[str, list[str]]:
+    """Return the data type of the KV cache (empty: uncompressed), with remarks for the user.
+
+    The settings are those of a plugin of the same name; vLLM has four fixed data types instead.
+    """
+    if not settings.on("ENABLE_TURBOQUANT"):
+        return "", []
+    mode = settings.text("TQ_MODE") or "hybrid"
+    if mode in {"off", "capture_only"}:
+        return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
+    keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
+    enough = [bits for bits in TURBOQUANT if bits[0] >= keys and bits[1] >= values]
+    chosen = TURBOQUANT[min(enough, key=sum, default=(8, 4))]
+    remarks = []
+    if (keys, values) not in TURBOQUANT:
+        remarks.append(
+            f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the nearest, is used"
+        )
+    if mode == "full_tq":
+        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has only one mode")
+    ignored = [name for name in WITHOUT_EFFECT if name in settings.given]
+    if ignored:
+        remarks.append(f"{' and '.join(ignored)} ignored: vLLM's TurboQuant has no such option")
+    return chosen, remarks
+
+
 def _flag(flag: str, value: object, vllm_default: str) -> list[str]:
     if value is None or (not isinstance(value, dict) and str(value) == vllm_default):
         return []
@@ -142,11 +174,11 @@ def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> 
     backend = settings.text("DRAFT_ATTENTION_BACKEND")
     if "DRAFT_ATTENTION_BACKEND" not in settings.given:
         backend = known.get("attention_backend") or backend
-    if backend and backend != "auto" and versions.at_least(image.vllm, "0.21"):
+    if backend and backend != "auto" and image.at_least("0.21"):
         config["attention_backend"] = backend
     if known.get("revision"):
         config["revision"] = known["revision"]
-    if cache and cache != "auto" and versions.at_least(image.vllm, "0.26"):
+    if cache and cache != "auto" and image.at_least("0.26"):
         # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read.
         config["kv_cache_dtype"] = "auto"
     return config

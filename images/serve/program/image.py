@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 from .errors import BrokenImageError
@@ -43,6 +44,12 @@ class Image(NamedTuple):
         """The vLLM version."""
         return str(self.facts["vllm"])
 
+    def at_least(self, version: str) -> bool:
+        """Whether the image has a vLLM version or a later one; a development version counts as its release."""
+        own, bound = _release(self.vllm), _release(version)
+        width = max(len(own), len(bound))
+        return own + (0,) * (width - len(own)) >= bound + (0,) * (width - len(bound))
+
     @property
     def capability(self) -> str:
         """The compute capability of the image's GPU; empty for a CPU."""
@@ -75,6 +82,11 @@ def load(share: str | None = None) -> Image:
             f"{folder}/settings.json or model.json lacks {error}.", remedy="Pull the image again."
         ) from None
     return Image(facts, settings, model)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
 def _read(folder: str, name: str) -> Json:

@@ -6,7 +6,6 @@ import errno
 from collections.abc import Iterator
 
 from . import memory as budget
-from . import versions
 from .errors import DiskShortError, DriverError, GpuError, MemoryShortError, PortInUseError
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
@@ -73,7 +72,7 @@ def kernels(start: Start) -> Iterator[Finding]:
     """Refuse kernels that the GPU cannot load."""
     gpu = start.readings.gpus[0] if start.readings.gpus else None
     compiled = start.image.facts.get("kernels") == "compiled"
-    old = not compiled and not versions.at_least(start.image.vllm, "0.20")
+    old = not compiled and not start.image.at_least("0.20")
     if old and gpu is not None and gpu.capability == "12.1":
         yield Finding(
             "kernels",

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from . import versions
 from .errors import (
     ContradictionError,
     KeyFileError,
@@ -81,7 +80,7 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
         text = environment.get(setting.name, "").strip()
         if text and text != setting.default:
             given.add(setting.name)
-        values[setting.name] = parse(setting, text or setting.default, image.vllm)
+        values[setting.name] = _parse(setting, text or setting.default, image)
     extra = [*_extra_args(environment.get("EXTRA_ARGS", "")), *arguments]
     rest = _take_flags(image, extra, values, given)
     _check_versions(image, values, given)
@@ -91,8 +90,7 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
     return Settings(values, frozenset(given), tuple(rest), key, tuple(_notes(image, values, given)))
 
 
-def parse(setting: Setting, text: str, vllm: str) -> Value:
-    """Convert the text of a setting to its value, or refuse it."""
+def _parse(setting: Setting, text: str, image: Image) -> Value:
     if text in {"", setting.unset}:
         return None
     by_kind = {"whole": _number, "fraction": _number, "switch": _switch, "counts": _counts}
@@ -101,7 +99,7 @@ def parse(setting: Setting, text: str, vllm: str) -> Value:
     if setting.kind == "list":
         return text.replace(",", " ").split()
     if setting.choices:
-        return _choice(setting, text, vllm)
+        return _choice(setting, text, image)
     if "\0" in text or "\n" in text:
         raise _refused(setting, text, "contains a line break", "Use a single line.")
     return text
@@ -186,21 +184,19 @@ def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < UNLIMITED
 
 
-def _choice(setting: Setting, text: str, vllm: str) -> str:
+def _choice(setting: Setting, text: str, image: Image) -> str:
     value = text.lower()
     if value not in setting.choices:
         remedy = f"Use one of them, or leave {setting.name} out for {setting.default or 'auto'}."
         raise _refused(setting, text, f"does not accept {text!r}", _nearest(value, setting.choices) or remedy)
     since = setting.since_of.get(value, "")
-    if since and not versions.at_least(vllm, since):
+    if since and not image.at_least(since):
         raise NotInThisVllmError(
-            f"{setting.name}={text} needs vLLM {since}; this image has {vllm}.",
+            f"{setting.name}={text} needs vLLM {since}; this image has {image.vllm}.",
             setting=setting.name,
             value=text,
             allowed=", ".join(
-                choice
-                for choice in setting.choices
-                if versions.at_least(vllm, setting.since_of.get(choice, "0"))
+                choice for choice in setting.choices if image.at_least(setting.since_of.get(choice, "0"))
             ),
             remedy="Choose another value, or an image with a newer vLLM.",
         )
@@ -252,7 +248,7 @@ def _take_flags(image: Image, words: list[str], values: dict[str, Value], given:
                 allowed=f"{flag} followed by {allowed(setting)}",
                 remedy=f"Add the value, or set {setting.name} instead.",
             )
-        value = parse(setting, text, image.vllm)
+        value = _parse(setting, text, image)
         if setting.name in given and values[setting.name] != value:
             raise ContradictionError(
                 f"{setting.name} is set to {values[setting.name]}, but {flag} says {text}.",
@@ -269,7 +265,7 @@ def _take_flags(image: Image, words: list[str], values: dict[str, Value], given:
 def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) -> None:
     for name in sorted(given):
         setting = image.settings[name]
-        if setting.since and values[name] is not None and not versions.at_least(image.vllm, setting.since):
+        if setting.since and values[name] is not None and not image.at_least(setting.since):
             raise NotInThisVllmError(
                 f"{name} needs vLLM {setting.since}; this image has {image.vllm}.",
                 setting=name,
