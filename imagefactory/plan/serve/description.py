@@ -9,6 +9,7 @@ from typing import Any
 
 from imagefactory.matrix.cells import Cell, KernelOrigin, intended_kernels
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.plan.serve.image_paths import MODS_AT_START
 from imagefactory.plan.serve.settings_schema import SCHEMA, Setting
 from imagefactory.store.digests import canonical_json
 
@@ -22,18 +23,9 @@ Description = dict[str, Any]
 
 
 def describe_image(
-    matrix: Matrix,
-    cell: Cell,
-    model: Mapping[str, Any],
-    *,
-    kernels: KernelOrigin | None = None,
-    mods_module: str = "",
+    matrix: Matrix, cell: Cell, model: Mapping[str, Any], *, kernels: KernelOrigin | None = None
 ) -> Description:
-    """Return the content of settings.json for a cell.
-
-    `model` is the content of model.json, `mods_module` the path (without `.py`) of the Python module in the image whose
-    `apply_mods(names, folder)` implements the setting MODS.
-    """
+    """Return the content of settings.json for a cell; `model` is the content of model.json."""
     serve = dict(model.get("serve", {}))
     on_arch = matrix.models[cell.model].serve_on.get(cell.arch)
     if on_arch is not None:
@@ -43,8 +35,6 @@ def describe_image(
     more = {name: value for name, value in serve.items() if name not in covered}
     if more:
         facts["flags"] = dict(sorted(more.items()))
-    if mods_module:
-        facts["mods_module"] = mods_module
     settings = [_entry(setting, _default(setting, model, serve)) for setting in SCHEMA]
     return {"format": FORMAT, "image": facts, "settings": settings}
 
@@ -128,6 +118,7 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
         "driver": _driver_minimum(matrix, cell),
         "kernels": kernels or intended_kernels(matrix, cell),
         "weights": matrix.models[cell.model].weights,
+        "mods_module": MODS_AT_START,
     }
     memory = _memory_facts(matrix, cell)
     return facts | ({"memory": memory} if memory else {})

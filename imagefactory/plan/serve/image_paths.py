@@ -12,7 +12,7 @@ SHARE = "usr/share/imagefactory"
 PROGRAM = f"{SHARE}/serve"
 SETTINGS = f"{SHARE}/settings.json"
 MODS_AT_START = f"/{SHARE}/mods_at_start"
-"""The module that applies mods, without `.py`."""
+"""The module whose `apply_mods(names, folder)` implements the setting MODS, without `.py`."""
 # -I and -S ignore the environment and site-packages, for a start in milliseconds.
 ENTRYPOINT = ("/usr/bin/python3", "-I", "-S", f"/{PROGRAM}")
 COMMAND: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from imagefactory.matrix.matrix import Drafter, Matrix
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
-from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, cache_environment
+from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
 
 GENERATED_MODELS = "/opt/models"
 """The folder in an image for models that the factory makes itself."""
@@ -54,7 +54,7 @@ def describe(
 ) -> Served:
     """Describe how a cell starts, with the settings of the matrix and of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
-    description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
+    description = describe_image(matrix, cell, model, kernels=kernels)
     mod_variables = {
         name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from .command import Command
@@ -10,7 +11,8 @@ from .findings import FAIL, WARN, Finding
 from .image import Image
 from .settings import Settings
 
-NAME = "combination"
+_fail = partial(Finding, "combination", FAIL)
+_warn = partial(Finding, "combination", WARN)
 
 
 class _Case(NamedTuple):
@@ -54,9 +56,7 @@ def found(
     if case.cache.startswith("turboquant_"):
         yield from _with_turboquant(case)
     if case.cache.startswith("fp8") and case.fa2 and settings.text("ATTENTION_BACKEND") == "flash_attn":
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             "FlashAttention on this GPU is version 2, which has no fp8 KV cache",
             "ATTENTION_BACKEND",
             "flash_attn",
@@ -67,9 +67,7 @@ def found(
 
 def _with_drafter(case: _Case) -> Iterator[Finding]:
     if not case.vllm("0.20"):
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             f"DFlash needs vLLM 0.20.0; this image has {case.image.vllm}",
             "DFLASH_DRAFTER",
             case.drafter,
@@ -77,9 +75,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
             "Set DFLASH_DRAFTER=off, or use an image with vLLM 0.20 or later.",
         )
     if case.drafter.startswith("z-lab/gemma-4-") and not case.vllm("0.26"):
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             "this drafter mixes sliding and full attention, which DFlash supports since vLLM 0.26.0",
             "DFLASH_DRAFTER",
             case.drafter,
@@ -89,9 +85,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
     chooses_backend = case.vllm("0.24")
     reads_fp8 = chooses_backend and case.draft_backend != "flash_attn"
     if case.draft_cache.startswith("fp8") and case.fa2 and case.vllm("0.22") and not reads_fp8:
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             "since vLLM 0.22 the drafter gets the model's fp8 KV cache, which its FlashAttention cannot read",
             "KV_CACHE_DTYPE",
             case.cache,
@@ -101,9 +95,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
             else "Set KV_CACHE_DTYPE=auto; other draft backends need vLLM 0.24.",
         )
     if case.draft_backend != "auto" and case.vllm("0.24", "0.25"):
-        yield Finding(
-            NAME,
-            WARN,
+        yield _warn(
             "vLLM 0.24 ignores the drafter's attention backend with its second model runner",
             "DRAFT_ATTENTION_BACKEND",
             case.draft_backend,
@@ -111,9 +103,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
             "Check the backends in the log; vLLM 0.25 and later use the setting.",
         )
     if case.image.weights.startswith("int4"):
-        yield Finding(
-            NAME,
-            WARN,
+        yield _warn(
             "INT4-AutoRound weights with DFlash work for some users and fail for others",
             "DFLASH_DRAFTER",
             case.drafter,
@@ -124,9 +114,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
 
 def _with_turboquant(case: _Case) -> Iterator[Finding]:
     if case.drafter and not case.vllm("0.21"):
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             "TurboQuant and DFlash exclude each other in vLLM 0.20: DFlash makes every layer non-causal",
             "ENABLE_TURBOQUANT",
             "1",
@@ -134,9 +122,7 @@ def _with_turboquant(case: _Case) -> Iterator[Finding]:
             "Set DFLASH_DRAFTER=off, or ENABLE_TURBOQUANT=0, or use an image with a newer vLLM.",
         )
     elif case.drafter:
-        yield Finding(
-            NAME,
-            WARN,
+        yield _warn(
             "TurboQuant with speculative decoding has an open bug with chunked prefill and CUDA graphs",
             "ENABLE_TURBOQUANT",
             "1",
@@ -145,9 +131,7 @@ def _with_turboquant(case: _Case) -> Iterator[Finding]:
         )
     backend = case.settings.text("ATTENTION_BACKEND")
     if "ATTENTION_BACKEND" in case.settings.given and backend not in {"", "auto"}:
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             f"TurboQuant is itself an attention backend; vLLM refuses to combine it with {backend}",
             "ATTENTION_BACKEND",
             backend,
@@ -155,9 +139,7 @@ def _with_turboquant(case: _Case) -> Iterator[Finding]:
             "Leave ATTENTION_BACKEND out, or set ENABLE_TURBOQUANT=0.",
         )
     if case.hybrid and not case.vllm("0.21"):
-        yield Finding(
-            NAME,
-            FAIL,
+        yield _fail(
             "TurboQuant supports models with linear attention layers since vLLM 0.21",
             "ENABLE_TURBOQUANT",
             "1",

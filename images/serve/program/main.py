@@ -172,18 +172,9 @@ def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
     """Apply the mods in MODS with the image's own module."""
     if not names:
         return
-    module = str(image.facts.get("mods_module") or "")
-    if not module:
-        raise ModError(
-            "This image cannot apply mods at start-up.",
-            setting="MODS",
-            value=",".join(names),
-            allowed="unset",
-            remedy="Leave MODS out, and build an image with these mods instead.",
-        )
     from importlib import import_module  # noqa: PLC0415 - only for mods
 
-    path, _, name = module.rpartition("/")
+    path, _, name = str(image.facts["mods_module"]).rpartition("/")
     sys.path.insert(0, path)
     try:
         import_module(name).apply_mods(names, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 from . import checkpoint, combinations
 from . import flags as vllm_flags
@@ -19,6 +20,7 @@ from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
 STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
 """Flags that can extend a model's context."""
+_missing = partial(Finding, "model", FAIL, error=ModelMissingError)
 
 
 def model(start: Start) -> Iterator[Finding]:
@@ -40,15 +42,12 @@ def model(start: Start) -> Iterator[Finding]:
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
     if not os.path.isdir(folder):  # noqa: PTH112 - see image.py
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"{folder} does not exist in the container",
             setting=setting,
             value=folder,
             allowed="a folder in the container",
             remedy=f"Mount the model: -v /path/on/the/host:{folder}:ro",
-            error=ModelMissingError,
         )
         return
     dummy = start.settings.text("LOAD_FORMAT") == "dummy"
@@ -56,15 +55,12 @@ def model(start: Start) -> Iterator[Finding]:
     # The next download completes an unfinished snapshot.
     if missing and checkpoint.is_path(model):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""  # noqa: PLR2004
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"{folder} lacks {', '.join(missing[:3])}{more}",
             setting=setting,
             value=folder,
             allowed="a complete model folder",
             remedy="Download the model again; the last download was probably interrupted.",
-            error=ModelMissingError,
         )
     else:
         yield Finding("model", OK, folder)
@@ -91,15 +87,12 @@ def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
     # vLLM also accepts the template itself instead of a path.
     if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"the chat template {path} does not exist in the container",
             setting="CHAT_TEMPLATE",
             value=path,
             allowed="a Jinja file in the container",
             remedy=f"Mount it: -v /path/on/the/host:{path}:ro",
-            error=ModelMissingError,
         )
 
 

@@ -81,7 +81,7 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
         if text and text != setting.default:
             given.add(setting.name)
         values[setting.name] = _parse(setting, text or setting.default, image)
-    extra = [*_extra_args(environment.get("EXTRA_ARGS", "")), *arguments]
+    extra = [*_extra_args(image.settings["EXTRA_ARGS"], environment.get("EXTRA_ARGS", "")), *arguments]
     rest = _take_flags(image, extra, values, given)
     _check_versions(image, values, given)
     _check_contradictions(values, given)
@@ -210,17 +210,12 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
-def _extra_args(text: str) -> list[str]:
+def _extra_args(setting: Setting, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueRefusedError(
-            f"EXTRA_ARGS cannot be split into words: {error}.",
-            setting="EXTRA_ARGS",
-            value=text,
-            allowed=ALLOWED["flags"],
-            remedy="Close every quotation mark; put JSON into single quotes.",
-        ) from None
+        remedy = "Close every quotation mark; put JSON into single quotes."
+        raise _refused(setting, text, f"cannot be split into words: {error}", remedy) from None
 
 
 def _take_flags(image: Image, words: list[str], values: dict[str, Value], given: set[str]) -> list[str]:
