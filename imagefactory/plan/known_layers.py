@@ -24,7 +24,9 @@ from imagefactory.plan.plan import Layer, Plan
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
-HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"
+HEADER = (
+    "# The digests of every layer. Written by `invoke build`; do not edit. `invoke verify` checks them.\n"
+)
 
 
 class _KnownLayer(BaseModel):
@@ -90,11 +92,11 @@ class KnownLayers:
         known = self.blob(layer.key)
         if known is not None and known != blob:
             raise NotReproducibleError(
-                f"The layer {layer.kind} {layer.name} did not come out as recorded.",
+                f"The layer {layer.kind} {layer.name} differs from its record.",
                 where=f"{self.path.name}, key {layer.key}",
                 why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
                 f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
-                fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
+                fix="If the factory's code changed the content of layers, raise LAYER_FORMAT; otherwise this is a bug.",
             )
 
     def refuse_unwritable(self, plans: Iterable[Plan]) -> None:

@@ -184,13 +184,13 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
             entry = json.loads(line)
             entries.append(entry)
             if entry["kind"] == "ended":
-                say(_told(entry))
+                say(_line(entry))
         if ended:
             return entries
         time.sleep(_POLL)
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _line(entry: dict[str, Any]) -> str:
     figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
     line = f"{entry['level']}: {entry['name']}: {entry['outcome']} ({entry['seconds']:.1f} s{figures})"
     return f"{line}: {entry['message']}" if entry["message"] else line

@@ -48,9 +48,9 @@ class Subject(BaseModel):
     name: str
     """The user's name for it, or its path."""
     digest: Digest
-    """The manifest's digest, by which registries name the image."""
+    """The manifest's digest: the image's name in registries."""
     config: Digest
-    """The configuration's digest, by which daemons name the image."""
+    """The configuration's digest: the image's id in daemons."""
     plan_key: Sha256
     layout: Path | None = None
     """Its OCI layout; None if only the daemon has it."""
@@ -215,26 +215,26 @@ def _subject(
     layout: Path | None = None,
 ) -> Subject:
     labels = (document.get("config") or {}).get("Labels") or {}
-    told = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
+    named = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
     platform = f"{document.get('os')}/{document.get('architecture')}"
     key = str(labels.get(PLAN_LABEL, ""))
     matrix = project.matrix
     known = (
-        told["model"] in matrix.models
-        and told["vllm"] in matrix.vllm
-        and told["arch"] in matrix.archs
-        and reason_excluded(matrix, Cell(**told, platform=platform)) is None
+        named["model"] in matrix.models
+        and named["vllm"] in matrix.vllm
+        and named["arch"] in matrix.archs
+        and reason_excluded(matrix, Cell(**named, platform=platform)) is None
     )
     if not known or not re.fullmatch(r"[0-9a-f]{64}", key):
         raise ImageMissingError(
             f"{name} is not an image of this matrix.",
             where=name,
-            why=f"Its labels name the cell {' '.join(filter(None, told.values())) or '(nothing)'} for {platform} "
+            why=f"Its labels name the cell {' '.join(filter(None, named.values())) or '(nothing)'} for {platform} "
             f"and the plan {key or '(nothing)'}.",
             fix="Use an image of `invoke build`; `invoke targets` lists them.",
         )
     return Subject(
-        **told,
+        **named,
         platform=platform,
         name=name,
         digest=digest,

@@ -78,15 +78,15 @@ def test_it_starts_as_the_documented_user(
     assert inside.user("vllm").uid == 1000
 
 
-def test_a_dry_run_shows_what_it_would_do(run: Callable[..., Any], plan: Plan) -> None:
+def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan) -> None:
     """`docker run --rm IMAGE --dry-run` does not work."""
     done = run("--dry-run", "--json")
     assert done.returncode == 0, said(done)
-    told = json.loads(done.stdout)
+    shown = json.loads(done.stdout)
     model = next(layer.settings.model for layer in plan.layers if layer.kind == "model")
-    assert told["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {told['command']}"
-    results = {check["name"]: check["result"] for check in told["checks"]}
-    assert results["flags"] == "ok", f"vLLM does not accept its flags: {told['checks']}"
+    assert shown["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {shown['command']}"
+    results = {check["name"]: check["result"] for check in shown["checks"]}
+    assert results["flags"] == "ok", f"vLLM does not accept its flags: {shown['checks']}"
 
 
 def test_vllm_can_be_imported(in_python: Callable[[str], Any], plan: Plan, record_property: Measure) -> None:
@@ -133,7 +133,7 @@ def is_excused(user: str, name: str) -> bool:
     return any(fnmatchcase(user, who) and fnmatchcase(name, what) for who, what, _ in EXCUSED_LIBRARIES)
 
 
-def test_the_compiler_makes_kernels_for_the_arch(
+def test_the_compiler_supports_the_arch(
     inside: Any, project: Project, plan: Plan, applies: Applies, record_property: Measure
 ) -> None:
     """The server fails at its first request: FlashInfer and others compile kernels at run time, for this GPU."""
@@ -164,7 +164,7 @@ def complaint(compiled: Any) -> str:
     return next((line for line in lines if "error" in line), lines[-1])
 
 
-def test_the_health_check_is_wired(assignment: Assignment, inside: Any) -> None:
+def test_the_health_check_is_configured(assignment: Assignment, inside: Any) -> None:
     """Docker takes a dead server for healthy, or keeps restarting a healthy one."""
     wired = json.loads(docker("inspect", "--format", "{{json .Config.Healthcheck}}", assignment.image).stdout)
     assert wired is not None, "the image has no health check"

@@ -62,7 +62,7 @@ def test_the_model_serves(ready: tuple[Server, float], model: str, record_proper
     assert "paris" in str(answer["choices"]).lower(), f"it says {str(answer['choices'])[:400]}"
 
 
-def test_backends_are_the_intended_ones(served: Server, plan: Plan) -> None:
+def test_the_intended_backends_are_used(served: Server, plan: Plan) -> None:
     """vLLM uses other kernels than those that were measured: slower, or with other memory needs."""
     deadline = time.monotonic() + PATIENCE
     while (found := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
@@ -82,7 +82,7 @@ def test_backends_are_the_intended_ones(served: Server, plan: Plan) -> None:
     assert slow is None, f"{slow[1]} runs through Marlin, which only unpacks the weights" if slow else ""
 
 
-def test_tokens_come_at_a_rate(served: Server, model: str, record_property: Measure) -> None:
+def test_tokens_per_second_are_measured(served: Server, model: str, record_property: Measure) -> None:
     """The model is too slow to be useful."""
     started = time.monotonic()
     answer = ask(served, model, "Write the numbers from 1 to 200 as a list, one per line.", 512)

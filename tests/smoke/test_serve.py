@@ -75,7 +75,7 @@ def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
     record_property("answer_seconds", round(answer.elapsed.total_seconds(), 2))
 
 
-def test_it_answers_the_same_again(served: Server) -> None:
+def test_answers_are_repeatable(served: Server) -> None:
     """Answers at temperature 0 vary: a computation is wrong."""
     answers = {served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"] for _ in range(2)}
     assert len(answers) == 1
@@ -100,12 +100,12 @@ def test_a_wrong_key_is_refused(served: Server, key: str) -> None:
     assert served.post(CHAT, QUESTION, key=key).status_code == 401
 
 
-def test_the_key_is_in_no_log(served: Server) -> None:
+def test_the_key_is_not_logged(served: Server) -> None:
     """Anyone who can read logs can use the server."""
     assert served.key not in served.container.log
 
 
-def test_a_wrong_model_is_named(served: Server) -> None:
+def test_an_unknown_model_is_refused(served: Server) -> None:
     """A client with a typo in the model's name gets answers from another model, or an unclear error."""
     answer = served.post(CHAT, {**QUESTION, "model": "another"})
     assert answer.status_code == 404, answer.text
@@ -120,7 +120,7 @@ def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
     assert served.get("/health").status_code == 200
 
 
-def test_the_image_warms_itself_up(served: Server) -> None:
+def test_the_image_warms_up(served: Server) -> None:
     """The first user has to wait while vLLM compiles, tunes and allocates."""
     deadline = time.monotonic() + WARM_UP_LIMIT
     while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:

@@ -88,7 +88,7 @@ def some(found: list[str], limit: int = 5) -> str:
     return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
 
 
-def test_every_blob_is_what_its_name_says(subject: Subject, applies: Applies) -> None:
+def test_every_blob_matches_its_digest(subject: Subject, applies: Applies) -> None:
     """The image is damaged on this disk and cannot be pushed."""
     applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
     assert subject.layout is not None
@@ -110,13 +110,13 @@ def test_layers_unpack_to_what_the_configuration_promises(subject: Subject, appl
         assert found == promised, f"the layer {digest} unpacks to {found}, not to {promised}"
 
 
-def test_it_was_made_from_this_checkouts_plan(plan: Plan, subject: Subject) -> None:
+def test_it_has_the_plan_of_this_checkout(plan: Plan, subject: Subject) -> None:
     """The image does not match the matrix, locks and mods of this checkout, so its tag would be wrong."""
     assert plan.key == subject.plan_key
     assert plan.cell == subject.cell
 
 
-def test_configuration_and_labels_are_the_planned_ones(plan: Plan, contents: Contents) -> None:
+def test_configuration_and_labels_match_the_plan(plan: Plan, contents: Contents) -> None:
     """Labels, variables, user, entrypoint or health check are not as documented: `docker run` may not work."""
     diff_ids = contents.config["rootfs"]["diff_ids"]
     assert len(diff_ids) == len(plan.layers), f"{len(diff_ids)} layers; the plan has {len(plan.layers)}"
@@ -141,7 +141,7 @@ def test_configuration_and_labels_are_the_planned_ones(plan: Plan, contents: Con
     assert not wrong, "; ".join(wrong)
 
 
-def test_layers_are_those_on_record(
+def test_layers_match_their_records(
     plan: Plan, contents: Contents, project: Project, applies: Applies
 ) -> None:
     """A layer differs from its record in locks/layers.toml: a rebuild elsewhere gives another image."""
@@ -171,7 +171,7 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
 
 
-def test_programs_that_it_starts_with_are_there(contents: Contents, texts: dict[str, bytes]) -> None:
+def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes]) -> None:
     """The container ends at once: "no such file or directory"."""
     for path in ("usr/bin/python3", f"{VENV}/bin/python", f"{VENV}/bin/vllm", "bin/sh", "usr/bin/sleep"):
         found = resolved(contents.files, path)
@@ -181,7 +181,7 @@ def test_programs_that_it_starts_with_are_there(contents: Contents, texts: dict[
     assert first.startswith(f"#!/{VENV}/bin/python"), f"/{VENV}/bin/vllm starts with {first}"
 
 
-def test_modes_lend_nobody_more_than_debian_does(contents: Contents) -> None:
+def test_permissions_are_no_wider_than_debians(contents: Contents) -> None:
     """Any user in the container can change programs or become root."""
     modes = {path: int(entry.mode, 8) for path, entry in contents.files.items() if entry.kind != "symlink"}
     writable = {path for path, mode in modes.items() if mode & 0o002}
@@ -191,7 +191,7 @@ def test_modes_lend_nobody_more_than_debian_does(contents: Contents) -> None:
     assert lending <= PRIVILEGED, f"setuid or setgid: {some(sorted(lending - PRIVILEGED))}"
 
 
-def test_owners_and_times_are_the_fixed_ones(contents: Contents) -> None:
+def test_owners_and_times_are_fixed(contents: Contents) -> None:
     """The image contains traces of the build machine, so its digest differs elsewhere."""
     strange = [
         path
@@ -204,7 +204,7 @@ def test_owners_and_times_are_the_fixed_ones(contents: Contents) -> None:
     assert not dated, f"of another time: {some(dated)}"
 
 
-def test_packages_are_whole(contents: Contents, texts: dict[str, bytes], site: str) -> None:
+def test_packages_are_complete(contents: Contents, texts: dict[str, bytes], site: str) -> None:
     """Files of a Python package are missing or changed: imports may fail later."""
     wrong: list[str] = []
     checked = 0
@@ -252,9 +252,7 @@ def test_mods_are_recorded(contents: Contents, texts: dict[str, bytes], mods: li
     assert not wrong, f"not as the mods left them: {some(wrong)}"
 
 
-def test_checks_of_the_mods_hold(
-    texts: dict[str, bytes], mods: list[Mod], site: str, applies: Applies
-) -> None:
+def test_checks_of_mods_pass(texts: dict[str, bytes], mods: list[Mod], site: str, applies: Applies) -> None:
     """A mod is not in the image's files: the model fails or is slow."""
     applies(bool(mods), "the image has no mods")
     wrong = []
@@ -267,7 +265,7 @@ def test_checks_of_the_mods_hold(
     assert not wrong, "; ".join(wrong)
 
 
-def test_kernels_run_on_the_arch(
+def test_kernels_support_the_arch(
     project: Project,
     plan: Plan,
     contents: Contents,
@@ -292,19 +290,19 @@ def test_kernels_run_on_the_arch(
     assert not wrong, "; ".join(wrong)
 
 
-def test_no_secrets_are_inside(contents: Contents, texts: dict[str, bytes], own_files: list[str]) -> None:
+def test_it_contains_no_secrets(contents: Contents, texts: dict[str, bytes], own_files: list[str]) -> None:
     """Anyone who pulls the image gets credentials of its builder."""
     named = [path for path in contents.files if SECRET_NAMES.search(path)]
     assert not named, f"files with names of secrets: {some(named)}"
     variables = [variable.partition("=") for variable in contents.config["config"]["Env"]]
-    told = [name for name, _, value in variables if value and SECRET_VARIABLES.search(name)]
-    assert not told, f"variables: {some(told)}"
+    set_ = [name for name, _, value in variables if value and SECRET_VARIABLES.search(name)]
+    assert not set_, f"variables: {some(set_)}"
     holding = [path for path in own_files if SECRETS.search(texts.get(path, b""))]
     assert not holding, f"files with apparent keys: {some(holding)}"
     assert not SECRETS.search(json.dumps(dict(contents.config)).encode()), "the configuration"
 
 
-def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: Plan) -> None:
+def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan: Plan) -> None:
     """The image must not be redistributed: it lacks the text and the name of a package's licence."""
     assert plan.config.labels["org.opencontainers.image.licenses"]
     # The second name of a package has no licence of its own.

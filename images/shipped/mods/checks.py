@@ -73,9 +73,9 @@ def _fault(error: SyntaxError | ValueError) -> str:
 
 def _failing_text(check: Check, text: str) -> str | None:
     if check.contains is not None and check.contains not in text:
-        return "the text is not there"
+        return "it does not contain the text"
     if check.lacks is not None and check.lacks in text:
-        return "the text is there"
+        return "it contains the text"
     return None
 
 

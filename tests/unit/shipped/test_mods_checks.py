@@ -69,8 +69,8 @@ def test_a_true_statement_passes(statement: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ({"contains": "never said"}, "the text is not there"),
-        ({"lacks": "importing"}, "the text is there"),
+        ({"contains": "never said"}, "it does not contain the text"),
+        ({"lacks": "importing"}, "it contains the text"),
         ({"class": "Model", "base": "Module"}, "Model has the bases Base, nn.Module, Generic[T]"),
         ({"class": "Plain", "base": "Base"}, "Plain has the bases none"),
         ({"class": "Modell", "base": "Base"}, "there is no class Modell"),
@@ -79,7 +79,7 @@ def test_a_true_statement_passes(statement: dict[str, str]) -> None:
         ({"function": "supported", "returns": "True"}, "there is no function supported"),
         ({"function": "Model.supported", "returns": "'inner'"}, "Model.supported returns False; True"),
         ({"function": "silent", "returns": "1"}, "silent returns nothing"),
-        ({"function": "choose", "contains": "docstring"}, "the text is not there"),
+        ({"function": "choose", "contains": "docstring"}, "it does not contain the text"),
     ],
 )
 def test_a_false_statement_fails_with_the_actual_fact(statement: dict[str, str], fault: str) -> None:
