@@ -229,7 +229,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "WARMUP",
         "whole",
-        "Requests to send once the server is ready, so that kernels are compiled before the first user's request.",
+        "Requests to send once the server is ready, so that the first user does not wait for kernels; 0 for none.",
         minimum=0,
         maximum=20,
         default="1",
@@ -237,7 +237,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "MODS",
         "list",
-        "Mods in MODS_PATH to apply before the server starts. If one fails, it does not start.",
+        "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start.",
     ),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(

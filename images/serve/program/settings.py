@@ -281,7 +281,7 @@ def _check_contradictions(values: Mapping[str, Value], given: set[str]) -> None:
         )
     for name, other, why, remedy in _contradictions(values, given):
         value = values.get(other)
-        against = f"{other}={'off' if value is None else value}"
+        against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
         raise ContradictionError(
             f"{name} conflicts with {against}: {why}.",
             setting=name,
