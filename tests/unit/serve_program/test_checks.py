@@ -17,6 +17,7 @@ from images.serve.program.checks import CHECKS
 from tests.fixtures.serving import READINGS, SIZES
 
 Images = Callable[..., Preview]
+QWEN = "qwen3.5-27b-nvfp4"
 FP8_ON_TRITON = {"KV_CACHE_DTYPE": "fp8", "ATTENTION_BACKEND": "triton_attn"}
 
 
@@ -62,16 +63,14 @@ def test_every_check_reports_a_fact(checks: Checks) -> None:
 
 
 def test_a_share_that_would_freeze_a_gb10_is_refused_with_one_that_fits(checks: Checks) -> None:
-    found = checks(
-        "qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"}
-    )["memory"]
+    found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"})["memory"]
     assert found["result"] == "fail"
     assert found["exit_code"] == 74
     assert found["setting"] == "GPU_MEMORY_UTILIZATION"
     assert found["allowed"] == "up to 0.87"
     assert "GPU_MEMORY_UTILIZATION=0.87" in found["remedy"]
     fitting = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.87"}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", fitting)["memory"]["result"] == "ok"
+    assert checks(QWEN, "gb10", fitting)["memory"]["result"] == "ok"
 
 
 def test_the_host_keeps_its_reserve_when_the_model_is_unknown(checks: Checks) -> None:
@@ -82,19 +81,19 @@ def test_the_host_keeps_its_reserve_when_the_model_is_unknown(checks: Checks) ->
 def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_fits(checks: Checks) -> None:
     long = SIZES | {"kv_per_token": 819_200}
     given = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.85"}
-    found = checks("qwen3.5-27b-nvfp4", "gb10", given, sizes=long)["memory"]
+    found = checks(QWEN, "gb10", given, sizes=long)["memory"]
     assert found["setting"] == "MAX_MODEL_LEN"
     longest = found["allowed"].removeprefix("up to ")
     assert int(longest) % 1024 == 0
-    again = checks("qwen3.5-27b-nvfp4", "gb10", given | {"MAX_MODEL_LEN": longest}, sizes=long)["memory"]
+    again = checks(QWEN, "gb10", given | {"MAX_MODEL_LEN": longest}, sizes=long)["memory"]
     assert again["result"] == "ok"
 
 
 def test_a_context_longer_than_the_models_is_refused(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
+    found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
     assert (found["exit_code"], found["allowed"]) == (66, "up to 262144")
     stretched = {"MAX_MODEL_LEN": "300000", "EXTRA_ARGS": "--hf-overrides '{}'"}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", stretched)["model"]["result"] == "ok"
+    assert checks(QWEN, "gb10", stretched)["model"]["result"] == "ok"
 
 
 def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
@@ -115,14 +114,14 @@ def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
 
 
 def test_memory_used_by_other_programs_on_a_gb10_counts(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10-busy")
+    found = checks(QWEN, "gb10-busy")
     assert found["memory"]["allowed"] == "up to 0.46"
     assert found["disk"]["exit_code"] == 75
 
 
 def test_an_rtx_5090_with_an_old_driver_and_too_long_a_context_is_refused(checks: Checks) -> None:
     given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
-    found = checks("qwen3.5-27b-nvfp4@0.32.0/rtx5090", "rtx5090", given)
+    found = checks(f"{QWEN}@0.32.0/rtx5090", "rtx5090", given)
     assert found["driver"]["exit_code"] == 73
     assert found["memory"]["setting"] == "MAX_MODEL_LEN"
     assert found["gpu"]["result"] == "ok"
@@ -160,30 +159,25 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
 @pytest.mark.parametrize(
     ("target", "given", "result", "words"),
     [
-        ("qwen3.5-27b-nvfp4", {"KV_CACHE_DTYPE": "fp8"}, "fail", "version 2"),
+        (QWEN, {"KV_CACHE_DTYPE": "fp8"}, "fail", "version 2"),
         (
-            "qwen3.5-27b-nvfp4@0.24.0",
+            f"{QWEN}@0.24.0",
             FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "flash_attn"},
             "fail",
             "drafter gets the model's fp8",
         ),
         (
-            "qwen3.5-27b-nvfp4@0.24.0",
+            f"{QWEN}@0.24.0",
             FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "triton_attn"},
             "warn",
             "0.24 ignores",
         ),
-        ("qwen3.5-27b-nvfp4@0.28.0", FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "flash_attn"}, "ok", ""),
-        ("qwen3.5-27b-nvfp4@0.20.2", {"ENABLE_TURBOQUANT": "1"}, "fail", "exclude each other"),
+        (f"{QWEN}@0.28.0", FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "flash_attn"}, "ok", ""),
+        (f"{QWEN}@0.20.2", {"ENABLE_TURBOQUANT": "1"}, "fail", "exclude each other"),
+        (f"{QWEN}@0.20.2", {"ENABLE_TURBOQUANT": "1", "DFLASH_DRAFTER": "off"}, "fail", "linear attention"),
+        (QWEN, {"ENABLE_TURBOQUANT": "1"}, "warn", "open bug"),
         (
-            "qwen3.5-27b-nvfp4@0.20.2",
-            {"ENABLE_TURBOQUANT": "1", "DFLASH_DRAFTER": "off"},
-            "fail",
-            "linear attention",
-        ),
-        ("qwen3.5-27b-nvfp4", {"ENABLE_TURBOQUANT": "1"}, "warn", "open bug"),
-        (
-            "qwen3.5-27b-nvfp4",
+            QWEN,
             {"ENABLE_TURBOQUANT": "1", "ATTENTION_BACKEND": "triton_attn"},
             "fail",
             "itself an attention backend",
@@ -248,16 +242,16 @@ def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) 
     ):
         drafter = model_folder(tmp_path / words, config)
         given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(drafter)}
-        found = checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]
+        found = checks(QWEN, "gb10", given)["drafter"]
         assert found["exit_code"] == 71
         assert words in found["detail"]
     fitting = model_folder(tmp_path / "fitting", {"vocab_size": 248320, "hidden_size": 5120})
     given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(fitting)}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]["result"] == "ok"
+    assert checks(QWEN, "gb10", given)["drafter"]["result"] == "ok"
 
 
 def test_an_unknown_drafter_is_a_warning(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
+    found = checks(QWEN, "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
     assert found["result"] == "warn"
 
 
