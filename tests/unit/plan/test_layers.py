@@ -34,6 +34,15 @@ INPUTS = (Input(name="a", sha256=Sha256("a" * 64)),)
 VENV = "opt/venv"
 PYTHON = {"python": "3.11", "venv": VENV}
 FILES = {"images/a.py": "usr/share/a.py"}
+TOOLKIT = ToolkitSettings(**PYTHON)
+YIELDING = WheelSettings(**PYTHON, without={"a.whl": ("a/b.py", "a/c.py")}, rehash=("a.whl",))
+RENAMED = WheelSettings(**PYTHON, second_name=SecondName(name="vllm", version="1.0+cpu"))
+LINK = ModLink(manifest={"name": "a-first", "variants": []}, files={"x.patch": "ü"})
+MODS = ModSettings(**PYTHON, chain=(LINK,), wheels={"vllm": "a.whl"}, without={})
+MODEL = ModelSettings(
+    model={"model": "m", "drafters": [], "share": 0.5, "none": None},
+    description={"format": 1, "settings": []},
+)
 LAYERS: list[tuple[Layer, str, str]] = [
     (
         BaseLayer.of("base", "base", INPUTS, BaseSettings(platform="linux/arm64", **PYTHON)),
@@ -46,37 +55,17 @@ LAYERS: list[tuple[Layer, str, str]] = [
         "cd6a528e29c5943c85e4591628eafb821f915fa12c42e5fe0cd42277b7793884",
     ),
     (
-        WheelLayer.of(
-            "pure-bundle",
-            "yields and rehashed",
-            INPUTS,
-            WheelSettings(**PYTHON, without={"a.whl": ("a/b.py", "a/c.py")}, rehash=("a.whl",)),
-        ),
+        WheelLayer.of("pure-bundle", "yields and rehashed", INPUTS, YIELDING),
         '{"python":"3.11","venv":"opt/venv","without":{"a.whl":["a/b.py","a/c.py"]},"rehash":["a.whl"]}',
         "72af3600c0b7c2cd9e31378740a97d7c88d898c6d6f77615da0ff69d33508120",
     ),
     (
-        WheelLayer.of(
-            "platform-bundle",
-            "second name",
-            INPUTS,
-            WheelSettings(**PYTHON, second_name=SecondName(name="vllm", version="1.0+cpu")),
-        ),
+        WheelLayer.of("platform-bundle", "second name", INPUTS, RENAMED),
         '{"python":"3.11","venv":"opt/venv","second_name":{"name":"vllm","version":"1.0+cpu"}}',
         "7ba6809f9ea9863425e6dd6ef52d20476cc2c068c380d7653efd329e6f4fcf82",
     ),
     (
-        ModLayer.of(
-            "mod",
-            "mod",
-            INPUTS,
-            ModSettings(
-                **PYTHON,
-                chain=(ModLink(manifest={"name": "a-first", "variants": []}, files={"x.patch": "ü"}),),
-                wheels={"vllm": "a.whl"},
-                without={},
-            ),
-        ),
+        ModLayer.of("mod", "mod", INPUTS, MODS),
         (
             '{"python":"3.11","venv":"opt/venv",'
             '"chain":[{"manifest":{"name":"a-first","variants":[]},"files":{"x.patch":"ü"}}],'
@@ -90,30 +79,17 @@ LAYERS: list[tuple[Layer, str, str]] = [
         "8dabaee4eb49c8c5aab92bc4a755253d73f193be3352a36e9168dd972d547b10",
     ),
     (
-        ServeLayer.of(
-            "serve",
-            "serve with a compiler",
-            INPUTS,
-            ServeSettings(files=FILES, toolkit=ToolkitSettings(**PYTHON)),
-        ),
+        ServeLayer.of("serve", "serve with a compiler", INPUTS, ServeSettings(files=FILES, toolkit=TOOLKIT)),
         '{"files":{"images/a.py":"usr/share/a.py"},"toolkit":{"python":"3.11","venv":"opt/venv"}}',
         "e9095797fcc6c509fea5e2b78e32fc98ca09fd28ad93ddf41dd856e06ce809f9",
     ),
     (
-        ModelLayer.of(
-            "model",
-            "model",
-            INPUTS,
-            ModelSettings(
-                model={"model": "m", "drafters": [], "share": 0.5, "none": None},
-                description={"format": 1, "settings": []},
-            ),
-        ),
+        ModelLayer.of("model", "model", INPUTS, MODEL),
         '{"model":{"model":"m","drafters":[],"share":0.5,"none":null},"description":{"format":1,"settings":[]}}',
         "09c59997041a23f8f547499537d699c995959bd4279a5eac1d122fbfd2f4fa1f",
     ),
     (
-        ToolkitLayer.of("toolkit", "toolkit", INPUTS, ToolkitSettings(**PYTHON)),
+        ToolkitLayer.of("toolkit", "toolkit", INPUTS, TOOLKIT),
         '{"python":"3.11","venv":"opt/venv"}',
         "6d04e163f7c4c77fcda1b0c19201cb79abf7d0116a30a6f11e3332508aca5eba",
     ),
