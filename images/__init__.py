@@ -1,1 +1,1 @@
-"""What goes into images, and what they are made with."""
+"""Files that go into images, and the programs that build them."""

@@ -1,1 +1,1 @@
-"""What an image will be: its layers, their keys, how it is served, and the digest that comes out. Above `resolve`."""
+"""Plans images: their layers, keys, settings and digests. Above `resolve`."""

@@ -1,42 +1,28 @@
-"""Plans compared: what is cached, what other targets share, and what changed since the last build."""
+"""Compares a plan with the one of the last build."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer, ModLayer, ModSettings, Plan
-from imagefactory.store.cache import Store
 
 LAST_PLAN = "plan.json"
 
 
 @dataclass(frozen=True)
 class LayerChange:
-    """A layer that changed, and the input or setting that changed it."""
+    """A changed layer, and the input or setting that changed it."""
 
     name: str
     what: str
 
 
-def is_cached(store: Store, layer: Layer) -> bool:
-    """Check whether a layer was built on this machine and is still in the store."""
-    return read_blob_record(layer.key, store) is not None
-
-
-def shared_download(plan: Plan, others: Iterable[Plan]) -> int:
-    """Count the bytes of the layers that a plan shares with at least one other plan."""
-    elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
-    return sum(layer.download for layer in plan.layers if layer.key in elsewhere)
-
-
 def last_plan(folder: Path) -> Plan | None:
-    """Read the plan of the last build in a folder, if there was one."""
+    """Return the plan of the last build in a folder; None if there is none."""
     try:
         return Plan.model_validate_json((folder / LAST_PLAN).read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -44,7 +30,7 @@ def last_plan(folder: Path) -> Plan | None:
 
 
 def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
-    """List every layer that differs, with the reason."""
+    """List the layers that differ, with reasons."""
     before = {_identity(layer): layer for layer in old.layers}
     after = {_identity(layer): layer for layer in new.layers}
     changes = [LayerChange(_label(before[name]), "removed") for name in before if name not in after]
@@ -65,7 +51,7 @@ def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
 
 
 def _identity(layer: Layer) -> str:
-    """Return what identifies a layer across plans; for bundles the kind, since their name counts the wheels."""
+    """Return the identity of a layer across plans; the name of a bundle is the number of its wheels."""
     return layer.kind if layer.kind.endswith("-bundle") else f"{layer.kind} {layer.name}"
 
 
@@ -90,7 +76,7 @@ def _why(old: Layer, new: Layer) -> list[str]:
 
 
 def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
-    """List the mods of a chain that changed, by name: their full text would help nobody."""
+    """List the mods of a chain that changed."""
     before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
     reasons = [f"mods/{name} is no longer applied before it" for name in before if name not in after]
     reasons += [f"mods/{name} is now applied before it" for name in after if name not in before]

@@ -1,7 +1,6 @@
-"""Image configuration and manifest: the two JSON documents that make an image out of layer blobs.
+"""Creates the configuration and the manifest of an image.
 
-Both are pure functions of the plan and of what its layers came out as, so the digest of an image is known as soon as
-those are, whether or not the blobs are at hand.
+Both are pure functions of the plan and the digests of its layers, so the digest of an image is known without the blobs.
 """
 
 from __future__ import annotations
@@ -15,16 +14,12 @@ from imagefactory.store.digests import canonical_json, sha256_of
 
 
 def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
-    """Write the documents of an image."""
+    """Create the documents of an image."""
     config = canonical_json(_config(plan, blobs))
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
-        "config": {
-            "mediaType": CONFIG_TYPE,
-            "digest": f"sha256:{sha256_of(config)}",
-            "size": len(config),
-        },
+        "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_of(config)}", "size": len(config)},
         "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
         "annotations": {
             key: value
@@ -51,7 +46,7 @@ def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
             "WorkingDir": settings.working_dir,
             "ExposedPorts": {port: {} for port in settings.exposed_ports},
             "StopSignal": settings.stop_signal,
-            # Not in the image specification, but what Docker and podman read.
+            # Not in the image specification, but Docker and podman read it.
             **({"Healthcheck": settings.healthcheck} if settings.healthcheck else {}),
         },
         "rootfs": {"type": "layers", "diff_ids": [blob.diff_id for blob in blobs]},

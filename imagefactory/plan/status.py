@@ -1,4 +1,4 @@
-"""How far a plan is: which layers are cached here, which sizes are recorded, what other targets share."""
+"""The status of a plan: cached layers, recorded sizes, and layers shared with other targets."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from typing import NamedTuple
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
-from imagefactory.plan.changes import is_cached, shared_download
+from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
 
 
 class LayerStatus(NamedTuple):
-    """A layer of a plan, as far as this checkout and this machine know it."""
+    """A layer, its record in this checkout, and whether this machine has it."""
 
     layer: Layer
     blob: Blob | None
-    """What locks/layers.toml records for it."""
+    """Its record in locks/layers.toml."""
     cached: bool
 
 
 @dataclass(frozen=True)
 class PlanStatus:
-    """A plan and what is known about it before anything is built."""
+    """A plan, and the facts about it before a build."""
 
     plan: Plan
     layers: tuple[LayerStatus, ...]
     image: Image | None
-    """The image that will come out; None while a layer has never been built."""
+    """The resulting image; None if a layer was never built."""
     shared: int
-    """Bytes of inputs whose layers other targets have too."""
+    """Bytes of the layers that other targets have too."""
 
 
 def plan_status(project: Project, plan: Plan, others: Iterable[Plan]) -> PlanStatus:
-    """Look a plan up in the records and the store; `others` are the plans it may share layers with."""
+    """Return the status of a plan; `others` are the plans it may share layers with."""
     known = KnownLayers(project.known_layers)
-    layers = (
-        LayerStatus(layer, known.blob(layer.key), is_cached(project.store, layer)) for layer in plan.layers
+    layers = tuple(
+        LayerStatus(layer, known.blob(layer.key), read_blob_record(layer.key, project.store) is not None)
+        for layer in plan.layers
     )
-    return PlanStatus(plan, tuple(layers), known.image(plan), shared_download(plan, others))
+    elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
+    shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
+    return PlanStatus(plan, layers, known.image(plan), shared)

@@ -1,4 +1,4 @@
-"""What a smoke run does on this machine: the image to test, and why a level cannot run."""
+"""Prepares a smoke run on this machine: the image to test, and the levels that cannot run."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class _Value(BaseModel):
 
 
 class Serving(_Value):
-    """The image that the level `serve` starts: the one under test, or its CPU sister."""
+    """The image that the level `serve` starts: the one under test, or its CPU counterpart."""
 
     image: str
     digest: Digest
     target: str
     mods: tuple[str, ...] = ()
-    """Mods of the image under test that its sister lacks and applies at start-up."""
+    """Mods of the image under test that its counterpart lacks and applies at start-up."""
 
 
 class Assignment(_Value):
-    """Everything that the tests of a run need to know about it."""
+    """The input of the tests."""
 
     root: Path
     run: str
@@ -68,12 +68,12 @@ class Assignment(_Value):
 
 
 class _CannotRunError(Exception):
-    """A level cannot run; the message says why."""
+    """A level cannot run; the message is the reason."""
 
 
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
-    """Prepare an image for its tests, and remove whatever was loaded into the daemon afterwards."""
+    """Prepare an image for its tests; afterwards remove everything that was loaded into the daemon."""
     run = uuid4().hex[:12]
     preparing = _Preparing(project, subject, Containers(run))
     try:
@@ -152,7 +152,7 @@ class _Preparing:
         return self.engine.machine
 
     def _refuse_foreign(self, platform: str) -> None:
-        """Refuse an image for another platform: under emulation, vLLM crashes for reasons of the emulator's."""
+        """Refuse an image for another platform: vLLM crashes under emulation."""
         here = f"linux/{self._machine()}"
         if platform != here:
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
@@ -172,24 +172,23 @@ class _Preparing:
             raise _CannotRunError(f"{cells[0]} is not locked for {here}")
         return _built(project, locked[0])
 
-    def _mods_to_add(self, sister: Subject) -> tuple[str, ...]:
-        """List the mods that the sister lacks; it can apply most mods at start-up."""
-        has = {mod.name for mod in _mods(self.project, sister)}
+    def _mods_to_add(self, counterpart: Subject) -> tuple[str, ...]:
+        """List the mods that a counterpart lacks and has to apply at start-up."""
+        has = {mod.name for mod in _mods(self.project, counterpart)}
         missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
         for mod in missing:
             if mod.manifest.variants[0].source is not None:
-                raise _CannotRunError(
-                    f"{sister.cell} cannot apply the mod {mod.name} at start-up: it brings other sources along"
+                why = (
+                    f"{counterpart.cell} cannot apply the mod {mod.name} at start-up: it needs other sources"
                 )
+                raise _CannotRunError(why)
         return tuple(mod.name for mod in missing)
 
 
 def _mods(project: Project, subject: Subject) -> list[Mod]:
     plan = plan_of(project, subject)
     if plan is None:
-        raise _CannotRunError(
-            "the image was made from another plan than this checkout's, so its mods are unknown"
-        )
+        raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
     return plan.mods
 
 

@@ -1,4 +1,4 @@
-"""Containers of a smoke run: started with the docker command, labelled, and removed when the run ends."""
+"""Runs the containers of a smoke run with the docker command, and removes them at its end."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
 
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120
-"""Seconds for commands that start nothing."""
+"""Seconds for commands that start no container."""
 
 
 def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run the docker command; one that takes too long ends with code 124, as with timeout(1)."""
+    """Run the docker command; after a timeout the exit code is 124, as with timeout(1)."""
     command = ["docker", *words]
     try:
         return subprocess.run(  # noqa: S603 - the user's own docker
             command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"no end after {timeout:.0f} s")
+        return subprocess.CompletedProcess(command, 124, "", f"timed out after {timeout:.0f} s")
     except OSError as error:
         return subprocess.CompletedProcess(command, 127, "", f"docker cannot be run: {error.strerror}")
 
 
 @dataclass(frozen=True)
 class Containers:
-    """Starts containers of one smoke run."""
+    """The containers of a smoke run."""
 
     run: str
     """The value of their label."""
@@ -68,7 +68,7 @@ class Containers:
 
     @contextmanager
     def serve(self, image: str, folder: Path, *, options: Sequence[str] = ()) -> Iterator[Server]:
-        """Run a server as documented: with a key from a file (made in `folder`), on the host's network."""
+        """Run a server as documented: on the host's network, with its key in a file in `folder`."""
         key, port = secrets.token_hex(16), _free_port()
         key_file = folder / "key"
         key_file.write_text(key)
@@ -84,13 +84,13 @@ class Containers:
             container.remove()
 
     def caches(self, image: str) -> tuple[str, str]:
-        """Return the options that let containers of an image share their caches, as the documentation recommends."""
+        """Return options that let containers of an image share a cache volume, as documented."""
         volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
         docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
         return ("--volume", f"{volume}:{CACHES}")
 
     def remove_all(self) -> None:
-        """Remove what the run left behind: volumes, and containers if it was interrupted."""
+        """Remove the volumes of the run, and its containers if it was interrupted."""
         mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
         found = docker("ps", "--all", *mine).stdout.split()
         if found:
@@ -109,7 +109,7 @@ def _free_port() -> int:
 
 
 class ContainerError(Exception):
-    """A container did not do what it was started for; the message is for the smoke record."""
+    """A container failed; the message is for the smoke record."""
 
 
 @dataclass(frozen=True)
@@ -124,23 +124,23 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Check whether it is running."""
+        """Whether it is running."""
         return self._inspect("{{.State.Running}}") == "true"
 
     @property
     def exit_code(self) -> int | None:
-        """Return its exit code, if it ended."""
+        """Its exit code; None while it runs."""
         code = self._inspect("{{.State.ExitCode}}")
         return None if self.is_running or not code.isdecimal() else int(code)
 
     @property
     def log(self) -> str:
-        """Return everything that it wrote."""
+        """Its output."""
         done = docker("logs", self.name)
         return done.stdout + done.stderr
 
     def stop(self, seconds: int) -> float:
-        """Stop it, and return the seconds that took; after the limit it is killed."""
+        """Stop it, with a kill after a number of seconds; return how long that took."""
         started = time.monotonic()
         docker("stop", "--time", str(seconds), self.name, timeout=seconds + _PATIENCE)
         return time.monotonic() - started
@@ -155,14 +155,14 @@ class Container:
 
 @dataclass
 class Server:
-    """A container that serves a model, and what its clients need to know."""
+    """A container that serves a model, with its address and key."""
 
     container: Container
     address: str
     key: str
 
     def wait_until_healthy(self, limit: float) -> float:
-        """Wait for the server, and return the seconds that took; raise with the end of its log if it ended."""
+        """Wait until the server is healthy; return the seconds that took."""
         started = time.monotonic()
         while time.monotonic() - started < limit:
             try:

@@ -1,9 +1,10 @@
-"""The files of an image under test: what a container would see, without starting one."""
+"""Reads the files of an image under test, as a container would see them, without starting one."""
 
 from __future__ import annotations
 
 import shutil
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -35,13 +36,42 @@ class Contents(Protocol):
         """Every path with its metadata, layers stacked."""
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; those that the image does not have are left out."""
+        """Read files; ignore paths that the image does not have."""
 
     def copy(self, path: str, target: Path) -> None:
-        """Copy one file, of any size."""
+        """Copy a file of any size."""
 
 
-class LayoutContents:
+class _OpenedContents(ABC):
+    @cached_property
+    @abstractmethod
+    def _opened(self) -> Opened: ...
+
+    @abstractmethod
+    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]: ...
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self._opened.config
+
+    @cached_property
+    def files(self) -> Mapping[str, ListedPath]:
+        return merged(self._opened.layers)
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        return {path: content.read() for path, content in self._open_each(self._existing(paths))}
+
+    def copy(self, path: str, target: Path) -> None:
+        for _, content in self._open_each(self._existing([path])):
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
+
+    def _existing(self, paths: Iterable[str]) -> list[str]:
+        wanted = set(paths)
+        return sorted(path for path in wanted & self.files.keys() if self.files[path].kind in _FILES)
+
+
+class LayoutContents(_OpenedContents):
     """An image in an OCI layout; a layer is only unpacked for files that are read."""
 
     def __init__(self, layout: Layout, store: Store) -> None:
@@ -52,42 +82,18 @@ class LayoutContents:
     def _opened(self) -> Opened:
         return open_layout(self._layout, self._store)
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The configuration document."""
-        return self._layout.config()
-
-    @cached_property
-    def files(self) -> Mapping[str, ListedPath]:
-        """Every path with its metadata, layers stacked."""
-        return merged(self._opened.layers)
-
     @cached_property
     def _layer_of(self) -> dict[str, Digest]:
-        """Return the layer whose version of a path a container sees: the topmost."""
+        """The topmost layer with each path, whose version a container sees."""
         layers = zip(self._layout.layer_digests(), self._opened.layers, strict=True)
         return {entry.path: digest for digest, listing in layers for entry in listing}
 
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; those that the image does not have are left out."""
-        found: dict[str, bytes] = {}
-        for path, content in self._each(set(paths)):
-            found[path] = content.read()
-        return found
-
-    def copy(self, path: str, target: Path) -> None:
-        """Copy one file, of any size."""
-        for _, content in self._each({path}):
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-
-    def _each(self, paths: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
+    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
         wanted: dict[Digest, dict[str, list[str]]] = {}
-        for path in sorted(paths):
-            entry = self.files.get(path)
-            if entry is not None and entry.kind in _FILES:
-                source = entry.target if entry.kind == "hard link" else path
-                wanted.setdefault(self._layer_of[source], {}).setdefault(source, []).append(path)
+        for path in paths:
+            entry = self.files[path]
+            source = entry.target if entry.kind == "hard link" else path
+            wanted.setdefault(self._layer_of[source], {}).setdefault(source, []).append(path)
         for digest, sources in wanted.items():
             with _open_layer(self._layout.blob(digest)) as archive:
                 for member in archive:
@@ -100,8 +106,8 @@ class LayoutContents:
                         break
 
 
-class DaemonContents:
-    """An image that only the Docker daemon has: listed once as it is saved, files taken from an idle container."""
+class DaemonContents(_OpenedContents):
+    """An image that only the Docker daemon has; files are taken from an idle container."""
 
     def __init__(self, image: str) -> None:
         self._image = image
@@ -110,30 +116,8 @@ class DaemonContents:
     def _opened(self) -> Opened:
         return open_image(self._image)
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The configuration document."""
-        return self._opened.config
-
-    @cached_property
-    def files(self) -> Mapping[str, ListedPath]:
-        """Every path with its metadata, layers stacked."""
-        return merged(self._opened.layers)
-
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; those that the image does not have are left out."""
-        wanted = [path for path in sorted(set(paths)) if self._has(path)]
-        return {path: content.read() for path, content in files_of(self._image, wanted)}
-
-    def copy(self, path: str, target: Path) -> None:
-        """Copy one file, of any size."""
-        for _, content in files_of(self._image, [path] if self._has(path) else []):
-            with target.open("wb") as file:
-                shutil.copyfileobj(content, file, 1 << 20)
-
-    def _has(self, path: str) -> bool:
-        entry = self.files.get(path)
-        return entry is not None and entry.kind in _FILES
+    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
+        yield from files_of(self._image, paths)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""CPU counterparts of an image: the same vLLM, able to serve on a machine without a GPU."""
+"""Finds images of the same vLLM that can serve without a GPU."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
 
 
 def serving_elsewhere(project: Project, cell: Cell) -> str:
-    """Return the platform whose machines have to run the level `serve` for a cell; empty if its own can.
+    """Return the platform that has to run the level `serve` for a cell; empty if the cell's own can.
 
-    That level tests Python code, which is the same on every platform, so a machine of another platform will do.
+    That level tests Python code, which is the same on every platform.
     """
     if not has_gpu(project.matrix, cell.arch):
         return ""
-    platforms = [
-        counterpart.platform
-        for counterpart in cpu_counterparts(project, cell.vllm)
-        if project.is_locked(counterpart)
-    ]
+    platforms = [other.platform for other in cpu_counterparts(project, cell.vllm) if project.is_locked(other)]
     return "" if not platforms or cell.platform in platforms else platforms[0]

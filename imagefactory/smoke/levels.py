@@ -1,4 +1,4 @@
-"""Levels of smoke tests, and which of them an arch requires before its images get a tag."""
+"""The levels of smoke tests, and those that an arch requires for a tag."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
 
 
 def required_levels(matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """List the levels that an image of an arch has to pass before it gets a tag, according to matrix.yaml.
+    """List the levels that an arch's images must pass to get a tag, according to matrix.yaml.
 
-    A level beyond those need not run; but a record that says it failed keeps the tag away like any other
-    (`SmokeRecord.missing`).
+    Other levels need not run, but must not fail (`SmokeRecord.missing`).
     """
     return tuple(matrix.archs[arch].smoke)
 
 
 def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """Read the levels that a user names, in the order in which they run; default: all of the arch."""
+    """Parse the names of levels, and sort them in their order of execution; default: all of the arch."""
     names = [name.strip() for word in names for name in word.split(",") if name.strip()]
     for name in names:
         if name not in LEVELS:
@@ -39,5 +38,5 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
 
 
 def has_gpu(matrix: Matrix, arch: str) -> bool:
-    """Check whether an arch has a GPU."""
+    """Whether an arch has a GPU."""
     return matrix.archs[arch].capability is not None

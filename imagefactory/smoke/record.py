@@ -1,6 +1,6 @@
-"""What smoke tests found, bound to one image: its manifest digest and the key of its plan.
+"""The results of smoke tests, for the manifest digest and the plan key of an image.
 
-A level that could not run is on record as `not-run`, with the reason. Nothing turns that into `passed`.
+A level that could not run is recorded as `not-run`, with the reason, and never counts as `passed`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Value(BaseModel):
 
 
 class TestResult(_Value):
-    """One test: how it ended, and why when it did not pass."""
+    """The outcome of a test, and the reason if it did not pass."""
 
     __test__ = False  # pytest looks for classes of this name
 
@@ -41,9 +41,9 @@ class TestResult(_Value):
     seconds: float = 0.0
     message: str = ""
     means: str = ""
-    """What a failure of this test means for somebody who runs the image."""
+    """What a failure of this test means for users of the image."""
     measured: dict[str, float] = {}
-    """Measurements of the test, such as how many seconds an import took."""
+    """Measurements, such as the seconds of an import."""
 
 
 class SmokeMachine(_Value):
@@ -55,65 +55,66 @@ class SmokeMachine(_Value):
     memory: int = 0
     """Bytes."""
     engine: str = ""
-    """The container engine and its version; empty where there was none."""
+    """The container engine and its version; empty without one."""
     gpus: tuple[str, ...] = ()
 
 
 class LevelResult(_Value):
-    """One level: passed only if every test that applies to the image ran and passed."""
+    """The result of a level; it passes only if every applicable test ran and passed."""
 
     outcome: LevelOutcome
     why: str = ""
-    """Why it did not pass: the tests that failed, or what kept the level from running."""
+    """Why it did not pass: the failed tests, or what prevented the level."""
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
     started: datetime | None = None
-    """When it ran, if that was in another run than the record's own."""
+    """When it ran, if that was an earlier run."""
     machine: SmokeMachine | None = None
-    """Where it ran, if that was in another run."""
+    """Where it ran, if that was an earlier run."""
     ran_on: str = ""
-    """The digest of the image that ran, if that is another one: a CPU counterpart serves for a GPU image."""
+    """The digest of the image that ran instead, such as the CPU counterpart of a GPU image."""
 
     @classmethod
     def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
-        """Work out the result of a level from its tests."""
+        """Derive the result of a level from its tests."""
         tests = tuple(tests)
-        failed = [test for test in tests if test.outcome == "failed"]
-        open_ = [test for test in tests if test.outcome == "not-run"]
-        outcome: LevelOutcome = "passed"
-        why = ""
-        if failed:
-            outcome, why = "failed", "; ".join(f"{test.name}: {_first_line(test.message)}" for test in failed)
-        elif open_:
-            outcome, why = "not-run", "; ".join(f"{test.name}: {_first_line(test.message)}" for test in open_)
-        elif not any(test.outcome == "passed" for test in tests):
-            outcome, why = "not-run", "it has no test for this image"
+        outcomes = {test.outcome for test in tests}
+        outcome: LevelOutcome = "failed" if "failed" in outcomes else "not-run"
+        if outcomes - {"not-applicable"} == {"passed"}:
+            outcome = "passed"
+        why = "; ".join(
+            f"{test.name}: {_first_line(test.message)}"
+            for test in tests
+            if test.outcome == outcome != "passed"
+        )
+        if outcome == "not-run":
+            why = why or "it has no test for this image"
         return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
 
     @classmethod
     def not_run(cls, why: str) -> Self:
-        """Make the result of a level that could not run."""
+        """Return the result of a level that could not run."""
         return cls(outcome="not-run", why=why)
 
     @model_validator(mode="after")
-    def _says_what_its_tests_say(self) -> Self:
+    def _agrees_with_its_tests(self) -> Self:
         outcomes = {test.outcome for test in self.tests}
         if self.outcome == "passed" and ("passed" not in outcomes or outcomes & {"failed", "not-run"}):
-            raise ValueError("a level passes only when its tests ran and passed")
+            raise ValueError("a level passes only if its tests ran and passed")
         if self.outcome != "passed" and not self.why.strip():
-            raise ValueError("a level that did not pass says why")
+            raise ValueError("a level that did not pass needs a reason")
         return self
 
 
 class SmokeRecord(_Value):
-    """The results of one image, by level."""
+    """The results of an image, by level."""
 
     format: Literal[1] = 1
     digest: Digest = Field(pattern=_DIGEST)
     plan_key: Sha256 = Field(pattern=_SHA256)
     target: str
     image: str
-    """The reference or the layout that was tested."""
+    """The reference or layout that was tested."""
     platform: str
     machine: SmokeMachine
     started: datetime
@@ -121,20 +122,21 @@ class SmokeRecord(_Value):
 
     @property
     def passed(self) -> tuple[Level, ...]:
-        """Return the levels that passed."""
+        """The levels that passed."""
         return tuple(level for level, result in self.levels.items() if result.outcome == "passed")
 
     @property
     def summary(self) -> str:
-        """Return every level with its outcome, on one line."""
+        """Every level with its outcome, on one line."""
         return ", ".join(f"{level}: {result.outcome}" for level, result in self.levels.items())
 
     def missing(self, required_levels: Iterable[str]) -> list[str]:
-        """List what keeps the image from a tag: required levels that did not pass, and any level that failed."""
+        """List why the image gets no tag: required levels that did not pass, and any level that failed."""
         required = list(required_levels)
+        results = {str(level): result for level, result in self.levels.items()}
         found = []
-        for level in (*required, *(level for level in self.levels if level not in required)):
-            result = next((result for name, result in self.levels.items() if name == level), None)
+        for level in dict.fromkeys([*required, *results]):
+            result = results.get(level)
             if result is None:
                 found.append(f"{level}: no result")
             elif result.outcome == "failed" or (level in required and result.outcome != "passed"):
@@ -146,7 +148,7 @@ class SmokeRecord(_Value):
     def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:
         """Add the levels of an earlier record of the same image that did not run this time."""
         if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
-            raise ValueError("a record speaks for one image only")
+            raise ValueError("the records are about different images")
         kept = {
             level: result.model_copy(
                 update={
@@ -168,7 +170,7 @@ class SmokeRecord(_Value):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, where: Path | str = "the smoke record") -> Self:
-        """Parse a record; `where` goes into the error if it is damaged."""
+        """Parse a record; errors name `where`."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -193,7 +195,7 @@ class SmokeRecord(_Value):
             ) from None
 
     def write(self, path: Path) -> None:
-        """Write the record to a file, whole or not at all."""
+        """Write the record to a file, atomically."""
         write_text(path, self.to_json())
 
 

@@ -1,4 +1,4 @@
-"""Running smoke tests: pytest in a separate process, its results recorded for exactly one image."""
+"""Runs smoke tests with pytest in a separate process, and records the results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL: Final = 0.3
 
 
 def results_folder(project: Project, digest: Digest | str) -> Path:
-    """Return the folder with the results of an image: record.json, junit.xml and the log of the last run."""
+    """Return the folder of an image's results: record.json, junit.xml and the log of the last run."""
     return project.root / "build" / "smoke" / digest.removeprefix("sha256:")
 
 
@@ -44,13 +44,13 @@ def recorded(project: Project, digest: Digest | str) -> SmokeRecord:
 
 
 def records_below(folders: Iterable[Path], digest: Digest | str) -> list[SmokeRecord]:
-    """Read the records of an image from folders like build/smoke: several machines may have tested it."""
+    """Read the records of an image from the build/smoke folders of several machines."""
     paths = [folder / digest.removeprefix("sha256:") / RECORD for folder in folders]
     return [SmokeRecord.read(path) for path in paths if path.exists()]
 
 
 def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:
-    """Test an image at some levels, and record the results; those of other levels from earlier runs are kept."""
+    """Test an image at some levels, and record the results; keep the results of other levels."""
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         started=started,
         levels=found,
     )
-    with suppress(SmokeRecordError):  # there is none, or it is damaged: what was found now stands alone
+    with suppress(SmokeRecordError):  # there is none, or it is damaged
         record = record.with_earlier(recorded(project, subject.digest))
     record.write(folder / RECORD)
     return record
@@ -77,9 +77,9 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Let a run that gets SIGTERM remove its containers first, as one that is interrupted does."""
+    """Remove containers on SIGTERM too, as on an interrupt."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # only the main thread handles signals
         return
 
     def end(number: int, _: object) -> None:
@@ -93,7 +93,7 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, folder: Path) -> None:
-    """Raise if a level of this run failed, or could not run although it was asked for by name."""
+    """Raise if a level of this run failed, or could not run although it was requested by name."""
     this_run = record.model_copy(update={"levels": {level: record.levels[level] for level in ran}})
     wrong = this_run.missing(ran if by_name else ())
     if wrong:
@@ -157,7 +157,7 @@ def _pytest(
         *("--assignment", str(work / "assignment.json"), "--results", str(work / "results.jsonl")),
         *(str(tests / f"test_{level}.py") for level in levels),
     ]
-    # pytest options in the environment are not meant for this run.
+    # Options of another pytest run do not apply here.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with (
         (folder / LOG).open("wb") as log,
@@ -172,7 +172,7 @@ def _pytest(
 
 
 def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[dict[str, Any]]:
-    """Read results as tests end, and report them."""
+    """Read and report results as tests end."""
     entries: list[dict[str, Any]] = []
     position = 0
     while True:
@@ -184,13 +184,13 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
             entry = json.loads(line)
             entries.append(entry)
             if entry["kind"] == "ended":
-                say(_told(entry))
+                say(_line(entry))
         if ended:
             return entries
         time.sleep(_POLL)
 
 
-def _told(entry: dict[str, Any]) -> str:
+def _line(entry: dict[str, Any]) -> str:
     figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
     line = f"{entry['level']}: {entry['name']}: {entry['outcome']} ({entry['seconds']:.1f} s{figures})"
     return f"{line}: {entry['message']}" if entry["message"] else line

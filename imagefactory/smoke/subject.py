@@ -1,7 +1,7 @@
-"""The image under test: one manifest digest, wherever the image is stored.
+"""Identifies the image under test by its manifest digest.
 
-A daemon keeps no manifest of an image that was loaded into it; it knows the image by the digest of its configuration.
-The manifest names that configuration, so the two are compared before anything is tested.
+A daemon keeps no manifest of a loaded image, only the digest of its configuration. The manifest contains that digest,
+so the two are compared before any test.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INDEXES = frozenset(
 
 
 class Subject(BaseModel):
-    """An image, and where to find it."""
+    """An image and its location."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,23 +46,23 @@ class Subject(BaseModel):
     arch: str
     platform: str
     name: str
-    """The name the user gave, or the path."""
+    """The user's name for it, or its path."""
     digest: Digest
-    """Of the manifest: what a registry calls the image."""
+    """The manifest's digest: the image's name in registries."""
     config: Digest
-    """Of the configuration, which the manifest names: what a daemon calls the image."""
+    """The configuration's digest: the image's id in daemons."""
     plan_key: Sha256
     layout: Path | None = None
-    """An OCI layout that holds it; without one, the daemon has it."""
+    """Its OCI layout; None if only the daemon has it."""
 
     @property
     def cell(self) -> Cell:
-        """The cell that it is the image of, by its labels."""
+        """The cell of the image, according to its labels."""
         return Cell(self.model, self.vllm, self.arch, self.platform)
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
-    """Return the image that was built for a target."""
+    """Return the built image of a target."""
     [(_, layout, _)] = built_layouts(project, [target], one=True)
     return subject_of_layout(project, layout)
 
@@ -90,7 +90,7 @@ def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | N
 
 
 def plan_of(project: Project, subject: Subject) -> Plan | None:
-    """Find the plan that an image was made from: this checkout's, or that of the last build here."""
+    """Return the plan of an image if it is this checkout's or that of the last build here."""
     plans = [make_plan(project, subject.cell), last_plan(project.build_folder(subject.cell))]
     return next((plan for plan in plans if plan is not None and plan.key == subject.plan_key), None)
 
@@ -98,18 +98,18 @@ def plan_of(project: Project, subject: Subject) -> Plan | None:
 def bring_into_daemon(subject: Subject) -> tuple[str, str]:
     """Load the image unless the daemon has it.
 
-    Returns the id of exactly this image in the daemon, and the name that it was loaded under, which the caller has to
-    remove again. The name is empty if nothing was loaded.
+    Returns the image's id in the daemon, and the name it was loaded under, which the caller has to remove; empty if it
+    was not loaded.
     """
-    # By the configuration's digest; a daemon on containerd's image store goes by the manifest's.
+    # Daemons with containerd's image store use the manifest's digest.
     for known in (subject.config, subject.digest):
         if daemon.inspect(known) is not None:
             return known, ""
     if subject.layout is None:
         raise ImageMissingError(
-            "The Docker daemon does not have the image any more.",
+            "The Docker daemon no longer has the image.",
             where=subject.name,
-            why=f"No image goes by the id {subject.config}.",
+            why=f"No image has the id {subject.config}.",
             fix="Pull it again.",
         )
     name = f"{_OWN_NAME}:{subject.config[7:19]}"
@@ -122,17 +122,17 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
 
 
 def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
-    """Pull an image by digest. If it cannot run here anyway, a local layout of the same image saves the pull."""
+    """Pull an image by digest, unless it cannot run here and a local layout has it."""
     found = _BY_DIGEST.fullmatch(reference)
-    assert found is not None, reference  # noqa: S101 - both callers made it of these parts
+    assert found is not None, reference  # noqa: S101 - both callers ensure it
     digest = Digest(found["digest"])
     described = daemon.in_registry(reference, auth=auth)
     if described["mediaType"] in _INDEXES:
         raise ImageMissingError(
             f"{reference} is an index of several images.",
             where=reference,
-            why="A smoke record speaks for one image, by the digest of its manifest.",
-            fix="Name the digest of one of its images; `docker manifest inspect` lists them.",
+            why="Smoke tests need a single image.",
+            fix="Use the digest of one of its images; `docker manifest inspect` lists them.",
         )
     layout = _layout_of(project, digest)
     if layout is not None:
@@ -165,7 +165,7 @@ def _layout_of(project: Project, digest: Digest) -> Layout | None:
 
 def _another(reference: str, why: str) -> EngineError:
     return EngineError(
-        "The Docker daemon has another image than it was given or asked for.",
+        "The Docker daemon has another image than requested.",
         where=reference,
         why=why,
         fix="Try again; update Docker, and report it if it happens again.",
@@ -173,22 +173,22 @@ def _another(reference: str, why: str) -> EngineError:
 
 
 def _document(known: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turn the daemon's description of an image into the form of an image configuration."""
+    """Convert the daemon's description of an image to an image configuration."""
     return {"config": known.get("Config") or {}, "os": known["Os"], "architecture": known["Architecture"]}
 
 
 def _loaded(project: Project, name: str) -> Subject:
-    """Return an image of the daemon; its manifest is that of the layout, or of the record, with its id."""
+    """Return an image of the daemon, with the manifest digest from its layout or from locks/layers.toml."""
     known = daemon.inspect(name)
     if known is None:
         raise ImageMissingError(
             f"Docker has no image {name}.",
             where="the Docker daemon",
-            why="Neither an OCI layout nor an image of the daemon goes by this name.",
-            fix="Name a reference with its registry, or load the image: `invoke load --target ...`.",
+            why="No OCI layout and no image of the daemon has this name.",
+            fix="Use a reference with a registry, or load the image: `invoke load --target ...`.",
         )
     config = Digest(known["Id"])
-    # Its own digest is not known yet; the cell, which its labels name, leads to the manifest.
+    # Its manifest digest follows from the cell in its labels.
     subject = _subject(project, _document(known), name, config, config)
     layout = Layout(project.build_folder(subject.cell))
     if (layout.folder / "index.json").exists() and layout.config_digest() == config:
@@ -197,11 +197,11 @@ def _loaded(project: Project, name: str) -> Subject:
     if image is not None and image.config_digest == config:
         return subject.model_copy(update={"digest": image.digest})
     raise SmokeRecordError(
-        f"The manifest of {name} is not known.",
+        f"The manifest of {name} is unknown.",
         where=name,
-        why="A daemon keeps no manifest of a loaded image, and none here names the configuration "
-        f"{config}: it was made from something else than this checkout.",
-        fix="Name it by digest (REPOSITORY@sha256:...), or build the target again.",
+        why="A daemon keeps no manifest of a loaded image, and no manifest of this checkout has the configuration "
+        f"{config}.",
+        fix="Use its digest (REPOSITORY@sha256:...), or build the target again.",
     )
 
 
@@ -215,26 +215,26 @@ def _subject(
     layout: Path | None = None,
 ) -> Subject:
     labels = (document.get("config") or {}).get("Labels") or {}
-    told = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
+    named = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
     platform = f"{document.get('os')}/{document.get('architecture')}"
     key = str(labels.get(PLAN_LABEL, ""))
     matrix = project.matrix
     known = (
-        told["model"] in matrix.models
-        and told["vllm"] in matrix.vllm
-        and told["arch"] in matrix.archs
-        and reason_excluded(matrix, Cell(**told, platform=platform)) is None
+        named["model"] in matrix.models
+        and named["vllm"] in matrix.vllm
+        and named["arch"] in matrix.archs
+        and reason_excluded(matrix, Cell(**named, platform=platform)) is None
     )
     if not known or not re.fullmatch(r"[0-9a-f]{64}", key):
         raise ImageMissingError(
             f"{name} is not an image of this matrix.",
             where=name,
-            why=f"Its labels name the cell {' '.join(filter(None, told.values())) or '(nothing)'} for {platform} "
+            why=f"Its labels name the cell {' '.join(filter(None, named.values())) or '(nothing)'} for {platform} "
             f"and the plan {key or '(nothing)'}.",
-            fix="Name an image that `invoke build` made; `invoke targets` lists them.",
+            fix="Use an image of `invoke build`; `invoke targets` lists them.",
         )
     return Subject(
-        **told,
+        **named,
         platform=platform,
         name=name,
         digest=digest,
@@ -257,7 +257,7 @@ def _refuse_other_bytes(layout: Layout, what: str, digest: Digest) -> None:
 
 
 def _has_registry(name: str) -> bool:
-    """Check whether a name starts with a registry's host, by Docker's rule."""
+    """Whether a name starts with a registry's host, by Docker's rule."""
     first, slash, _ = name.partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 

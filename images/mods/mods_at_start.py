@@ -1,7 +1,7 @@
-"""Applies mods before the server starts: hands over to the environment's Python, which has what that needs.
+"""Applies mods before the server starts, with the Python of the image's environment.
 
-The serve program runs without site-packages, to start fast; reading and applying mods is done by the package
-`images.shipped`, which lies in the image beside this file.
+The serve program itself runs without site-packages, to start fast. The package `images.shipped`, which the image has
+beside this file, needs them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MODULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python")
 
 
 def apply_mods(names: Sequence[str], folder: str) -> None:
-    """Apply mods of a folder; a failure is raised with the reason that the factory gives."""
+    """Apply mods of a folder; a RuntimeError holds the reason of a failure."""
     command = [PYTHON, "-m", "images.shipped.mods.at_start", "--folder", folder]
     for name in names:
         command += ["--name", name]

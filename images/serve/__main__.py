@@ -1,4 +1,4 @@
-"""Start the server of this image: `python3 -I -S <this folder> [arguments]`."""  # noqa: INP001 - a folder to run
+"""Runs the serve program: `python3 -I -S <this folder> [arguments]`."""  # noqa: INP001 - a folder to run
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What ships into every image: the code that applies mods when a container starts.
+"""The code that ships in every image, to apply mods when a container starts.
 
-The library imports it; it imports nothing of the library. An edit here changes the digest of every image.
+The library imports it; it imports nothing from the library. An edit here changes the digest of every image.
 """

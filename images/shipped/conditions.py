@@ -1,4 +1,4 @@
-"""Conditions: the cells that a rule of the matrix, or a mod, is about."""
+"""Conditions that select cells, for rules in matrix.yaml and for mods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from images.shipped.values import Specifier
 
 
 class Condition(BaseModel):
-    """The parts of a rule; those that are given must all hold."""
+    """A condition on cells; every key that is given must match."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -26,5 +26,5 @@ class Condition(BaseModel):
     @model_validator(mode="after")
     def _says_something(self) -> Self:
         if not self.model_dump(exclude_none=True):
-            raise PydanticCustomError("condition", "`when` is empty and would exclude everything")
+            raise PydanticCustomError("condition", "`when` is empty and would match everything")
         return self

@@ -1,7 +1,7 @@
-"""Failures of what ships: the base class of all failures, and those that mods and YAML files can meet.
+"""The base class of all errors, and the errors about mods and YAML files.
 
-A message has four parts: what happened, where, why, and what to do next. The library names them in
-`imagefactory.errors`, together with its own.
+A message has four parts: what happened, where, why, and what to do next. `imagefactory.errors` exports these classes
+together with those of the library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """A place a user can open: a file, and the line in it where that is known."""
+    """A file, and a line in it if known."""
 
     file: str
     line: int | None = None
@@ -26,19 +26,18 @@ class Location:
 
 
 class FactoryError(Exception):
-    """A failure with a remedy. Subclasses set `exit_code`; nothing raises this class itself."""
+    """A failure with a remedy. Only subclasses, which set `exit_code`, are raised."""
 
     exit_code: ClassVar[int]
     about_the_machine: ClassVar[bool] = False
-    """Whether the cause is likely to be the machine or its network, which `invoke doctor` can tell more about."""
+    """Whether the machine or its network is the likely cause, so that `invoke doctor` can help."""
 
     def __init__(self, what: str, *, where: Location | Path | str, why: str, fix: str) -> None:
         super().__init__(what)
-        # What another program said may be nothing; the rest is ours to write.
-        why = why.strip() or "No reason is known."
+        why = why.strip() or "No reason is known."  # another program may have printed nothing
         place = str(where)
         if place and not place.strip():
-            place = repr(place)  # a user may name a place with nothing but blanks
+            place = repr(place)  # a path may consist of blanks
         for part, text in {"what": what, "where": place, "fix": fix}.items():
             if not text.strip():
                 raise ValueError(f"{type(self).__name__} without its part {part!r}")
@@ -48,7 +47,7 @@ class FactoryError(Exception):
         self.fix = fix
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments need help to travel from a worker process to its parent.
+        # Exceptions with keyword arguments cannot be pickled otherwise; worker processes need that.
         return partial(type(self), where=self.where, why=self.why, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
@@ -56,7 +55,7 @@ class FactoryError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return which known names are nearest to a mistyped one, or list them all when none is near."""
+    """Suggest the names nearest to a mistyped one, or list them all if none is near."""
     names = sorted(known)
     near = get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
@@ -65,85 +64,85 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class YamlSyntaxError(FactoryError):
-    """The file is not YAML, or uses a part of YAML that we do not accept."""
+    """A file is not YAML, or uses a feature of YAML that is not supported."""
 
     exit_code = 10
 
 
 class DuplicateKeyError(FactoryError):
-    """A key stands twice in one mapping; YAML would silently keep the last."""
+    """A mapping has the same key twice; YAML would silently keep the last."""
 
     exit_code = 12
 
 
 class UnknownNameError(FactoryError):
-    """A target, arch, model or version that the matrix does not have."""
+    """A target, arch, model or version is not in the matrix."""
 
     exit_code = 13
 
 
 class ModManifestError(FactoryError):
-    """A mod.yaml is wrong: a value, a reference, a file that it names."""
+    """A mod.yaml has a wrong value, reference or file name."""
 
     exit_code = 80
 
 
 class AnchorError(FactoryError):
-    """An anchor occurs not once, but never or several times."""
+    """An anchor does not occur exactly once."""
 
     exit_code = 81
 
 
 class PatchError(FactoryError):
-    """A diff does not fit where it says, or touches what it does not declare."""
+    """A diff does not fit at its line numbers, or touches files that it does not declare."""
 
     exit_code = 82
 
 
 class ModFileError(FactoryError):
-    """A file that a mod changes is missing, or one that it adds is there already."""
+    """A file that a mod changes is missing, or one that it adds exists."""
 
     exit_code = 83
 
 
 class ModCheckError(FactoryError):
-    """A statement of a mod does not hold in the patched tree, or holds without the mod."""
+    """A check of a mod fails in the patched tree, or passes without the mod."""
 
     exit_code = 84
 
 
 class ModConflictError(FactoryError):
-    """Two mods touch the same lines, or say that they cannot be together."""
+    """Two mods touch the same lines, or declare a conflict."""
 
     exit_code = 85
 
 
 class ModNotApplicableError(FactoryError):
-    """A mod that was named does not apply to this version."""
+    """A selected mod does not apply to this version."""
 
     exit_code = 86
 
 
 class ModKeyError(FactoryError):
-    """A mod.yaml has a key that mods do not know."""
+    """A mod.yaml has an unknown key."""
 
     exit_code = 89
 
 
 class ModPathError(FactoryError):
-    """A mod names a path outside of the distribution that it changes."""
+    """A mod names a path outside the distribution that it changes."""
 
     exit_code = 90
 
 
 class ModLicenceError(FactoryError):
-    """A mod does not say its licence, or not in a form that an image can carry."""
+    """A mod has no licence, or not as an SPDX expression."""
 
     exit_code = 91
 
 
 class ModVersionsError(FactoryError):
-    """A version range of a mod is none, matches nothing, or says the same versions twice."""
+    """A version range of a mod is invalid, matches nothing, or overlaps with another."""
 
     exit_code = 92
 
@@ -155,6 +154,6 @@ class ModCycleError(FactoryError):
 
 
 class ModSyntaxError(FactoryError):
-    """An edit leaves a file that does not compile."""
+    """A file does not compile after an edit."""
 
     exit_code = 94

@@ -1,4 +1,4 @@
-"""What makes content comparable: sha256 digests and one canonical JSON."""
+"""Computes sha256 digests and canonical JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Sha256 = NewType("Sha256", str)
 
 
 def canonical_json(value: object) -> bytes:
-    """Serialise to the one JSON that all keys and checksums are taken over."""
+    """Serialise to the JSON that keys and checksums are computed from."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
@@ -22,5 +22,5 @@ def sha256_of(data: bytes) -> Sha256:
 
 
 def checksum(value: object) -> Sha256:
-    """Hash a JSON-serialisable value by its canonical form."""
+    """Hash the canonical JSON of a value."""
     return sha256_of(canonical_json(value))

@@ -1,4 +1,4 @@
-"""The kinds of values in mod.yaml and matrix.yaml: names, versions, ranges, each checked where it stands."""
+"""Types of values in mod.yaml and matrix.yaml: names, versions and ranges."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def _wrong(kind: LiteralString, message: LiteralString, text: str) -> PydanticCu
 Specifier = Annotated[str, AfterValidator(_specifier)]
 VersionText = Annotated[str, AfterValidator(_version)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=60)]
-"""Names become parts of tags and paths, so they keep to what a registry accepts."""
+"""Names become parts of tags and paths, so they contain only what a registry accepts."""
 HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
 Distribution = Annotated[str, AfterValidator(_distribution)]

@@ -1,4 +1,4 @@
-"""Reading YAML strictly, and remembering on which line everything stood."""
+"""Reads YAML strictly, with the line of every key and item."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from images.shipped.errors import DuplicateKeyError, Location, YamlSyntaxError
 KeyPath = tuple[str | int, ...]
 
 MAX_DEPTH = 50
-"""Far more than anybody writes; libyaml itself crashes on a few ten thousand levels."""
+"""libyaml crashes on a few ten thousand levels."""
 
 _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"}
 _SCALARS = {
@@ -28,37 +28,30 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The data of a YAML file, and the line of every key and item in it."""
+    """The data of a YAML file, with the line of every key and item."""
 
     name: str
     data: object
     lines: dict[KeyPath, int] = field(repr=False)
 
     def location(self, path: KeyPath) -> Location:
-        """Find the line of a path, or of the nearest part of it that the file has."""
+        """Return the line of a path, or of its longest part that the file has."""
         known: KeyPath = ()
         for part in path:
-            # Validators may put names into a path (a union's member) that the file does not have.
+            # Validators add names to a path, such as the member of a union.
             if (*known, part) in self.lines:
                 known = (*known, part)
         return Location(file=self.name, line=self.lines.get(known))
 
 
 def read_yaml(path: Path, name: str = "") -> YamlFile:
-    """Read one document of plain mappings, lists and scalars; refuse duplicates, aliases and custom tags.
+    """Read a document of plain mappings, lists and scalars; refuse duplicate keys, aliases and custom tags.
 
-    `name` is what errors call the file, where its own name does not say which one it is.
+    `name` is the name in errors, if the file's own is ambiguous.
     """
     name = name or path.name
     try:
         text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise YamlSyntaxError(
-            f"There is no {name}.",
-            where=path,
-            why="The file does not exist.",
-            fix="Run from the repository's root folder, or restore the file from git.",
-        ) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise _syntax_error(name, line, f"it is not UTF-8 text ({error.reason})") from None
@@ -67,14 +60,14 @@ def read_yaml(path: Path, name: str = "") -> YamlFile:
             f"{name} cannot be read.",
             where=path,
             why=error.strerror or type(error).__name__,
-            fix="Check the file's permissions, or restore it from git.",
+            fix="Run from the repository's root folder, check permissions, or restore the file from git.",
         ) from None
     return parse_yaml(text, name)
 
 
 def parse_yaml(text: str, name: str) -> YamlFile:
-    """Parse YAML text; `name` is what errors call the file."""
-    # The C parser is ten times as fast and not everywhere; they take the same text.
+    """Parse YAML text; `name` is the file's name in errors."""
+    # The C parser accepts the same text and is ten times as fast, but not available everywhere.
     loader = cast("type[yaml.SafeLoader]", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:
         _check_events(text, name, loader)
@@ -87,19 +80,17 @@ def parse_yaml(text: str, name: str) -> YamlFile:
         raise _syntax_error(name, mark.line + 1 if mark else None, why) from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise _syntax_error(
-            name, line, f"it holds a character that YAML does not allow ({error.reason})"
-        ) from None
+        raise _syntax_error(name, line, f"it has an invalid character ({error.reason})") from None
     return YamlFile(name=name, data=data, lines=lines)
 
 
 def _check_events(text: str, name: str, loader: type[yaml.SafeLoader]) -> None:
-    """Refuse aliases and absurd nesting before anything recursive looks at the text."""
+    """Refuse aliases and excessive nesting before any recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise _syntax_error(name, line, "aliases (*name) are not accepted here")
+            raise _syntax_error(name, line, "aliases (*name) are not supported")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -121,7 +112,7 @@ def _construct(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], name: 
     if node.tag in _TEXT_TAGS:
         return str(node.value)
     if node.tag not in _SCALARS or not isinstance(node, yaml.ScalarNode):
-        raise _syntax_error(name, line, f"the tag {node.tag} is not accepted here")
+        raise _syntax_error(name, line, f"the tag {node.tag} is not supported")
     try:
         return _SCALARS[node.tag](SafeConstructor(), node)
     except (ValueError, KeyError, IndexError, OverflowError):
@@ -140,9 +131,9 @@ def _construct_mapping(
             raise _syntax_error(name, line, f"the key {key!r} is not text; put it in quotes")
         if key in result:
             raise DuplicateKeyError(
-                f"{key!r} stands twice.",
+                f"{key!r} appears twice.",
                 where=Location(file=name, line=line),
-                why=f"It was already given on line {lines[*path, key]}; one of the two would be lost.",
+                why=f"It is also on line {lines[*path, key]}; YAML would keep only one.",
                 fix="Rename one of them, or merge the two.",
             )
         lines[*path, key] = line
@@ -152,8 +143,8 @@ def _construct_mapping(
 
 def _syntax_error(name: str, line: int | None, why: str) -> YamlSyntaxError:
     return YamlSyntaxError(
-        f"{name} is not acceptable YAML.",
+        f"{name} is not valid YAML.",
         where=Location(file=name, line=line),
         why=why,
-        fix="Mend that line; an editor with YAML support shows the fault as you type.",
+        fix="Correct that line.",
     )

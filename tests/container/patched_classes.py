@@ -1,6 +1,6 @@
-"""Claims about the patched classes of vLLM 0.20.2, checked inside a container of an image with three mods.
+"""Checks the patched classes of vLLM 0.20.2 in a container of an image with three mods.
 
-The platform pretends to be a GPU; none is needed, only the symbols of its driver (with_driver_stub.sh).
+It fakes a GPU platform, which needs only the symbols of the driver (with_driver_stub.sh).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODS = {"eagle3-marker", "gb10-cutlass-fallback", "dflash-split-backend"}
 
 
 class PretendedGpu(cuda.NonNvmlCudaPlatform):  # type: ignore[misc]  # vLLM is in the container only
-    """A CUDA platform whose one GPU has the capability that a claim is about."""
+    """A CUDA platform with one GPU of a given capability."""
 
     capability = (12, 1)
 
@@ -50,7 +50,7 @@ def no_bytecode_is_older_than_its_source() -> None:
     packages = Path(torch.__file__).parents[1]
     for path in {packages / path for entry in noted for path in entry["files"]}:
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            # What this very process compiled is newer than the image.
+            # Bytecode of this process is newer than the image.
             assert compiled.stat().st_mtime > path.stat().st_mtime
 
 
@@ -132,7 +132,7 @@ CLAIMS = (
 
 
 if __name__ == "__main__":
-    # Before anything else is imported: modules take hold of the platform when they are.
+    # Modules read the platform when they are imported.
     platforms._current_platform = PretendedGpu()
     for claim in CLAIMS:
         claim()

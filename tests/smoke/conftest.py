@@ -1,20 +1,21 @@
-"""A smoke run: what it is to test is in a file that `invoke smoke` writes, and so is what comes out."""
+"""Reads the assignment of a smoke run from a file of `invoke smoke`, and writes its results to another."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import testinfra
 
+from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.plan import Plan
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, docker
+from imagefactory.smoke.containers import Containers, Server, docker
 from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import TestOutcome
@@ -34,9 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"smoke run {read_assignment(config).run}"
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def level_of(item: pytest.Item) -> str:
@@ -78,11 +76,8 @@ def ended(item: pytest.Item, phases: list[tuple[pytest.TestReport, Any]]) -> dic
             outcome, message = "failed", str(raised.value) if raised else report.longreprtext
         elif report.skipped and outcome == "passed":
             message = str(raised.value) if raised else str(report.longrepr)
-            applicable = not message.startswith(NOT_APPLICABLE)
-            outcome, message = (
-                ("not-run" if applicable else "not-applicable"),
-                message.removeprefix(f"{NOT_APPLICABLE}: "),
-            )
+            outcome = "not-applicable" if message.startswith(NOT_APPLICABLE) else "not-run"
+            message = message.removeprefix(f"{NOT_APPLICABLE}: ")
     return {
         "kind": "ended",
         "level": level_of(item),
@@ -107,9 +102,6 @@ def read_assignment(config: pytest.Config) -> Assignment:
     return Assignment.model_validate_json(config.getoption("--assignment").read_bytes())
 
 
-# --- what the tests look at ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="session")
 def assignment(pytestconfig: pytest.Config) -> Assignment:
     return read_assignment(pytestconfig)
@@ -128,9 +120,7 @@ def project(assignment: Assignment) -> Project:
 @pytest.fixture(scope="session")
 def plan(project: Project, subject: Subject) -> Plan:
     found = plan_of(project, subject)
-    assert found is not None, (
-        f"the image says it was made from plan {subject.plan_key}; this checkout has another one"
-    )
+    assert found is not None, f"the image's plan is {subject.plan_key}; this checkout has another one"
     return found
 
 
@@ -143,19 +133,13 @@ def contents(project: Project, subject: Subject, assignment: Assignment) -> Cont
 
 @pytest.fixture
 def applies() -> Callable[[bool, str], None]:
-    """Leave a test out that an image does not raise: `applies(condition, reason it does not)`."""
-
-    def leave(reason: str) -> NoReturn:
-        pytest.skip(f"{NOT_APPLICABLE}: {reason}")
+    """Skip a test that does not apply to the image: `applies(condition, why not)`."""
 
     def decide(condition: bool, reason: str) -> None:  # noqa: FBT001 - reads as a sentence
         if not condition:
-            leave(reason)
+            pytest.skip(f"{NOT_APPLICABLE}: {reason}")
 
     return decide
-
-
-# --- containers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +149,7 @@ def containers(assignment: Assignment) -> Containers:
 
 @pytest.fixture(scope="session")
 def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
-    """A container that idles, without network and past the entrypoint; testinfra looks into it."""
+    """An idle container without network, for testinfra."""
     options = ("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image))
     container = containers.start(assignment.image, "infinity", options=options)
     for source, target in ((INSIDE, IN_CONTAINER), (STUB, f"{IN_CONTAINER}/with_driver_stub.sh")):
@@ -175,9 +159,30 @@ def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
     container.remove()
 
 
+@pytest.fixture(scope="module")
+def ready(server: Server, request: pytest.FixtureRequest) -> tuple[Server, float]:
+    """Wait for the module's server; return it with the seconds it took."""
+    return server, server.wait_until_healthy(request.module.START_LIMIT)
+
+
+@pytest.fixture
+def served(ready: tuple[Server, float]) -> Server:
+    return ready[0]
+
+
+@pytest.fixture
+def stop_seconds(served: Server, record_property: Callable[[str, object], None]) -> float:
+    """Stop the server as `docker stop` does; return the seconds it took."""
+    seconds = served.container.stop(STOP_SECONDS)
+    record_property("stop_seconds", round(seconds, 1))
+    code = served.container.exit_code
+    assert code == 0, f"the server ended with code {code}: {served.last_words()}"
+    return seconds
+
+
 @pytest.fixture(scope="session")
 def in_python(inside: Any, project: Project, subject: Subject) -> Callable[[str], Any]:
-    """Run a program of tests/smoke/inside with the image's Python, against a stub of the driver where CUDA is."""
+    """Run a program of tests/smoke/inside with the image's Python; GPU images get a stub of the driver."""
 
     def run(program: str) -> Any:
         path = f"{IN_CONTAINER}/{program}"

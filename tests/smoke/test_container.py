@@ -1,4 +1,4 @@
-"""The programs of the image, in a container without network and without a GPU."""
+"""Runs the programs of the image in a container without network and GPU."""
 
 from __future__ import annotations
 
@@ -22,41 +22,37 @@ Measure = Callable[[str, object], None]
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
 SLOWEST_IMPORT = 300
 DRIVERS_OWN = {
-    "libcuda.so.1",
-    "libnvidia-ml.so.1",
-    "libnvcuvid.so.1",
-    "libnvidia-encode.so.1",
-    "libnvoptix.so.1",
+    f"{name}.so.1" for name in ("libcuda", "libnvidia-ml", "libnvcuvid", "libnvidia-encode", "libnvoptix")
 }
-"""What comes with the GPU's driver, from the host, when a container gets a GPU."""
+"""Libraries of the GPU driver, which containers get from the host."""
 EXCUSED_LIBRARIES = (
-    # (who needs it, what it needs, why nobody misses it)
+    # (who needs it, what it needs, why it is not needed)
     ("lib/lib*omptarget*.so*", "*", "OpenMP on accelerators of Intel; vLLM uses libiomp5 alone"),
-    ("lib/libur_*.so*", "*", "the same: their loader, and an adapter for each kind of them"),
-    ("lib/libpi_level_zero.so", "*", "the same, in its older form"),
-    ("lib/libarcher.so", "*", "a tool that looks for races in OpenMP programs"),
-    ("lib/libsycl_pi_trace_collector.so", "*", "a tool that looks into SYCL programs"),
+    ("lib/libur_*.so*", "*", "the same: their loader and adapters"),
+    ("lib/libpi_level_zero.so", "*", "the same, older"),
+    ("lib/libarcher.so", "*", "a tool that finds races in OpenMP programs"),
+    ("lib/libsycl_pi_trace_collector.so", "*", "a tool that traces SYCL programs"),
     (
         "*/torchcodec/libtorchcodec_*.so",
         "lib[ash][vwe]*.so.*",
-        "decoding of videos, by whichever FFmpeg is there; here is none",
+        "video decoding with FFmpeg, which the image does not have",
     ),
     (
         "*/nvidia/nvshmem/lib/nvshmem_*.so.*",
         "*",
-        "NVSHMEM over MPI, UCX, libfabric and the like; none is in the image",
+        "NVSHMEM over MPI, UCX, libfabric and so on, which the image does not have",
     ),
-    ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it takes another"),
+    ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it uses another"),
 )
-"""Plug-ins and tools that come along in a wheel and are loaded only where somebody has what they are for."""
+"""Optional plug-ins and tools in wheels."""
 EXCUSED_SCRIPTS = {
-    "proton-viewer": "a viewer of Triton's profiler; wants pandas, which its wheel does not ask for"
+    "proton-viewer": "a viewer of Triton's profiler; needs pandas, which its wheel does not require"
 }
 
 
 @pytest.fixture(scope="session")
 def run(assignment: Assignment, containers: Containers) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the image as its users do."""
+    """Run the image as users do."""
 
     def once(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         caches = containers.caches(assignment.image)
@@ -73,7 +69,7 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 def test_it_starts_as_the_documented_user(
     run: Callable[..., Any], inside: Any, options: tuple[str, ...], uid: str
 ) -> None:
-    """`docker run IMAGE` ends at once, or files that it writes to mounted folders belong to somebody else."""
+    """`docker run IMAGE` ends at once, or its files in mounted folders belong to the wrong user."""
     who = run("-u", options=(*options, "--entrypoint", "/usr/bin/id"))
     assert who.stdout.strip() == uid, said(who)
     started = run("settings", "--json", options=options)
@@ -82,19 +78,19 @@ def test_it_starts_as_the_documented_user(
     assert inside.user("vllm").uid == 1000
 
 
-def test_a_dry_run_shows_what_it_would_do(run: Callable[..., Any], plan: Plan) -> None:
-    """`docker run --rm IMAGE --dry-run`, which every guide starts with, does not work."""
+def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan) -> None:
+    """`docker run --rm IMAGE --dry-run` does not work."""
     done = run("--dry-run", "--json")
     assert done.returncode == 0, said(done)
-    told = json.loads(done.stdout)
+    shown = json.loads(done.stdout)
     model = next(layer.settings.model for layer in plan.layers if layer.kind == "model")
-    assert told["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {told['command']}"
-    results = {check["name"]: check["result"] for check in told["checks"]}
-    assert results["flags"] == "ok", f"vLLM does not take its flags: {told['checks']}"
+    assert shown["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {shown['command']}"
+    results = {check["name"]: check["result"] for check in shown["checks"]}
+    assert results["flags"] == "ok", f"vLLM does not accept its flags: {shown['checks']}"
 
 
 def test_vllm_can_be_imported(in_python: Callable[[str], Any], plan: Plan, record_property: Measure) -> None:
-    """The server stops while it starts, with a traceback of an import; or its users wait for minutes."""
+    """The server fails at start-up with an ImportError, or takes minutes to start."""
     first, second = (in_python("import_vllm.py") for _ in range(2))
     assert plan.kernels != "upstream" or first["version"].partition("+")[0] == plan.vllm, first["version"]
     record_property("first_import_seconds", first["seconds"])
@@ -112,7 +108,7 @@ def test_vllm_explains_its_flags(run: Callable[..., Any], record_property: Measu
 
 
 def test_every_console_script_loads(in_python: Callable[[str], Any], record_property: Measure) -> None:
-    """A command of the image (vllm, hf, torchrun, ...) ends with a traceback: a package lacks what it needs."""
+    """A command of the image (vllm, hf, torchrun, ...) fails because a package lacks a requirement."""
     found = in_python("console_scripts.py")
     record_property("scripts", found["loaded"])
     assert found["loaded"] > 0
@@ -121,7 +117,7 @@ def test_every_console_script_loads(in_python: Callable[[str], Any], record_prop
 
 
 def test_shared_libraries_resolve(in_python: Callable[[str], Any], record_property: Measure) -> None:
-    """vLLM stops with "cannot open shared object file" when it first needs the library."""
+    """vLLM fails with "cannot open shared object file" when it first needs the library."""
     found = in_python("shared_libraries.py")
     record_property("libraries", found["libraries"])
     assert found["libraries"] > 0
@@ -137,10 +133,10 @@ def is_excused(user: str, name: str) -> bool:
     return any(fnmatchcase(user, who) and fnmatchcase(name, what) for who, what, _ in EXCUSED_LIBRARIES)
 
 
-def test_the_compiler_makes_kernels_for_the_arch(
+def test_the_compiler_supports_the_arch(
     inside: Any, project: Project, plan: Plan, applies: Applies, record_property: Measure
 ) -> None:
-    """The server stops at its first request: FlashInfer and others compile kernels at run time, for this chip."""
+    """The server fails at its first request: FlashInfer and others compile kernels at run time, for this GPU."""
     arch = project.matrix.archs[plan.arch]
     applies(arch.capability is not None, "the image is for CPUs")
     assert "CUDA_HOME" in plan.config.env, "the image has no CUDA compiler"
@@ -157,34 +153,35 @@ def test_the_compiler_makes_kernels_for_the_arch(
     )  # fmt: skip
     assert cubin.rc == 0, f"nvcc --cubin {target}: {complaint(cubin)}"
     assert inside.file("/tmp/kernel.cubin").content.startswith(b"\x7fELF")  # noqa: S108
-    # As vLLM loads it: into a process in which torch has brought the CUDA runtime already.
+    # As in vLLM, torch has loaded the CUDA runtime before.
     loads = inside.run("python3 -c %s", "import torch, ctypes; ctypes.CDLL('/tmp/kernel.so')")
     assert loads.rc == 0, f"it does not load: {complaint(loads)}"
     record_property("arch", int(number.rstrip("af")))
 
 
 def complaint(compiled: Any) -> str:
-    """Find what a compiler complains about, among the lines that lead to it."""
-    lines = str(compiled.stderr or compiled.stdout).strip().splitlines() or ["it says nothing"]
+    lines = str(compiled.stderr or compiled.stdout).strip().splitlines() or ["no output"]
     return next((line for line in lines if "error" in line), lines[-1])
 
 
-def test_the_health_check_is_wired(assignment: Assignment, inside: Any) -> None:
-    """Docker calls a dead server healthy, or a living one dead, and restarts it for ever."""
+def test_the_health_check_is_configured(assignment: Assignment, inside: Any) -> None:
+    """Docker takes a dead server for healthy, or keeps restarting a healthy one."""
     wired = json.loads(docker("inspect", "--format", "{{json .Config.Healthcheck}}", assignment.image).stdout)
     assert wired is not None, "the image has no health check"
     assert wired["Test"] == ["CMD", *ENTRYPOINT, "health"], f"it runs {wired['Test']}"
     asked = inside.run(" ".join([*ENTRYPOINT, "health"]))
     assert asked.rc == 1, f"without a server it says {asked.stdout.strip()!r} with code {asked.rc}"
-    assert "no healthy answer" in asked.stdout
+    assert "is not healthy" in asked.stdout
 
 
 def test_tls_works(in_python: Callable[[str], Any], record_property: Measure) -> None:
-    """Models cannot be downloaded ("certificate verify failed"), or anybody in between can change them."""
+    """Models cannot be downloaded ("certificate verify failed"), or can be changed on the way."""
     found = in_python("tls.py")
     record_property("authorities", found["authorities"])
-    assert found["authorities"] > 50, "the image trusts hardly any authority"
+    assert found["authorities"] > 50, "the image trusts hardly any certificate authority"
     assert found["authorities_of_packages"] > 50
-    assert found["trusted"] == "well", f"a good certificate is refused: {found['trusted']}"
-    assert found["not_trusted"] == "SSLCertVerificationError", f"a bad certificate: {found['not_trusted']}"
+    assert found["trusted"] == "well", f"a valid certificate is refused: {found['trusted']}"
+    assert found["not_trusted"] == "SSLCertVerificationError", (
+        f"an invalid certificate: {found['not_trusted']}"
+    )
     assert (found["curl_trusted"], found["curl_not_trusted"]) == (0, 60), f"curl: {found}"

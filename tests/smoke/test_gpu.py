@@ -1,4 +1,4 @@
-"""The real model on a GPU of the arch. It is downloaded where the host does not have it, and started once."""
+"""Serves the real model, downloaded if necessary, on a GPU of the arch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.start.docker_run import HUB_CACHE, STACK, STOP_SECONDS
+from imagefactory.build.start.docker_run import HUB_CACHE, STACK
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.smoke.assignment import Assignment
@@ -20,14 +20,14 @@ from images.serve.program.watch import LOW_ACCEPTANCE, counters
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
 START_LIMIT = float(os.environ.get("FACTORY_SMOKE_START_LIMIT", "7200"))
-"""Seconds; a first start downloads up to 100 GB."""
+"""Seconds for a first start, which downloads up to 100 GB."""
 CHAT = "/v1/chat/completions"
 BACKENDS = re.compile(r"\[serve\] attention by (?P<model>\w+)(?:, draft attention by (?P<draft>\w+))?")
-SLOW_WAY = re.compile(r"\[serve\] WARNING: (\w+) runs through Marlin")
+SLOW_KERNELS = re.compile(r"\[serve\] WARNING: (\w+) runs through Marlin")
 PATIENCE = 120
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -40,47 +40,34 @@ def server(
         yield server
 
 
-@pytest.fixture(scope="session")
-def ready(server: Server) -> tuple[Server, float]:
-    return server, server.wait_until_healthy(START_LIMIT)
-
-
-@pytest.fixture
-def served(ready: tuple[Server, float]) -> Server:
-    return ready[0]
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def model(ready: tuple[Server, float]) -> str:
     return str(ready[0].get("/v1/models").json()["data"][0]["id"])
 
 
 def ask(served: Server, model: str, text: str, tokens: int) -> dict[str, object]:
-    body: dict[str, object] = {
-        "model": model,
-        "messages": [{"role": "user", "content": text}],
-        "temperature": 0,
-    }
-    answer = served.post(CHAT, {**body, "max_tokens": tokens})
+    messages = [{"role": "user", "content": text}]
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens}
+    answer = served.post(CHAT, body)
     assert answer.status_code == 200, answer.text
     told: dict[str, object] = answer.json()
     return told
 
 
 def test_the_model_serves(ready: tuple[Server, float], model: str, record_property: Measure) -> None:
-    """The model does not load on this GPU, or what it says is garbage."""
+    """The model does not load on this GPU, or its answers are garbage."""
     server, seconds = ready
     record_property("start_seconds", round(seconds, 1))
     answer = ask(server, model, "What is the capital of France? Answer in one word.", 512)
     assert "paris" in str(answer["choices"]).lower(), f"it says {str(answer['choices'])[:400]}"
 
 
-def test_backends_are_the_intended_ones(served: Server, plan: Plan) -> None:
-    """vLLM fell back to other kernels than those that were measured: slower, or with another memory need."""
+def test_the_intended_backends_are_used(served: Server, plan: Plan) -> None:
+    """vLLM uses other kernels than those that were measured: slower, or with other memory needs."""
     deadline = time.monotonic() + PATIENCE
     while (found := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
         time.sleep(1)
-    assert found is not None, "the log does not say which attention kernels were chosen"
+    assert found is not None, "the log does not say which attention kernels vLLM chose"
     wanted = {
         "model": plan.config.env.get("ATTENTION_BACKEND"),
         "draft": plan.config.env.get("DRAFT_ATTENTION_BACKEND"),
@@ -91,12 +78,12 @@ def test_backends_are_the_intended_ones(served: Server, plan: Plan) -> None:
         if backend not in (None, "", "auto") and (found[part] or "").lower() != backend
     ]
     assert not wrong, "; ".join(wrong)
-    slow = SLOW_WAY.search(served.container.log)
+    slow = SLOW_KERNELS.search(served.container.log)
     assert slow is None, f"{slow[1]} runs through Marlin, which only unpacks the weights" if slow else ""
 
 
-def test_tokens_come_at_a_rate(served: Server, model: str, record_property: Measure) -> None:
-    """The model serves too slowly for anybody to wait for."""
+def test_tokens_per_second_are_measured(served: Server, model: str, record_property: Measure) -> None:
+    """The model is too slow to be useful."""
     started = time.monotonic()
     answer = ask(served, model, "Write the numbers from 1 to 200 as a list, one per line.", 512)
     seconds = time.monotonic() - started
@@ -109,7 +96,7 @@ def test_tokens_come_at_a_rate(served: Server, model: str, record_property: Meas
 def test_drafts_are_accepted(
     served: Server, model: str, plan: Plan, applies: Applies, record_property: Measure
 ) -> None:
-    """The drafter guesses wrongly nearly always: it costs time and memory, and brings nothing."""
+    """Nearly all drafts are rejected: the drafter costs time and memory for nothing."""
     drafter = plan.config.env.get("DFLASH_DRAFTER", "off")
     applies(drafter not in ("", "off"), "the image has no drafter")
     before = counters(served.get("/metrics").content)
@@ -119,15 +106,10 @@ def test_drafts_are_accepted(
     )
     assert drafted > 0, "nothing was drafted"
     record_property("draft_acceptance", round(accepted / drafted, 3))
-    assert accepted / drafted >= LOW_ACCEPTANCE, (
-        f"{accepted:.0f} of {drafted:.0f} drafted tokens were accepted"
-    )
+    share = f"{accepted:.0f} of {drafted:.0f} drafted tokens were accepted"
+    assert accepted / drafted >= LOW_ACCEPTANCE, share
 
 
-def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
-    """`docker stop` ends with a kill: the GPU's memory may stay taken, which on a DGX Spark is the host's."""
-    seconds = served.container.stop(STOP_SECONDS)
-    record_property("stop_seconds", round(seconds, 1))
-    assert served.container.exit_code == 0, (
-        f"it ended with code {served.container.exit_code}: {served.last_words()}"
-    )
+@pytest.mark.usefixtures("stop_seconds")
+def test_it_stops_when_asked() -> None:
+    """`docker stop` has to kill the server: GPU memory, on a DGX Spark the host's, may remain allocated."""

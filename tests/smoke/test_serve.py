@@ -1,4 +1,4 @@
-"""A real server of the same vLLM and mods, with the tiny model, on a CPU. It is started once for all tests."""
+"""Serves the tiny model on a CPU with the same vLLM and mods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTION: dict[str, object] = {
 CHAT = "/v1/chat/completions"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -39,28 +39,17 @@ def server(
         yield server
 
 
-@pytest.fixture(scope="session")
-def ready(server: Server) -> tuple[Server, float]:
-    return server, server.wait_until_healthy(START_LIMIT)
-
-
-@pytest.fixture
-def served(ready: tuple[Server, float]) -> Server:
-    return ready[0]
-
-
 def test_it_becomes_healthy(ready: tuple[Server, float], record_property: Measure) -> None:
-    """The server does not start: nobody can use the image."""
+    """The server does not start."""
     server, seconds = ready
     record_property("start_seconds", round(seconds, 1))
     asked = server.container.execute(*ENTRYPOINT, "health")
-    assert (asked.returncode, asked.stdout.strip()) == (0, "healthy"), (
-        f"Docker's own check says: {asked.stdout}{asked.stderr}"
-    )
+    told = f"Docker's own check says: {asked.stdout}{asked.stderr}"
+    assert (asked.returncode, asked.stdout.strip()) == (0, "healthy"), told
 
 
 def test_mods_were_applied_at_start(served: Server, assignment: Assignment, applies: Applies) -> None:
-    """The mods of the image do not hold in a running server, or vLLM does not start with them."""
+    """The image's mods cannot be applied, or vLLM does not start with them."""
     assert assignment.serving is not None
     applies(bool(assignment.serving.mods), "the image that serves has the same mods built in")
     log = served.container.log
@@ -69,14 +58,14 @@ def test_mods_were_applied_at_start(served: Server, assignment: Assignment, appl
 
 
 def test_it_lists_its_model(served: Server) -> None:
-    """Clients that ask which models there are (most chat programs do) find none."""
+    """Chat programs, most of which list the models first, find none."""
     answer = served.get("/v1/models")
     assert answer.status_code == 200, answer.text
     assert [model["id"] for model in answer.json()["data"]] == [MODEL]
 
 
 def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
-    """The API answers, but no model stands behind it."""
+    """The API responds, but not with the output of a model."""
     answer = served.post(CHAT, QUESTION)
     assert answer.status_code == 200, answer.text
     body = answer.json()
@@ -86,14 +75,14 @@ def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
     record_property("answer_seconds", round(answer.elapsed.total_seconds(), 2))
 
 
-def test_it_answers_the_same_again(served: Server) -> None:
-    """Answers at temperature 0 change from time to time: something is computed wrongly."""
+def test_answers_are_repeatable(served: Server) -> None:
+    """Answers at temperature 0 vary: a computation is wrong."""
     answers = {served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"] for _ in range(2)}
     assert len(answers) == 1
 
 
 def test_it_streams(served: Server) -> None:
-    """Chat programs, which all stream, show nothing until the end, or nothing at all."""
+    """Chat programs, which all stream, show the answer only at the end, or not at all."""
     answer = served.post(CHAT, {**QUESTION, "stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -107,43 +96,38 @@ def test_it_streams(served: Server) -> None:
 
 @pytest.mark.parametrize("key", ["wrong", ""])
 def test_a_wrong_key_is_refused(served: Server, key: str) -> None:
-    """Anybody in the network can use the server although it was given a key."""
+    """Anyone in the network can use the server although it has an API key."""
     assert served.post(CHAT, QUESTION, key=key).status_code == 401
 
 
-def test_the_key_is_in_no_log(served: Server) -> None:
-    """Whoever reads logs can use the server."""
+def test_the_key_is_not_logged(served: Server) -> None:
+    """Anyone who can read logs can use the server."""
     assert served.key not in served.container.log
 
 
-def test_a_wrong_model_is_named(served: Server) -> None:
-    """A client with a typing error in the model's name gets an answer from another model, or no reason."""
+def test_an_unknown_model_is_refused(served: Server) -> None:
+    """A client with a typo in the model's name gets answers from another model, or an unclear error."""
     answer = served.post(CHAT, {**QUESTION, "model": "another"})
     assert answer.status_code == 404, answer.text
     assert "another" in answer.text
 
 
 def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
-    """One long prompt takes the server down for everybody, or is cut off without a word."""
+    """A long prompt crashes the server for everyone, or is silently cut off."""
     long = {**QUESTION, "messages": [{"role": "user", "content": "word " * 2000}]}
     answer = served.post(CHAT, long)
     assert answer.status_code == 400, answer.text
     assert served.get("/health").status_code == 200
 
 
-def test_the_image_warms_itself_up(served: Server) -> None:
-    """The first user waits for what the image should have done before: compile, tune, allocate."""
+def test_the_image_warms_up(served: Server) -> None:
+    """The first user has to wait while vLLM compiles, tunes and allocates."""
     deadline = time.monotonic() + WARM_UP_LIMIT
     while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
         time.sleep(0.5)
     assert "warm-up request 1 of 1 answered" in served.container.log, served.last_words()
 
 
-def test_it_stops_when_asked(served: Server, record_property: Measure) -> None:
-    """`docker stop` takes long and ends with a kill: requests are lost, memory of the GPU may stay taken."""
-    seconds = served.container.stop(STOP_SECONDS)
-    record_property("stop_seconds", round(seconds, 1))
-    assert served.container.exit_code == 0, (
-        f"it ended with code {served.container.exit_code}: {served.last_words()}"
-    )
-    assert seconds < STOP_SECONDS, "it had to be killed"
+def test_it_stops_when_asked(stop_seconds: float) -> None:
+    """`docker stop` has to kill the server: requests are lost, and GPU memory may remain allocated."""
+    assert stop_seconds < STOP_SECONDS, "it had to be killed"

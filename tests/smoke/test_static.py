@@ -1,4 +1,4 @@
-"""The image as it lies there: nothing of it is started."""
+"""Examines the image without starting it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from images.shipped.mods.manifest import Mod
 Applies = Callable[[bool, str], None]
 OWN_LAYERS = ("serve", "mod", "model")
 SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
-"""What anybody may write to, and only remove their own from."""
+"""World-writable folders with the sticky bit."""
 PRIVILEGED = {
     *(f"usr/bin/{name}" for name in ("chage", "chfn", "chsh", "expiry", "gpasswd", "newgrp", "passwd", "su")),
     *("usr/sbin/unix_chkpwd", "var/local", "var/mail"),
 }
-"""Debian's own programs and folders that lend their owner's or group's rights."""
+"""Debian's own setuid and setgid programs and folders."""
 SECRET_NAMES = re.compile(
     r"(^|/)(\.env|[._]netrc|\.pypirc|\.npmrc|\.git-credentials|\.htpasswd|id_(rsa|dsa|ecdsa|ed25519)|"
     r"[^/]*\.(p12|pfx|keystore|jks|kdbx))$|(^|/)\.(docker|aws|ssh|gnupg|kube|azure)(/|$)|(^|/)\.git/"
@@ -71,13 +71,13 @@ def site(plan: Plan) -> str:
 
 @pytest.fixture(scope="session")
 def own_files(contents: Contents) -> list[str]:
-    """What the factory itself wrote, in contrast to packages."""
+    """The files of the factory itself."""
     return [path for path in contents.files if path.startswith(("usr/share/imagefactory/", "opt/models/"))]
 
 
 @pytest.fixture(scope="session")
 def texts(contents: Contents, site: str, mods: list[Mod], own_files: list[str]) -> dict[str, bytes]:
-    """Every file that a test reads, taken out of the layers in one go."""
+    """Read every file that a test needs, each layer once."""
     metadata = re.compile(rf"{re.escape(site)}/[^/]+\.dist-info/(RECORD|METADATA)")
     wanted = [path for path in contents.files if metadata.fullmatch(path) or path.endswith(".pyc")]
     changed = [image_path(check.file, site) for mod in mods for check in mod.manifest.variants[0].checks]
@@ -88,23 +88,19 @@ def some(found: list[str], limit: int = 5) -> str:
     return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
 
 
-# --- what the image says of itself -----------------------------------------------------------------------------------
-
-
-def test_every_blob_is_what_its_name_says(subject: Subject, applies: Applies) -> None:
-    """The image is damaged on this disk: a push of it fails, and so does a pull."""
+def test_every_blob_matches_its_digest(subject: Subject, applies: Applies) -> None:
+    """The image is damaged on this disk and cannot be pushed."""
     applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
     assert subject.layout is not None
     layout = Layout(subject.layout)
     for digest in (layout.manifest_digest(), layout.config_digest(), *layout.layer_digests()):
         with layout.blob(digest).open("rb") as file:
-            assert f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == digest, (
-                f"{digest} has other bytes"
-            )
+            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+        assert found == digest, f"{digest} has the hash {found}"
 
 
 def test_layers_unpack_to_what_the_configuration_promises(subject: Subject, applies: Applies) -> None:
-    """An engine unpacks the layers, finds other bytes than the configuration names, and refuses the image."""
+    """Container engines refuse the image, because a layer does not match the configuration."""
     applies(subject.layout is not None, "the daemon checked the layers when it unpacked them")
     assert subject.layout is not None
     layout = Layout(subject.layout)
@@ -114,15 +110,14 @@ def test_layers_unpack_to_what_the_configuration_promises(subject: Subject, appl
         assert found == promised, f"the layer {digest} unpacks to {found}, not to {promised}"
 
 
-def test_it_was_made_from_this_checkouts_plan(plan: Plan, subject: Subject) -> None:
-    """The image is another one than matrix, locks and mods of this checkout stand for: its tag would lie."""
+def test_it_has_the_plan_of_this_checkout(plan: Plan, subject: Subject) -> None:
+    """The image does not match the matrix, locks and mods of this checkout, so its tag would be wrong."""
     assert plan.key == subject.plan_key
     assert plan.cell == subject.cell
 
 
-def test_configuration_and_labels_are_the_planned_ones(plan: Plan, contents: Contents) -> None:
-    """Labels, variables, user, entrypoint or health check differ from what is documented: the image misleads, or does
-    not start as `docker run` lines say."""
+def test_configuration_and_labels_match_the_plan(plan: Plan, contents: Contents) -> None:
+    """Labels, variables, user, entrypoint or health check are not as documented: `docker run` may not work."""
     diff_ids = contents.config["rootfs"]["diff_ids"]
     assert len(diff_ids) == len(plan.layers), f"{len(diff_ids)} layers; the plan has {len(plan.layers)}"
     blobs = [Blob(diff_id=Digest(diff_id), digest=Digest(""), size=0, unpacked=0) for diff_id in diff_ids]
@@ -146,10 +141,10 @@ def test_configuration_and_labels_are_the_planned_ones(plan: Plan, contents: Con
     assert not wrong, "; ".join(wrong)
 
 
-def test_layers_are_those_on_record(
+def test_layers_match_their_records(
     plan: Plan, contents: Contents, project: Project, applies: Applies
 ) -> None:
-    """A layer is not what its key came out as before: somebody else's rebuild gives another image."""
+    """A layer differs from its record in locks/layers.toml: a rebuild elsewhere gives another image."""
     known = KnownLayers(project.known_layers)
     on_record = [known.blob(layer.key) for layer in plan.layers]
     applies(any(on_record), "none of its layers is on record")
@@ -163,11 +158,8 @@ def test_layers_are_those_on_record(
     assert not wrong, f"not as recorded: {some(wrong)}"
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
-    """The image does not start, or starts with another program than the one that was tested."""
+    """The image does not start, or starts another program than the one that was tested."""
     [serve] = [layer for layer in plan.layers if layer.kind == "serve"]
     places = serve.settings.files
     wrong = [
@@ -179,7 +171,7 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
 
 
-def test_programs_that_it_starts_with_are_there(contents: Contents, texts: dict[str, bytes]) -> None:
+def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes]) -> None:
     """The container ends at once: "no such file or directory"."""
     for path in ("usr/bin/python3", f"{VENV}/bin/python", f"{VENV}/bin/vllm", "bin/sh", "usr/bin/sleep"):
         found = resolved(contents.files, path)
@@ -189,20 +181,18 @@ def test_programs_that_it_starts_with_are_there(contents: Contents, texts: dict[
     assert first.startswith(f"#!/{VENV}/bin/python"), f"/{VENV}/bin/vllm starts with {first}"
 
 
-def test_modes_lend_nobody_more_than_debian_does(contents: Contents) -> None:
-    """Anybody in the container can change a program of root's, or get root's rights."""
+def test_permissions_are_no_wider_than_debians(contents: Contents) -> None:
+    """Any user in the container can change programs or become root."""
     modes = {path: int(entry.mode, 8) for path, entry in contents.files.items() if entry.kind != "symlink"}
     writable = {path for path, mode in modes.items() if mode & 0o002}
     assert writable == SHARED_FOLDERS, f"writable for all: {some(sorted(writable ^ SHARED_FOLDERS))}"
     assert all(modes[path] & 0o1000 for path in writable), "a shared folder without its sticky bit"
     lending = {path for path, mode in modes.items() if mode & 0o6000}
-    assert lending <= PRIVILEGED, (
-        f"with their owner's or group's rights: {some(sorted(lending - PRIVILEGED))}"
-    )
+    assert lending <= PRIVILEGED, f"setuid or setgid: {some(sorted(lending - PRIVILEGED))}"
 
 
-def test_owners_and_times_are_the_fixed_ones(contents: Contents) -> None:
-    """Something of the machine that built the image is in it: the digest cannot be the same elsewhere."""
+def test_owners_and_times_are_fixed(contents: Contents) -> None:
+    """The image contains traces of the build machine, so its digest differs elsewhere."""
     strange = [
         path
         for path, entry in contents.files.items()
@@ -214,8 +204,8 @@ def test_owners_and_times_are_the_fixed_ones(contents: Contents) -> None:
     assert not dated, f"of another time: {some(dated)}"
 
 
-def test_packages_are_whole(contents: Contents, texts: dict[str, bytes], site: str) -> None:
-    """A Python package lacks files, or has others than it was published with: imports fail at some time later."""
+def test_packages_are_complete(contents: Contents, texts: dict[str, bytes], site: str) -> None:
+    """Files of a Python package are missing or changed: imports may fail later."""
     wrong: list[str] = []
     checked = 0
     for path, data in texts.items():
@@ -233,7 +223,7 @@ def test_packages_are_whole(contents: Contents, texts: dict[str, bytes], site: s
 
 
 def test_no_bytecode_is_stale(contents: Contents, texts: dict[str, bytes]) -> None:
-    """Python runs old code instead of the source that is there: a mod without effect."""
+    """Python runs old bytecode instead of the source, so a mod has no effect."""
     wrong: list[str] = []
     for path, data in texts.items():
         if not path.endswith(".pyc"):
@@ -246,29 +236,24 @@ def test_no_bytecode_is_stale(contents: Contents, texts: dict[str, bytes]) -> No
     assert not wrong, some(wrong)
 
 
-# --- mods ------------------------------------------------------------------------------------------------------------
-
-
 def test_mods_are_recorded(contents: Contents, texts: dict[str, bytes], mods: list[Mod], site: str) -> None:
-    """Nobody can tell from the image what was changed in vLLM, or the record is wrong."""
+    """The image does not record its changes of vLLM, or the record is wrong."""
     label = contents.config["config"]["Labels"]["imagefactory.mods"]
     names = [mod.name for mod in mods]
     assert label == (" ".join(names) or "none"), f"the label says {label}"
     if not mods:
-        assert RECORD_OF_MODS not in contents.files, "mods.json is there although there are no mods"
+        assert RECORD_OF_MODS not in contents.files, "mods.json exists although there are no mods"
         return
     record = json.loads(texts[RECORD_OF_MODS])["mods"]
     assert [entry["name"] for entry in record] == names
-    # Of several mods that changed a file, the last one left it as it is.
+    # Several mods may have changed a file; the last one counts.
     left = {path: hashes["after"] for entry in record for path, hashes in entry["files"].items()}
     wrong = [path for path, sha256 in left.items() if contents.files[image_path(path, site)].sha256 != sha256]
     assert not wrong, f"not as the mods left them: {some(wrong)}"
 
 
-def test_checks_of_the_mods_hold(
-    texts: dict[str, bytes], mods: list[Mod], site: str, applies: Applies
-) -> None:
-    """A change that the image promises is not in its files: the model fails, or is slow, as if there were no mod."""
+def test_checks_of_mods_pass(texts: dict[str, bytes], mods: list[Mod], site: str, applies: Applies) -> None:
+    """A mod is not in the image's files: the model fails or is slow."""
     applies(bool(mods), "the image has no mods")
     wrong = []
     for mod in mods:
@@ -280,17 +265,14 @@ def test_checks_of_the_mods_hold(
     assert not wrong, "; ".join(wrong)
 
 
-# --- policies --------------------------------------------------------------------------------------------------------
-
-
-def test_kernels_run_on_the_arch(
+def test_kernels_support_the_arch(
     project: Project,
     plan: Plan,
     contents: Contents,
     applies: Applies,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """vLLM stops, or computes garbage, because code inside was compiled for another chip."""
+    """vLLM crashes or computes garbage, because its code was compiled for another GPU."""
     applies(has_gpu(project.matrix, plan.arch), "the image is for CPUs")
 
     def unpacker(path: str) -> Callable[[Path], None]:
@@ -308,22 +290,22 @@ def test_kernels_run_on_the_arch(
     assert not wrong, "; ".join(wrong)
 
 
-def test_no_secrets_are_inside(contents: Contents, texts: dict[str, bytes], own_files: list[str]) -> None:
-    """Whoever pulls the image can act as whoever built it."""
+def test_it_contains_no_secrets(contents: Contents, texts: dict[str, bytes], own_files: list[str]) -> None:
+    """Anyone who pulls the image gets credentials of its builder."""
     named = [path for path in contents.files if SECRET_NAMES.search(path)]
-    assert not named, f"files that hold secrets by their name: {some(named)}"
+    assert not named, f"files with names of secrets: {some(named)}"
     variables = [variable.partition("=") for variable in contents.config["config"]["Env"]]
-    told = [name for name, _, value in variables if value and SECRET_VARIABLES.search(name)]
-    assert not told, f"variables: {some(told)}"
+    set_ = [name for name, _, value in variables if value and SECRET_VARIABLES.search(name)]
+    assert not set_, f"variables: {some(set_)}"
     holding = [path for path in own_files if SECRETS.search(texts.get(path, b""))]
-    assert not holding, f"files with something that looks like a key: {some(holding)}"
+    assert not holding, f"files with apparent keys: {some(holding)}"
     assert not SECRETS.search(json.dumps(dict(contents.config)).encode()), "the configuration"
 
 
-def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: Plan) -> None:
-    """The image cannot be passed on: a package's licence asks that its text, or at least its name, goes with it."""
+def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan: Plan) -> None:
+    """The image must not be redistributed: it lacks the text and the name of a package's licence."""
     assert plan.config.labels["org.opencontainers.image.licenses"]
-    # Metadata of another name for a package that is there; its licence is with the package.
+    # The second name of a package has no licence of its own.
     second = [layer.settings.second_name for layer in plan.layers if isinstance(layer, WheelLayer)]
     second_names = {f"{entry.name}-{entry.version}.dist-info" for entry in second if entry}
     wrong = []
@@ -346,28 +328,22 @@ def test_licences_are_there(contents: Contents, texts: dict[str, bytes], plan: P
         package = re.fullmatch(r"var/lib/dpkg/info/([^:/]+)(?::[^/]+)?\.list", path)
         if package and resolved(contents.files, f"usr/share/doc/{package[1]}/copyright") is None:
             wrong.append(package[1])
-    assert not wrong, f"neither a licence's text nor its name: {some(wrong, 20)}"
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
+    assert not wrong, f"no licence: {some(wrong, 20)}"
 
 
 def brings_nothing(record: bytes) -> bool:
-    """Return whether a package consists of its metadata alone, like one that only stands for others."""
+    """Whether a package consists only of metadata."""
     rows = csv.reader(io.StringIO(record.decode()))
     return all(".dist-info/" in row[0] for row in rows if row)
 
 
 def recorded_hash(entry: ListedPath) -> str:
-    return (
-        f"sha256={urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b'=').decode()}"
-        if entry.sha256
-        else ""
-    )
+    digest = urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()
+    return f"sha256={digest}" if digest else ""
 
 
 def resolved(files: Mapping[str, ListedPath], path: str, depth: int = 0) -> ListedPath | None:
-    """Follow links, also those of folders on the way."""
+    """Follow links, including links of parent folders."""
     if depth > 20:
         return None
     done = ""

@@ -1,1 +1,1 @@
-"""How an image is served: one schema, and everything that is rendered from it."""
+"""The settings of images, and everything that is rendered from them."""

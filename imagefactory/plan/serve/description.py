@@ -1,4 +1,4 @@
-"""settings.json: the schema with the defaults of one image, as the serve program reads it."""
+"""Writes settings.json for the serve program: the settings with the defaults of one image."""
 
 from __future__ import annotations
 
@@ -7,61 +7,50 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from imagefactory.matrix.cells import Cell, KernelOrigin
+from imagefactory.matrix.cells import Cell, KernelOrigin, intended_kernels
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.plan.serve.image_facts import image_facts
+from imagefactory.plan.serve.image_paths import MODS_AT_START
 from imagefactory.plan.serve.settings_schema import SCHEMA, Setting
 from imagefactory.store.digests import canonical_json
 
 FORMAT = 1
+GB = 1_000_000_000
+CUDA_13_DRIVER = "580"
+"""The first driver branch for CUDA 13 and for GB10."""
+CUDA_12_DRIVER = "525"
+"""The first driver branch for CUDA 12."""
 Description = dict[str, Any]
 
 
 def describe_image(
-    matrix: Matrix,
-    cell: Cell,
-    model: Mapping[str, Any],
-    *,
-    kernels: KernelOrigin | None = None,
-    mods_module: str = "",
+    matrix: Matrix, cell: Cell, model: Mapping[str, Any], *, kernels: KernelOrigin | None = None
 ) -> Description:
-    """Describe how a cell's image is served.
-
-    `model` is what model.json says (`launch.model_settings`); `mods_module` the path of a Python module in the image,
-    without `.py`, whose `apply_mods(names, folder)` serves the setting MODS.
-    """
-    serve = served(matrix, cell, model)
-    facts = image_facts(matrix, cell, kernels)
-    covered = {setting.serve for setting in SCHEMA}
+    """Return the content of settings.json for a cell; `model` is the content of model.json."""
+    serve = dict(model.get("serve", {}))
+    on_arch = matrix.models[cell.model].serve_on.get(cell.arch)
+    if on_arch is not None:
+        serve |= on_arch.model_dump(mode="json", exclude_unset=True, exclude={"env"})
+    facts = _image_facts(matrix, cell, kernels)
+    covered = {setting.key for setting in SCHEMA}
     more = {name: value for name, value in serve.items() if name not in covered}
     if more:
         facts["flags"] = dict(sorted(more.items()))
-    if mods_module:
-        facts["mods_module"] = mods_module
     settings = [_entry(setting, _default(setting, model, serve)) for setting in SCHEMA]
     return {"format": FORMAT, "image": facts, "settings": settings}
 
 
 def settings_bytes(description: Description) -> bytes:
-    """Write settings.json: the same bytes for the same description."""
+    """Serialise settings.json, deterministically."""
     return json.dumps(json.loads(canonical_json(description)), indent=1, sort_keys=True).encode() + b"\n"
 
 
 def image_environment(description: Description) -> dict[str, str]:
-    """Return the variables that an image sets, so that `docker inspect` shows its defaults. No secret has one."""
+    """Return the image's defaults as variables, for `docker inspect`; secrets have none."""
     return {
         entry["name"]: entry["default"]
         for entry in description["settings"]
         if entry["default"] and entry["kind"] != "secret"
     }
-
-
-def served(matrix: Matrix, cell: Cell, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a model's settings with what matrix.yaml says for this arch (`serve_on`), where it says something."""
-    on_arch: Mapping[str, Any] = getattr(matrix.models[cell.model], "serve_on", {})
-    special = on_arch.get(cell.arch)
-    merged = dict(model.get("serve", {}))
-    return merged | (special.model_dump(mode="json", exclude_unset=True, exclude={"env"}) if special else {})
 
 
 def _default(setting: Setting, model: Mapping[str, Any], serve: Mapping[str, Any]) -> str:
@@ -72,12 +61,11 @@ def _default(setting: Setting, model: Mapping[str, Any], serve: Mapping[str, Any
         "DFLASH_NUM_SPEC_TOKENS": drafters[0].get("tokens"),
         "DRAFT_ATTENTION_BACKEND": drafters[0].get("attention_backend"),
     }
-    value = of_model.get(setting.name, serve.get(setting.serve) if setting.serve else None)
-    return setting.default if value is None else as_text(value)
+    value = of_model.get(setting.name, serve.get(setting.key))
+    return setting.default if value is None else _as_text(value)
 
 
-def as_text(value: object) -> str:
-    """Write a value the way a user would set it."""
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
@@ -87,6 +75,50 @@ def _entry(setting: Setting, default: str) -> dict[str, Any]:
     entry = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(setting).items()
-        if key != "serve" and value not in (None, "", (), {})
+        if key != "passed" and value not in (None, "", (), {})
     }
-    return entry | {"default": default}
+    return entry | ({"flag": setting.flag} if setting.passed else {}) | {"default": default}
+
+
+def _driver_minimum(matrix: Matrix, cell: Cell) -> str:
+    """Return the oldest NVIDIA driver for an image; empty for images without CUDA."""
+    arch = matrix.archs[cell.arch]
+    if arch.capability is None:
+        return ""
+    # vLLM uses CUDA 13 since 0.20; capability 12.1 needs the same driver.
+    if matrix.vllm[cell.vllm].within(">=0.20.0.dev0") or arch.capability == "12.1":
+        return CUDA_13_DRIVER
+    return CUDA_12_DRIVER
+
+
+def _memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
+    """Return the sizes of a model in matrix.yaml, in bytes; empty if it has none."""
+    memory = matrix.models[cell.model].memory
+    if memory is None:
+        return {}
+    return {
+        "weights": round(memory.weights_gb * GB),
+        "download": round((memory.download_gb or memory.weights_gb) * GB),
+        "drafter": round(memory.drafter_gb * GB),
+        "kv_per_token": memory.kv_bytes_per_token,
+        "kv_per_sequence": memory.kv_bytes_per_sequence,
+        "context": memory.context,
+        "hybrid": memory.hybrid,
+    }
+
+
+def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
+    """Return the requirements that the serve program checks."""
+    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    facts: dict[str, object] = {
+        "target": str(cell),
+        "vllm": str(version.version),
+        "arch": cell.arch,
+        "capability": arch.capability or "",
+        "driver": _driver_minimum(matrix, cell),
+        "kernels": kernels or intended_kernels(matrix, cell),
+        "weights": matrix.models[cell.model].weights,
+        "mods_module": MODS_AT_START,
+    }
+    memory = _memory_facts(matrix, cell)
+    return facts | ({"memory": memory} if memory else {})

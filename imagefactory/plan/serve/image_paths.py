@@ -1,28 +1,27 @@
-"""Where things are in an image: the serve program, the entrypoint, the health check, the caches."""
+"""Paths in an image: the serve program and other shipped files, the entrypoint, the health check, the caches."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 COMPILER = "nvidia-cuda-nvcc"
-"""The wheel that an image needs to compile kernels."""
-
-
+"""The wheel of the CUDA compiler."""
 CUDA_HOME = "usr/local/cuda"
-
 
 SHARE = "usr/share/imagefactory"
 PROGRAM = f"{SHARE}/serve"
 SETTINGS = f"{SHARE}/settings.json"
-# -I and -S: nothing of the environment and no site-packages; a start in milliseconds.
+MODS_AT_START = f"/{SHARE}/mods_at_start"
+"""The module whose `apply_mods(names, folder)` implements the setting MODS, without `.py`."""
+# -I and -S ignore the environment and site-packages, for a start in milliseconds.
 ENTRYPOINT = ("/usr/bin/python3", "-I", "-S", f"/{PROGRAM}")
 COMMAND: tuple[str, ...] = ()
-"""Without arguments, the image serves its model with the recommended settings."""
+"""Without arguments, the image serves its model with its defaults."""
 
 CACHES = "/var/cache/imagefactory"
-"""Everything that is compiled or tuned at run time; each image needs a volume of its own for it."""
+"""Results of compiling and tuning at run time; each image needs its own volume."""
 MODEL_CACHE = "/root/.cache/huggingface"
-"""Downloaded models, shared by any number of images."""
+"""Downloaded models, shared by all images."""
 KEY_FILE = "/run/secrets/vllm_api_key"
 
 SECOND = 1_000_000_000
@@ -30,14 +29,14 @@ HEALTHCHECK: dict[str, object] = {
     "Test": ["CMD", *ENTRYPOINT, "health"],
     "Interval": 15 * SECOND,
     "Timeout": 10 * SECOND,
-    # A first start downloads, compiles and tunes; failures within this time do not count.
+    # A first start downloads, compiles and tunes.
     "StartPeriod": 3600 * SECOND,
     "Retries": 4,
 }
 
 
 def cache_environment() -> dict[str, str]:
-    """Return the variables that put every run-time cache into one folder, so that one volume makes restarts fast."""
+    """Return the variables that put every run-time cache into CACHES, so that one volume makes restarts fast."""
     return {
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
         "FLASHINFER_WORKSPACE_BASE": f"{CACHES}/flashinfer",
@@ -52,3 +51,16 @@ def cache_environment() -> dict[str, str]:
 def program_folder(root: Path) -> Path:
     """Return the folder of the serve program in a checkout."""
     return root / "images" / "serve"
+
+
+def serve_files(root: Path) -> dict[str, str]:
+    """List the files of the serve layer: path in the checkout -> path in the image."""
+    program = program_folder(root)
+    files = {
+        path.relative_to(root).as_posix(): f"{PROGRAM}/{path.relative_to(program).as_posix()}"
+        for path in sorted(program.rglob("*.py"))
+    }
+    files["images/mods/mods_at_start.py"] = f"{MODS_AT_START}.py".lstrip("/")
+    package = [root / "images" / "__init__.py", *sorted((root / "images" / "shipped").rglob("*.py"))]
+    names = [path.relative_to(root).as_posix() for path in package]
+    return files | {name: f"{SHARE}/python/{name}" for name in names}

@@ -1,4 +1,4 @@
-"""How an image starts: its model, settings and environment variables."""
+"""Describes how an image starts: its model, settings and environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
 from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
-from imagefactory.plan.serve.shipped_files import MODS_AT_START
 
 GENERATED_MODELS = "/opt/models"
 """The folder in an image for models that the factory makes itself."""
@@ -20,7 +19,7 @@ GENERATED_MODELS = "/opt/models"
 
 @dataclass(frozen=True)
 class Served:
-    """What the last layer and the image's environment say about serving."""
+    """The content of the last layer, and the environment of the image."""
 
     model: dict[str, Any]
     """model.json: the model's location and revision, its drafters and flags."""
@@ -29,10 +28,10 @@ class Served:
     extra: dict[str, str]
     """Environment variables set by the model or by a mod."""
     compiles: bool = False
-    """Whether the image has a CUDA compiler, for kernels that are compiled at run time."""
+    """Whether the image has a CUDA compiler."""
 
     def environment(self) -> dict[str, str]:
-        """List the variables of the image, sorted."""
+        """Return the variables of the image, sorted."""
         fixed = {
             "LANG": "C.UTF-8",
             "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -53,9 +52,9 @@ def describe(
     *,
     compiles: bool = False,
 ) -> Served:
-    """Describe how a cell is served: the settings of the matrix, plus those of its mods."""
+    """Describe how a cell starts, with the settings of the matrix and of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
-    description = describe_image(matrix, cell, model, kernels=kernels, mods_module=MODS_AT_START)
+    description = describe_image(matrix, cell, model, kernels=kernels)
     mod_variables = {
         name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
     }
@@ -96,7 +95,7 @@ def _speculative_config(drafter: Drafter, revisions: ModelLock, matrix: Matrix, 
         "model": drafter.repo,
         "num_speculative_tokens": drafter.tokens,
     }
-    # Before 0.21.0 the speculative config has no such key.
+    # The key exists since vLLM 0.21.0.
     if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
         config["attention_backend"] = drafter.attention_backend
     return config | _revision(revisions, drafter.repo)

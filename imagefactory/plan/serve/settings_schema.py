@@ -1,12 +1,12 @@
-"""The one list of settings: what a user may set, what it means, and which flag of vLLM it becomes.
+"""The settings of every image: their meaning, allowed values and vLLM flags.
 
-Everything else is rendered from it: settings.json in the image (by which the serve program validates), the image's
-environment, the `settings` command, the README's table, compose.yaml, the `docker run` line and the recipes.
+Everything else is rendered from this list: settings.json in the image (which the serve program validates against), the
+image's environment, the `settings` command, the table in docs/serving.md, compose files, `docker run` and recipes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 SettingKind = Literal[
@@ -15,367 +15,282 @@ SettingKind = Literal[
 MOST = 2**31 - 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Setting:
-    """A setting as the factory declares it; a cell adds the default."""
+    """A setting of every image; `serve` of a model in matrix.yaml may override its default."""
 
     name: str
     kind: SettingKind
     description: str
-    flag: str = ""
-    """The flag of `vllm serve` that it becomes; empty for what the serve program itself heeds."""
-    serve: str = ""
-    """The key of a model's `serve` in matrix.yaml that gives the default."""
+    _: KW_ONLY
+    passed: bool = False
+    """Whether `vllm serve` gets it as the flag of the same name."""
     default: str = ""
-    """The default of every image, where the model does not say otherwise."""
     vllm_default: str = ""
-    """What vLLM does without the flag: then the flag is left out."""
+    """What vLLM assumes without the flag, which is then left out."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     since: str = ""
-    """The first vLLM that has it."""
+    """The first vLLM version that supports it."""
     since_of: dict[str, str] = field(default_factory=dict)
-    """The first vLLM that has a single choice."""
+    """The first vLLM version that supports a choice."""
     unset: str = ""
-    """The word by which a user says: none."""
+    """The word that stands for no value."""
+
+    @property
+    def key(self) -> str:
+        """Its name in matrix.yaml, below a model's `serve`."""
+        return self.name.lower()
+
+    @property
+    def flag(self) -> str:
+        """The flag of `vllm serve`; empty if only the serve program uses the setting."""
+        return f"--{self.key.replace('_', '-')}" if self.passed else ""
 
 
 BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention", "torch_sdpa", "cpu_attn")
 DRAFT_BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+QUANTIZATIONS = (
+    "auto",
+    "awq",
+    "awq_marlin",
+    "bitsandbytes",
+    "compressed-tensors",
+    "experts_int8",
+    "fp8",
+    "gpt_oss_mxfp4",
+    "gptq",
+    "gptq_marlin",
+    "inc",
+    "modelopt",
+    "modelopt_fp4",
+    "modelopt_mixed",
+    "moe_wna16",
+    "mxfp4",
+    "mxfp8",
+    "quark",
+    "torchao",
+)
+LOAD_FORMATS = (
+    "auto",
+    "dummy",
+    "fastsafetensors",
+    "hf",
+    "mistral",
+    "npcache",
+    "pt",
+    "runai_streamer",
+    "safetensors",
+    "sharded_state",
+    "tensorizer",
+)
+
+
+def _limit(name: str, description: str, kind: SettingKind, minimum: float, maximum: float) -> Setting:
+    """Declare a number that vLLM chooses itself unless it is set."""
+    return Setting(name, kind, description, passed=True, minimum=minimum, maximum=maximum, unset="auto")
+
+
+def _choice(
+    name: str, description: str, choices: tuple[str, ...], since_of: dict[str, str] | None = None
+) -> Setting:
+    """Declare one of several words, of which vLLM's default is `auto`."""
+    return Setting(
+        name,
+        "choice",
+        description,
+        passed=True,
+        choices=choices,
+        vllm_default="auto",
+        since_of=since_of or {},
+    )
+
 
 SCHEMA: tuple[Setting, ...] = (
+    Setting("MODEL", "text", "The model to serve: a Hugging Face repository or a folder in the container."),
+    Setting("MODEL_PATH", "path", "A folder in the container with the model, to serve without a download."),
     Setting(
-        name="MODEL",
-        kind="text",
-        description="What to serve: a repository on the model hub, or a folder in the container.",
+        "SERVED_MODEL_NAME",
+        "text",
+        'The name that clients send as `"model"`, or several, separated by commas. Defaults to MODEL.',
     ),
     Setting(
-        name="MODEL_PATH",
-        kind="path",
-        description="A folder in the container that holds the model; then nothing is downloaded for it.",
-    ),
-    Setting(
-        name="SERVED_MODEL_NAME",
-        kind="text",
-        serve="served_model_name",
-        description='The name that clients put into `"model"`; several are separated by commas. '
-        "Without it, what MODEL says.",
-    ),
-    Setting(
-        name="DFLASH_DRAFTER",
-        kind="text",
+        "DFLASH_DRAFTER",
+        "text",
+        "The draft model for speculative decoding: a repository or a folder. `off` disables it.",
         unset="off",
-        description="The drafter for speculative decoding: a repository or a folder; `off` goes without.",
     ),
+    Setting("DFLASH_NUM_SPEC_TOKENS", "whole", "Tokens drafted per step.", minimum=1, maximum=64),
     Setting(
-        name="DFLASH_NUM_SPEC_TOKENS",
-        kind="whole",
-        minimum=1,
-        maximum=64,
-        description="Tokens that the drafter proposes at a time.",
-    ),
-    Setting(
-        name="DRAFT_ATTENTION_BACKEND",
-        kind="choice",
+        "DRAFT_ATTENTION_BACKEND",
+        "choice",
+        "Attention kernels of the drafter, independent of ATTENTION_BACKEND.",
         choices=DRAFT_BACKENDS,
         since="0.21.0",
-        description="The attention kernels of the drafter; it does not inherit those of the model.",
+    ),
+    _choice("ATTENTION_BACKEND", "Attention kernels of the model.", BACKENDS),
+    _limit(
+        "MAX_MODEL_LEN",
+        "Maximum context in tokens, prompt plus output. `auto` uses the model's own limit.",
+        "whole",
+        1,
+        MOST,
+    ),
+    _limit("MAX_NUM_SEQS", "Requests processed at the same time; others queue.", "whole", 1, 65536),
+    _limit("MAX_NUM_BATCHED_TOKENS", "Tokens processed per step, over all requests.", "whole", 1, MOST),
+    _limit(
+        "GPU_MEMORY_UTILIZATION",
+        "Share of the GPU memory for vLLM. On a DGX Spark the host uses the same memory.",
+        "fraction",
+        0.01,
+        1,
+    ),
+    _choice("QUANTIZATION", "Quantization of the weights. `auto` reads it from the model.", QUANTIZATIONS),
+    _choice(
+        "DTYPE",
+        "Data type of weights and activations that are not quantized.",
+        ("auto", "bfloat16", "float16", "float32", "half", "float"),
+    ),
+    _choice(
+        "KV_CACHE_DTYPE",
+        "Data type of the KV cache.",
+        ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", *TURBOQUANT),
+        dict.fromkeys(TURBOQUANT, "0.20.0"),
     ),
     Setting(
-        name="ATTENTION_BACKEND",
-        kind="choice",
-        choices=BACKENDS,
-        flag="--attention-backend",
-        serve="attention_backend",
-        vllm_default="auto",
-        description="The attention kernels of the model.",
+        "ENFORCE_EAGER",
+        "switch",
+        "Skip compilation and CUDA graphs: the server is ready in half the time.",
+        passed=True,
     ),
     Setting(
-        name="MAX_MODEL_LEN",
-        kind="whole",
-        minimum=1,
-        maximum=MOST,
-        unset="auto",
-        flag="--max-model-len",
-        serve="max_model_len",
-        description="The longest context in tokens, prompt and answer together; `auto` takes the model's own.",
+        "ENABLE_PREFIX_CACHING",
+        "switch",
+        "Reuse the KV cache of common prompt prefixes. If unset, vLLM decides.",
+        passed=True,
+    ),
+    _choice("LOAD_FORMAT", "How to load the weights.", LOAD_FORMATS),
+    Setting("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository.", passed=True),
+    Setting(
+        "CHAT_TEMPLATE",
+        "path",
+        "A Jinja file in the container to use instead of the model's chat template.",
+        passed=True,
     ),
     Setting(
-        name="MAX_NUM_SEQS",
-        kind="whole",
-        minimum=1,
-        maximum=65536,
-        unset="auto",
-        flag="--max-num-seqs",
-        serve="max_num_seqs",
-        description="Requests that are worked on at the same time; more wait in a queue.",
+        "ENABLE_AUTO_TOOL_CHOICE",
+        "switch",
+        "Let the model decide when to call tools. Requires TOOL_CALL_PARSER.",
+        passed=True,
     ),
+    Setting("TOOL_CALL_PARSER", "text", "Parser for tool calls in the output.", passed=True, unset="off"),
     Setting(
-        name="MAX_NUM_BATCHED_TOKENS",
-        kind="whole",
-        minimum=1,
-        maximum=MOST,
-        unset="auto",
-        flag="--max-num-batched-tokens",
-        serve="max_num_batched_tokens",
-        description="Tokens that one step works on, over all requests.",
-    ),
-    Setting(
-        name="GPU_MEMORY_UTILIZATION",
-        kind="fraction",
-        minimum=0.01,
-        maximum=1,
-        unset="auto",
-        flag="--gpu-memory-utilization",
-        serve="gpu_memory_utilization",
-        description="The share of the GPU's memory that vLLM takes. On a DGX Spark this is the host's memory too.",
-    ),
-    Setting(
-        name="QUANTIZATION",
-        kind="choice",
-        choices=(
-            "auto",
-            "awq",
-            "awq_marlin",
-            "bitsandbytes",
-            "compressed-tensors",
-            "experts_int8",
-            "fp8",
-            "gpt_oss_mxfp4",
-            "gptq",
-            "gptq_marlin",
-            "inc",
-            "modelopt",
-            "modelopt_fp4",
-            "modelopt_mixed",
-            "moe_wna16",
-            "mxfp4",
-            "mxfp8",
-            "quark",
-            "torchao",
-        ),
-        flag="--quantization",
-        serve="quantization",
-        vllm_default="auto",
-        description="How the weights are quantized; `auto` reads it from the model.",
-    ),
-    Setting(
-        name="DTYPE",
-        kind="choice",
-        choices=("auto", "bfloat16", "float16", "float32", "half", "float"),
-        flag="--dtype",
-        serve="dtype",
-        vllm_default="auto",
-        description="The number format of weights and activations that are not quantized.",
-    ),
-    Setting(
-        name="KV_CACHE_DTYPE",
-        kind="choice",
-        choices=(
-            "auto",
-            "bfloat16",
-            "fp8",
-            "fp8_e4m3",
-            "fp8_e5m2",
-            *TURBOQUANT,
-        ),
-        since_of=dict.fromkeys(TURBOQUANT, "0.20.0"),
-        flag="--kv-cache-dtype",
-        serve="kv_cache_dtype",
-        vllm_default="auto",
-        description="The number format of the KV cache.",
-    ),
-    Setting(
-        name="ENFORCE_EAGER",
-        kind="switch",
-        flag="--enforce-eager",
-        serve="enforce_eager",
-        description="Start without compiling and without CUDA graphs: ready in half the time.",
-    ),
-    Setting(
-        name="ENABLE_PREFIX_CACHING",
-        kind="switch",
-        flag="--enable-prefix-caching",
-        serve="enable_prefix_caching",
-        description="Keep the KV cache of prompts that begin alike; unset leaves it to vLLM.",
-    ),
-    Setting(
-        name="LOAD_FORMAT",
-        kind="choice",
-        choices=(
-            "auto",
-            "dummy",
-            "fastsafetensors",
-            "hf",
-            "mistral",
-            "npcache",
-            "pt",
-            "runai_streamer",
-            "safetensors",
-            "sharded_state",
-            "tensorizer",
-        ),
-        flag="--load-format",
-        serve="load_format",
-        vllm_default="auto",
-        description="How weights are read from the disk.",
-    ),
-    Setting(
-        name="TRUST_REMOTE_CODE",
-        kind="switch",
-        flag="--trust-remote-code",
-        serve="trust_remote_code",
-        description="Run Python code that comes with the model.",
-    ),
-    Setting(
-        name="CHAT_TEMPLATE",
-        kind="path",
-        flag="--chat-template",
-        serve="chat_template",
-        description="A Jinja file in the container that replaces the model's chat template.",
-    ),
-    Setting(
-        name="ENABLE_AUTO_TOOL_CHOICE",
-        kind="switch",
-        flag="--enable-auto-tool-choice",
-        serve="enable_auto_tool_choice",
-        description="Let the model decide to call tools; needs TOOL_CALL_PARSER.",
-    ),
-    Setting(
-        name="TOOL_CALL_PARSER",
-        kind="text",
+        "REASONING_PARSER",
+        "text",
+        "Parser that separates reasoning from the answer.",
+        passed=True,
         unset="off",
-        flag="--tool-call-parser",
-        serve="tool_call_parser",
-        description="How tool calls are read from the model's answer.",
     ),
     Setting(
-        name="REASONING_PARSER",
-        kind="text",
-        unset="off",
-        flag="--reasoning-parser",
-        serve="reasoning_parser",
-        description="How the model's thinking is told from its answer.",
+        "LIMIT_MM_PER_PROMPT",
+        "counts",
+        "Maximum images and videos per prompt, as JSON. Zeros make the server text-only.",
+        passed=True,
     ),
     Setting(
-        name="LIMIT_MM_PER_PROMPT",
-        kind="counts",
-        flag="--limit-mm-per-prompt",
-        serve="limit_mm_per_prompt",
-        description="Images and videos that a prompt may hold, as JSON; zeros make the server text-only.",
+        "VLLM_API_KEY",
+        "secret",
+        "The API key that clients must send. Commands and logs never show it, but `docker inspect` does: "
+        "prefer VLLM_API_KEY_FILE.",
     ),
     Setting(
-        name="VLLM_API_KEY",
-        kind="secret",
-        description="The key that clients must send. It stays out of commands and logs, "
-        "but `docker inspect` shows variables: prefer the file.",
+        "VLLM_API_KEY_FILE", "path", "A file in the container with the API key, such as a mounted secret."
     ),
     Setting(
-        name="VLLM_API_KEY_FILE",
-        kind="path",
-        description="A file in the container that holds the key, such as a mounted secret.",
-    ),
-    Setting(
-        name="HOST",
-        kind="text",
+        "HOST",
+        "text",
+        "Address to listen on.",
+        passed=True,
         default="0.0.0.0",  # noqa: S104 - a container's server is for outside
         vllm_default="0.0.0.0",  # noqa: S104
-        flag="--host",
-        description="The address to listen on.",
     ),
     Setting(
-        name="PORT",
-        kind="whole",
+        "PORT",
+        "whole",
+        "Port to listen on.",
+        passed=True,
         minimum=1,
         maximum=65535,
         default="8000",
         vllm_default="8000",
-        flag="--port",
-        description="The port to listen on.",
     ),
     Setting(
-        name="WARMUP",
-        kind="whole",
+        "WARMUP",
+        "whole",
+        "Requests to send once the server is ready, so that the first user does not wait for kernels; 0 for none.",
         minimum=0,
         maximum=20,
         default="1",
-        description="Requests that the image sends to itself when it is ready, so that the first user does not wait "
-        "for kernels; 0 sends none.",
     ),
     Setting(
-        name="MODS",
-        kind="list",
-        description="Mods to apply before the start, from MODS_PATH; a mod that fails stops the start.",
+        "MODS",
+        "list",
+        "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start.",
     ),
+    Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(
-        name="MODS_PATH", kind="path", default="/mods", description="The folder that mods are mounted to."
-    ),
-    Setting(
-        name="ENABLE_TURBOQUANT",
-        kind="switch",
+        "ENABLE_TURBOQUANT",
+        "switch",
+        "Compress the KV cache with TurboQuant: room for more context and requests, slightly slower.",
         default="0",
         since="0.20.0",
-        description="Compress the KV cache with TurboQuant: more context and more requests, a little slower.",
     ),
     Setting(
-        name="TQ_MODE",
-        kind="choice",
+        "TQ_MODE",
+        "choice",
+        "`hybrid` and `full_tq` compress the KV cache; `off` and `capture_only` do not.",
         choices=("off", "capture_only", "hybrid", "full_tq"),
         default="hybrid",
-        description="`off` and `capture_only` leave the cache as it is; the others compress it.",
     ),
     Setting(
-        name="TQ_KEY_BITS",
-        kind="whole",
+        "TQ_KEY_BITS",
+        "whole",
+        "Bits per key. vLLM supports 8/4, 4/4, 3/4 and 3/3 (key/value); others use the next larger pair, or 8/4.",
         minimum=3,
         maximum=8,
         default="4",
-        description="Bits per number of the keys. vLLM has 8/4, 4/4, 3/4 and 3/3; "
-        "what lies between becomes the next larger one.",
     ),
+    Setting("TQ_VALUE_BITS", "whole", "Bits per value.", minimum=2, maximum=8, default="4"),
     Setting(
-        name="TQ_VALUE_BITS",
-        kind="whole",
-        minimum=2,
-        maximum=8,
-        default="4",
-        description="Bits per number of the values.",
-    ),
-    Setting(
-        name="TQ_RING_CAPACITY",
-        kind="whole",
+        "TQ_RING_CAPACITY",
+        "whole",
+        "Ignored; accepted for old scripts. vLLM's TurboQuant has no such option.",
         minimum=0,
         maximum=MOST,
         default="128",
-        description="Accepted for the sake of old scripts; vLLM's TurboQuant has no such option.",
     ),
     Setting(
-        name="TQ_INITIAL_LAYERS",
-        kind="whole",
+        "TQ_INITIAL_LAYERS",
+        "whole",
+        "Ignored; accepted for old scripts. vLLM's TurboQuant never compresses the first and last layers.",
         minimum=0,
         maximum=1000,
         default="4",
-        description="Accepted for the sake of old scripts; vLLM's TurboQuant keeps first and last layers exact anyway.",
     ),
+    Setting("EXTRA_ARGS", "flags", "More flags for `vllm serve`, quoted as in a shell."),
     Setting(
-        name="EXTRA_ARGS",
-        kind="flags",
-        description="More flags for `vllm serve`, quoted as in a shell.",
-    ),
-    Setting(
-        name="CHECKS",
-        kind="choice",
+        "CHECKS",
+        "choice",
+        "What a failed check does: `enforce` stops the start, `warn` only warns, `off` skips all checks.",
         choices=("enforce", "warn", "off"),
         default="enforce",
-        description="What a failed check does: stop the start, or only warn.",
     ),
     Setting(
-        name="SKIP_CHECKS",
-        kind="list",
-        description="Checks to leave out: gpu, driver, kernels, model, drafter, disk, memory, shm, flags, combination, "
-        "port, api-key.",
+        "SKIP_CHECKS",
+        "list",
+        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, flags, combination, port, api-key.",
     ),
 )
 

@@ -1,8 +1,7 @@
-"""Note the lines in which vLLM says which kernels and backends it chose.
+"""Copies the log lines about vLLM's kernels and backends to the file in IMAGEFACTORY_CHOICES.
 
-vLLM says so in its log only, in any of its processes. Python runs this file at the start of each of them; it looks
-at log records as they are made and writes the telling ones to the file that IMAGEFACTORY_CHOICES names. Nothing that
-goes wrong here may reach vLLM.
+Any process of vLLM may log them, and only there are they found. Python runs this file when a process starts. No error
+in here may reach vLLM.
 """  # noqa: INP001 - found by PYTHONPATH
 
 import logging

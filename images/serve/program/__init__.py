@@ -1,5 +1,5 @@
-"""What runs in the container: read the settings, look at the machine, become `vllm serve`.
+"""The serve program: reads the settings, checks the machine and becomes `vllm serve`.
 
-Only the standard library, and only the cheap parts of it: this runs before every start. Which settings exist, and
-their defaults in this image, is data (settings.json), written by the factory from the one schema.
+It runs before every start, so it uses only those parts of the standard library that import quickly. The settings and
+their defaults in this image come from settings.json.
 """

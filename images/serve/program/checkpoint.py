@@ -1,4 +1,4 @@
-"""A model's folder: where it is, whether it is complete, and what its config says about memory."""
+"""Finds a model's folder, lists missing files, and derives the size of the KV cache from its config."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 INDEX = "model.safetensors.index.json"
 _BYTES = 2
-"""Bytes of a number in the KV cache, unless it is compressed."""
+"""Bytes per value in an uncompressed KV cache."""
 
 
 class Shape(NamedTuple):
-    """What a config tells about the KV cache, in bytes of 16-bit numbers."""
+    """The size of the KV cache in bytes, with 16-bit values."""
 
     per_token: int
     per_sequence: int
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 
 def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
-    """Return where models are downloaded to."""
+    """Return the folder for downloaded models."""
     home = environment.get("HF_HOME") or os.path.join(  # noqa: PTH118 - see image.py
         environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # noqa: PTH111
         "huggingface",
@@ -32,12 +32,12 @@ def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
 
 
 def is_path(model: str) -> bool:
-    """Tell a folder from the name of a repository."""
+    """Whether a model is a folder rather than a repository."""
     return model.startswith(("/", ".", "~")) or os.path.isdir(model)  # noqa: PTH112
 
 
 def locate(model: str, revision: str, cache: str) -> str | None:
-    """Find the folder of a model: itself, or its snapshot in the download cache; None if it is not there."""
+    """Return the model if it is a folder, else its snapshot in the download cache; None if there is none."""
     if is_path(model):
         return model
     repository = os.path.join(cache, "models--" + model.replace("/", "--"))  # noqa: PTH118
@@ -52,7 +52,7 @@ def locate(model: str, revision: str, cache: str) -> str | None:
 
 
 def missing_files(folder: str, *, weights: bool) -> list[str]:
-    """List what a model's folder lacks; `weights` says whether it needs any."""
+    """List the files missing from a model's folder; `weights` says whether it needs any."""
     try:
         present = set(os.listdir(folder))  # noqa: PTH208
     except OSError:
@@ -73,7 +73,7 @@ def missing_files(folder: str, *, weights: bool) -> list[str]:
 
 
 def weights_size(folder: str) -> int | None:
-    """Add up the weight files."""
+    """Return the total size of the weight files; None if there are none."""
     try:
         with os.scandir(folder) as entries:
             sizes = [entry.stat().st_size for entry in entries if entry.name.endswith(WEIGHTS)]
@@ -83,7 +83,7 @@ def weights_size(folder: str) -> int | None:
 
 
 def config_of(folder: str | None) -> dict[str, Any] | None:
-    """Read the part of config.json that describes the text model."""
+    """Read config.json; values of the text model take precedence."""
     config = read_json(os.path.join(folder, "config.json")) if folder else None  # noqa: PTH118
     if config is None:
         return None
@@ -92,7 +92,7 @@ def config_of(folder: str | None) -> dict[str, Any] | None:
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Read a JSON object; None when there is none."""
+    """Read a JSON object; None if the file has none."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             value = json.load(file)
@@ -102,7 +102,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 
 
 def shape(config: dict[str, Any] | None) -> Shape | None:
-    """Work out the KV cache per token and per sequence; None for a config we do not understand."""
+    """Compute the size of the KV cache per token and per sequence; None for an unknown kind of config."""
     if config is None:
         return None
     try:
@@ -114,7 +114,7 @@ def shape(config: dict[str, Any] | None) -> Shape | None:
 def _shape(config: dict[str, Any]) -> Shape:
     heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-    # Gemma 4 gives its full-attention layers other heads than its sliding ones.
+    # The full-attention layers of Gemma 4 have other heads than the sliding ones.
     full_heads = int(config.get("num_global_key_value_heads") or heads)
     full_width = int(config.get("global_head_dim") or width)
     kinds = config.get("layer_types") or ["full_attention"] * int(config["num_hidden_layers"])
@@ -132,7 +132,7 @@ def _shape(config: dict[str, Any]) -> Shape:
 
 
 def _linear_state(config: dict[str, Any]) -> int:
-    """Return the recurrent state of a linear attention layer (Gated DeltaNet), kept in 32-bit numbers."""
+    """Return the size of the recurrent state of a linear attention layer (Gated DeltaNet), in 32-bit values."""
     heads = int(config.get("linear_num_value_heads") or 0)
     keys, values = int(config.get("linear_key_head_dim") or 0), int(config.get("linear_value_head_dim") or 0)
     return heads * keys * values * 4

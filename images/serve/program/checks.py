@@ -1,4 +1,4 @@
-"""Preflight: what can be known before vLLM starts. Each check reports a fact, and a remedy when it fails.
+"""Runs the checks before vLLM starts. Each reports a fact, and a remedy if it fails.
 
 A failed check refuses the start, unless SKIP_CHECKS names it or CHECKS=warn turns refusals into warnings.
 """
@@ -16,14 +16,13 @@ Check = Callable[[Start], Iterable[Finding]]
 
 
 def run(start: Start, names: Iterable[str]) -> list[Finding]:
-    """Run the named checks, except those that the settings skip."""
-    skip, mode = skipped(start.settings), start.settings.text("CHECKS")
+    """Run the named checks, except skipped ones."""
+    skip, mode = _skipped(start.settings), start.settings.text("CHECKS")
     findings: list[Finding] = []
     for name in names:
         if mode == "off" or name in skip:
-            findings.append(
-                Finding(name, SKIPPED, "skipped by SKIP_CHECKS" if name in skip else "CHECKS=off")
-            )
+            reason = "skipped by SKIP_CHECKS" if name in skip else "CHECKS=off"
+            findings.append(Finding(name, SKIPPED, reason))
             continue
         found = list(CHECKS[name](start))
         if mode == "warn":
@@ -32,8 +31,7 @@ def run(start: Start, names: Iterable[str]) -> list[Finding]:
     return findings
 
 
-def skipped(settings: Settings) -> list[str]:
-    """Return the names in SKIP_CHECKS; refuse an unknown one, which would skip nothing."""
+def _skipped(settings: Settings) -> list[str]:
     names = settings.words("SKIP_CHECKS")
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
@@ -45,13 +43,6 @@ def skipped(settings: Settings) -> list[str]:
             remedy="Name one of these checks.",
         )
     return names
-
-
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raise the first failure, if there is one."""
-    for finding in findings:
-        if finding.result == FAIL:
-            raise finding.refusal()
 
 
 CHECKS: dict[str, Check] = {

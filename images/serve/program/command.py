@@ -1,4 +1,4 @@
-"""From settings to the `vllm serve` command."""
+"""Builds the `vllm serve` command from the settings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import turboquant, versions
 from .errors import ContradictionError
 from .image import Image
 from .settings import Settings
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
-"""Settings that become part of the command in ways of their own."""
+"""Settings that `build` handles itself."""
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 KEY_FLAG = "--api-key"
+TURBOQUANT = {
+    (8, 4): "turboquant_k8v4",
+    (4, 4): "turboquant_4bit_nc",
+    (3, 4): "turboquant_k3v4_nc",
+    (3, 3): "turboquant_3bit_nc",
+}
+WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
 class Command(NamedTuple):
-    """What is run, and remarks about how it came about."""
+    """The command, with remarks for the user."""
 
     arguments: tuple[str, ...]
     model: str
@@ -31,9 +37,9 @@ class Command(NamedTuple):
 
 
 def build(image: Image, settings: Settings) -> Command:
-    """Put the recommended command together."""
+    """Build the recommended command."""
     model, revision, own = _model(image, settings)
-    cache, remarks = turboquant.cache_dtype(settings)
+    cache, remarks = _turboquant(settings)
     cache = cache or settings.text("KV_CACHE_DTYPE")
     words: list[str] = [model]
     if revision:
@@ -41,9 +47,15 @@ def build(image: Image, settings: Settings) -> Command:
     names = tuple(name for name in settings.text("SERVED_MODEL_NAME").split(",") if name) or (model,)
     if names != (model,) and option(settings.extra, "--served-model-name") is None:
         words += ["--served-model-name", *names]
-    left_to_vllm = _left_to_vllm(settings, cache)
-    remarks += [f"TurboQuant brings its own attention: {name} is left to vLLM" for name in left_to_vllm]
-    words += _settings_flags(image, settings, {*SPECIAL, *left_to_vllm})
+    done = set(SPECIAL)
+    # TurboQuant is itself an attention backend; vLLM refuses any other beside it.
+    backend = settings.text("ATTENTION_BACKEND")
+    if cache.startswith("turboquant_") and backend and "ATTENTION_BACKEND" not in settings.given:
+        remarks.append("TurboQuant brings its own attention: ATTENTION_BACKEND is not used")
+        done.add("ATTENTION_BACKEND")
+    for setting in image.settings.values():
+        if setting.flag and setting.name not in done:
+            words += _flag(setting.flag, settings.values.get(setting.name), setting.vllm_default)
     if own:
         words += _more_flags(image, settings)
     if cache and cache != "auto":
@@ -56,17 +68,8 @@ def build(image: Image, settings: Settings) -> Command:
     return Command(tuple(words), model, revision, names, speculative, cache, (*settings.notes, *remarks))
 
 
-def _settings_flags(image: Image, settings: Settings, done: set[str]) -> list[str]:
-    """Return the flags of settings that are flags and nothing more."""
-    words: list[str] = []
-    for setting in image.settings.values():
-        if setting.flag and setting.name not in done:
-            words += _flag(setting.flag, settings.values.get(setting.name), setting.vllm_default)
-    return words
-
-
 def _more_flags(image: Image, settings: Settings) -> list[str]:
-    """Return the flags that the model or its mods need and no setting covers, unless the user gave them."""
+    """Return the flags that the model or its mods need beyond the settings, unless the user gave them."""
     words: list[str] = []
     for name, value in image.facts.get("flags", {}).items():
         flag = f"--{name.replace('_', '-')}"
@@ -75,20 +78,13 @@ def _more_flags(image: Image, settings: Settings) -> list[str]:
     return words
 
 
-def _left_to_vllm(settings: Settings, cache: str) -> list[str]:
-    """TurboQuant is an attention backend of its own, and vLLM refuses any other beside it."""
-    if cache.startswith("turboquant_") and "ATTENTION_BACKEND" not in settings.given:
-        return ["ATTENTION_BACKEND"] if settings.text("ATTENTION_BACKEND") else []
-    return []
-
-
 def shown(arguments: Sequence[str]) -> str:
-    """Write a command for people: quoted for a shell, with the API key hidden."""
+    """Return the command quoted for a shell, with the API key hidden."""
     return shlex.join(("vllm", "serve", *masked(arguments)))
 
 
 def masked(arguments: Iterable[str]) -> list[str]:
-    """Replace every API key among arguments."""
+    """Hide every API key among arguments."""
     out: list[str] = []
     hide = False
     for word in arguments:
@@ -103,7 +99,7 @@ def masked(arguments: Iterable[str]) -> list[str]:
 
 
 def option(arguments: Sequence[str], *names: str) -> str | None:
-    """Find the last value of an option among arguments."""
+    """Return the last value of an option among arguments."""
     found = None
     for index, word in enumerate(arguments):
         name, equals, value = word.partition("=")
@@ -116,7 +112,7 @@ def option(arguments: Sequence[str], *names: str) -> str | None:
 
 
 def _model(image: Image, settings: Settings) -> tuple[str, str, bool]:
-    """Describe what is served, at which revision, and whether it is the image's own model."""
+    """Return the model, its revision, and whether it is the image's own."""
     path = settings.text("MODEL_PATH")
     if path:
         return path, "", True
@@ -125,13 +121,39 @@ def _model(image: Image, settings: Settings) -> tuple[str, str, bool]:
     return model, str(image.model.get("revision", "")) if own else "", own
 
 
+def _turboquant(settings: Settings) -> tuple[str, list[str]]:
+    """Return the data type of the KV cache (empty: uncompressed), with remarks for the user.
+
+    The settings are those of a plugin of the same name; vLLM has four fixed data types instead.
+    """
+    if not settings.on("ENABLE_TURBOQUANT"):
+        return "", []
+    mode = settings.text("TQ_MODE") or "hybrid"
+    if mode in {"off", "capture_only"}:
+        return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
+    keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
+    enough = [bits for bits in TURBOQUANT if bits[0] >= keys and bits[1] >= values]
+    chosen = TURBOQUANT[min(enough, key=sum, default=(8, 4))]
+    remarks = []
+    if (keys, values) not in TURBOQUANT:
+        remarks.append(
+            f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the nearest, is used"
+        )
+    if mode == "full_tq":
+        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has only one mode")
+    ignored = [name for name in WITHOUT_EFFECT if name in settings.given]
+    if ignored:
+        remarks.append(f"{' and '.join(ignored)} ignored: vLLM's TurboQuant has no such option")
+    return chosen, remarks
+
+
 def _flag(flag: str, value: object, vllm_default: str) -> list[str]:
     if value is None or (not isinstance(value, dict) and str(value) == vllm_default):
         return []
     if value is True:
         return [flag]
     if value is False:
-        # Off is what vLLM does anyway, unless it says that its default is on.
+        # Off needs no flag unless vLLM's default is on.
         return [f"--no-{flag[2:]}"] if vllm_default == "True" else []
     return [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
 
@@ -152,12 +174,12 @@ def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> 
     backend = settings.text("DRAFT_ATTENTION_BACKEND")
     if "DRAFT_ATTENTION_BACKEND" not in settings.given:
         backend = known.get("attention_backend") or backend
-    if backend and backend != "auto" and versions.at_least(image.vllm, "0.21"):
+    if backend and backend != "auto" and image.at_least("0.21"):
         config["attention_backend"] = backend
     if known.get("revision"):
         config["revision"] = known["revision"]
-    if cache and cache != "auto" and versions.at_least(image.vllm, "0.26"):
-        # From 0.22 on the draft inherits the target's format, which its FlashAttention (FA2) cannot read.
+    if cache and cache != "auto" and image.at_least("0.26"):
+        # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read.
         config["kv_cache_dtype"] = "auto"
     return config
 
@@ -169,7 +191,7 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     both = [name for name in DRAFT_SETTINGS if name in settings.given]
     if both:
         raise ContradictionError(
-            f"{both[0]} is set, but --speculative-config describes the drafter as a whole.",
+            f"{both[0]} and --speculative-config both describe the drafter.",
             setting=both[0],
             value=settings.text(both[0]) or "off",
             allowed="one of the two",

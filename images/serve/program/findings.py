@@ -1,4 +1,4 @@
-"""What the checks before a start look at, and what they find."""
+"""The input and the results of the checks before a start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 
 
 class Finding(NamedTuple):
-    """What a check found."""
+    """A result of a check."""
 
     name: str
     result: str
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Everything that the checks look at."""
+    """The input of every check."""
 
     image: Image
     settings: Settings
@@ -55,31 +55,33 @@ class Start(NamedTuple):
     @property
     def nodes(self) -> int:
         """How many GPUs the model is spread over."""
-        parts = (
-            option(self.settings.extra, "--tensor-parallel-size", "-tp"),
-            option(self.settings.extra, "--pipeline-parallel-size", "-pp"),
-        )
         product = 1
-        for part in parts:
-            product *= int(part) if part and part.isdecimal() and int(part) else 1
+        for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp")):
+            part = option(self.settings.extra, *names) or ""
+            product *= int(part) if part.isdecimal() and int(part) else 1
         return product
 
     @property
     def config(self) -> dict[str, object] | None:
         """The model's config, if the model is already on disk."""
-        return checkpoint.config_of(checkpoint.locate(self.command.model, self.command.revision, self.cache))
+        return checkpoint.config_of(self.folder)
+
+    @property
+    def folder(self) -> str | None:
+        """The model's folder; None before the download."""
+        return checkpoint.locate(self.command.model, self.command.revision, self.cache)
 
     @property
     def own_model(self) -> bool:
-        """Whether the image's own model is served, so that the image's facts about it apply."""
+        """Whether the image serves its own model, so that its facts about the model apply."""
         return bool(self.settings.text("MODEL_PATH")) or self.command.model == self.image.model["model"]
 
     def needs(self) -> memory.Needs:
-        """Compute what the model needs: from its files if they are on disk, else from the image's facts."""
+        """Compute the memory that the model needs, from its files if they are on disk, else from the image's facts."""
         facts = (self.image.facts.get("memory") or {}) if self.own_model else {}
-        folder = checkpoint.locate(self.command.model, self.command.revision, self.cache)
+        folder = self.folder
         shape = checkpoint.shape(self.config)
-        # Weights that vLLM quantizes while loading are smaller in memory than on disk; the image's fact knows that.
+        # Weights that vLLM quantizes while loading are smaller in memory than on disk: prefer the image's fact.
         weights = facts.get("weights") or (checkpoint.weights_size(folder) if folder else None)
         per_token = shape.per_token if shape else facts.get("kv_per_token")
         per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)

@@ -1,7 +1,7 @@
-"""Which flags this image's vLLM knows, read from its source without importing it.
+"""Finds the flags of this image's vLLM in its source code.
 
-Importing vLLM takes seconds; the two files that define its flags are read in a few milliseconds. The reading is
-generous: what it finds may not be a flag, but what it does not find is none.
+Importing vLLM takes seconds, reading the files that define its flags a few milliseconds. The search finds every flag,
+and some words that are none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
 def find_vllm(site: str = SITE) -> str | None:
-    """Find the vLLM package of the image."""
+    """Return the folder of the image's vLLM package; None if it has none."""
     site = os.environ.get("FACTORY_SITE", site)
     try:
         pythons = sorted(os.listdir(site))  # noqa: PTH208 - see image.py
@@ -35,7 +35,7 @@ def find_vllm(site: str = SITE) -> str | None:
 
 
 def known(folder: str) -> set[str]:
-    """Collect everything in vLLM's argument files that can be a flag; empty when there is nothing to read."""
+    """Return everything in vLLM's argument files that may be a flag."""
     found: set[str] = set()
     for name in FILES:
         try:
@@ -44,13 +44,13 @@ def known(folder: str) -> set[str]:
         except (OSError, ValueError):
             continue
         found.update(option.replace("_", "-") for option in _OPTION.findall(text))
-        # Flags of the API server are made from the fields of a dataclass.
+        # Flags of the API server are fields of a dataclass.
         found.update("--" + field.replace("_", "-") for field in _FIELD.findall(text))
     return found
 
 
 def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:
-    """List the flags among arguments that vLLM does not know."""
+    """List the flags among arguments that vLLM does not have; empty if its flags are unknown."""
     if not flags:
         return []
     names = (word.partition("=")[0] for word in arguments if re.match(r"--[A-Za-z]", word))

@@ -1,4 +1,4 @@
-"""Ask a server whether it is well: for HEALTHCHECK, and to know when to warm up."""
+"""Sends requests to the server, for HEALTHCHECK and the warm-up."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Address(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the server said."""
+    """The server's answer."""
 
     status: int
     body: bytes
 
 
 def leave_note(address: Address) -> None:
-    """Remember where the server will listen: a health check is another process and sees no arguments."""
+    """Write down where the server will listen; the health check, another process, does not see its arguments."""
     try:
         with open(NOTE, "w", encoding="utf-8") as file:  # noqa: PTH123 - see image.py
             json.dump(address._asdict(), file)
     except OSError:
-        pass  # A read-only container: the health check goes by PORT then.
+        pass  # In a read-only container the health check uses PORT.
 
 
 def address(environment: Mapping[str, str] | None = None) -> Address:
-    """Determine where the server listens: from the note of its start, else from the settings."""
+    """Return where the server listens, as noted at its start, else according to the settings."""
     environment = os.environ if environment is None else environment
     try:
         with open(NOTE, encoding="utf-8") as file:  # noqa: PTH123
@@ -48,12 +48,12 @@ def address(environment: Mapping[str, str] | None = None) -> Address:
 
 
 def reachable(host: str) -> str:
-    """Turn an address to listen on into one to connect to."""
+    """Return the address to connect to for an address to listen on."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
 
 
 def is_well(where: Address, timeout: float = 5) -> bool:
-    """Return whether /health answers with 200."""
+    """Whether /health returns 200."""
     try:
         return request(where, "GET", "/health", timeout=timeout).status == 200  # noqa: PLR2004
     except (OSError, ValueError):
@@ -69,7 +69,7 @@ def request(
     key: str = "",
     timeout: float = 5,
 ) -> Answer:
-    """Send one HTTP request. Written by hand: http.client alone would triple the time of a health check."""
+    """Send an HTTP request, without http.client: importing it would triple the time of a health check."""
     data = b"" if body is None else json.dumps(body).encode()
     lines = [
         f"{method} {path} HTTP/1.1",
@@ -98,7 +98,7 @@ def _encrypt(plain: socket.socket) -> socket.socket:
     import ssl  # noqa: PLC0415 - only for servers with a certificate
 
     context = ssl.create_default_context()
-    # The server is in the same container; its certificate names the host as others see it.
+    # The server is in the same container; its certificate is for the name that clients use.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context.wrap_socket(plain)

@@ -1,21 +1,22 @@
-"""What the image knows about itself: its schema with defaults, its model, its GPU."""
+"""Loads the description of the image: its settings with defaults, its model and its GPU."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, NamedTuple
 
 from .errors import BrokenImageError
 
 SHARE = "/usr/share/imagefactory"
-"""Where the image keeps what the factory wrote; FACTORY_SHARE overrides, for tests."""
+"""The folder of settings.json and model.json; tests override it with FACTORY_SHARE."""
 
 Json = dict[str, Any]
 
 
 class Setting(NamedTuple):
-    """One setting, as settings.json describes it."""
+    """A setting in settings.json."""
 
     name: str
     kind: str
@@ -32,7 +33,7 @@ class Setting(NamedTuple):
 
 
 class Image(NamedTuple):
-    """This image: what it serves, on what, with which settings."""
+    """The description of this image."""
 
     facts: Json
     settings: dict[str, Setting]
@@ -40,12 +41,18 @@ class Image(NamedTuple):
 
     @property
     def vllm(self) -> str:
-        """The vLLM version, for comparisons."""
+        """The vLLM version."""
         return str(self.facts["vllm"])
+
+    def at_least(self, version: str) -> bool:
+        """Whether the image has a vLLM version or a later one; a development version counts as its release."""
+        own, bound = _release(self.vllm), _release(version)
+        width = max(len(own), len(bound))
+        return own + (0,) * (width - len(own)) >= bound + (0,) * (width - len(bound))
 
     @property
     def capability(self) -> str:
-        """The compute capability that the image is for; empty for a CPU."""
+        """The compute capability of the image's GPU; empty for a CPU."""
         return str(self.facts.get("capability") or "")
 
     @property
@@ -55,7 +62,7 @@ class Image(NamedTuple):
 
     @property
     def drafters(self) -> list[Json]:
-        """The drafters that are known to fit the model."""
+        """The drafters that fit the model."""
         return list(self.model.get("drafters", []))
 
 
@@ -64,7 +71,10 @@ def load(share: str | None = None) -> Image:
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
     described, model = _read(folder, "settings.json"), _read(folder, "model.json")
     try:
-        settings = {entry["name"]: _setting(entry) for entry in described["settings"]}
+        settings = {
+            entry["name"]: Setting(**entry | {"choices": tuple(entry.get("choices", ()))})
+            for entry in described["settings"]
+        }
         facts = described["image"]
         str(facts["vllm"]), str(model["model"])
     except (KeyError, TypeError) as error:
@@ -74,9 +84,9 @@ def load(share: str | None = None) -> Image:
     return Image(facts, settings, model)
 
 
-def _setting(entry: Json) -> Setting:
-    fields: Json = {key: tuple(value) if key == "choices" else value for key, value in entry.items()}
-    return Setting(**fields)
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
 def _read(folder: str, name: str) -> Json:

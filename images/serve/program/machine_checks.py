@@ -1,21 +1,21 @@
-"""Checks of the machine: GPU, driver, kernels, disk, memory, shared memory, port."""
+"""Checks the machine: GPU, driver, kernels, disk, memory, shared memory and port."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
 
-from . import checkpoint, combinations
 from . import memory as budget
 from .errors import DiskShortError, DriverError, GpuError, MemoryShortError, PortInUseError
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
 SHARED_MEMORY = 256 * 1024 * 1024
-"""vLLM's message queue takes 10 chunks of 16 MiB, and a little more."""
+"""vLLM's message queue takes slightly more than 10 chunks of 16 MiB."""
+ADDRESS = "an address of this machine"
 
 
 def gpu(start: Start) -> Iterator[Finding]:
-    """Compare the GPU with the one that the image is for."""
+    """Compare the GPU with the image's."""
     if not start.on_gpu:
         yield Finding("gpu", OK, "not needed by this image")
         return
@@ -24,7 +24,7 @@ def gpu(start: Start) -> Iterator[Finding]:
             "gpu",
             FAIL,
             "no NVIDIA GPU is visible in the container",
-            remedy="Start with `docker run --gpus all`; it needs the NVIDIA Container Toolkit on the host.",
+            remedy="Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`.",
             error=GpuError,
         )
         return
@@ -32,29 +32,29 @@ def gpu(start: Start) -> Iterator[Finding]:
     if gpu.capability == wanted:
         yield Finding("gpu", OK, f"{gpu.name}, compute capability {gpu.capability}")
         return
-    # Family code for 12.0 also runs on 12.1, but what was compiled for one capability alone does not.
+    # Kernels for the family 12.0 also run on 12.1; kernels compiled for a single capability do not.
     kin = gpu.capability.partition(".")[0] == wanted.partition(".")[0]
     compiled = start.image.facts.get("kernels") == "compiled"
     yield Finding(
         "gpu",
         WARN if kin and not compiled else FAIL,
-        f"{gpu.name} has compute capability {gpu.capability}; the image is made for {wanted}",
+        f"{gpu.name} has compute capability {gpu.capability}; the image is for {wanted}",
         allowed=f"compute capability {wanted}",
-        remedy=f"Use the image for your GPU instead of the one for {start.image.facts.get('arch')}.",
+        remedy=f"Use the image for your GPU; this one is for {start.image.facts.get('arch')}.",
         error=GpuError,
     )
 
 
 def driver(start: Start) -> Iterator[Finding]:
-    """Compare the driver with what the image's CUDA needs."""
+    """Compare the driver with the oldest that the image's CUDA supports."""
     minimum, found = str(start.image.facts.get("driver") or ""), start.readings.driver
-    if not minimum or not start.readings.gpus:
-        yield Finding(
-            "driver", OK if not minimum else SKIPPED, "not needed" if not minimum else "no GPU visible"
-        )
+    if not minimum:
+        yield Finding("driver", OK, "not needed")
+    elif not start.readings.gpus:
+        yield Finding("driver", SKIPPED, "no GPU visible")
     elif not found:
         detail = f"version unknown, needs {minimum} or newer"
-        yield Finding("driver", WARN, detail, remedy="Compare with what `nvidia-smi` shows.")
+        yield Finding("driver", WARN, detail, remedy="Compare it with the output of `nvidia-smi`.")
     elif _numbers(found) < _numbers(minimum):
         yield Finding(
             "driver",
@@ -71,18 +71,19 @@ def driver(start: Start) -> Iterator[Finding]:
 def kernels(start: Start) -> Iterator[Finding]:
     """Refuse kernels that the GPU cannot load."""
     gpu = start.readings.gpus[0] if start.readings.gpus else None
-    old = combinations.old_kernels(start.image)
+    compiled = start.image.facts.get("kernels") == "compiled"
+    old = not compiled and not start.image.at_least("0.20")
     if old and gpu is not None and gpu.capability == "12.1":
         yield Finding(
             "kernels",
             FAIL,
-            f"the kernels of vLLM {start.image.vllm} are built for 12.0a, which does not load on 12.1",
-            remedy="Use an image with vLLM 0.20 or newer, or one whose kernels the factory compiled.",
+            f"the kernels of vLLM {start.image.vllm} are built for 12.0a and do not load on 12.1",
+            remedy="Use an image with vLLM 0.20 or newer, or one with compiled kernels.",
         )
+    elif not start.on_gpu:
+        yield Finding("kernels", OK, "for CPUs")
     elif gpu is None:
-        yield Finding(
-            "kernels", SKIPPED if start.on_gpu else OK, "no GPU visible" if start.on_gpu else "for CPUs"
-        )
+        yield Finding("kernels", SKIPPED, "no GPU visible")
     else:
         made = f"{start.image.facts.get('kernels', 'upstream')} kernels of vLLM {start.image.vllm}"
         yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
@@ -90,22 +91,19 @@ def kernels(start: Start) -> Iterator[Finding]:
 
 def disk(start: Start) -> Iterator[Finding]:
     """Compare free space with the size of the download."""
-    sizes = start.image.facts.get("memory") or {}
-    here = checkpoint.locate(start.command.model, start.command.revision, start.cache)
+    here, free = start.folder, start.readings.disk_free
     if here is not None:
         yield Finding("disk", OK, f"nothing to download: {here}")
         return
-    if start.readings.disk_free is None:
+    if free is None:
         yield Finding("disk", SKIPPED, f"free space in {start.cache} unknown")
         return
-    if not start.own_model:
-        sizes = {}
+    sizes = (start.image.facts.get("memory") or {}) if start.own_model else {}
     needed = (sizes.get("download") or sizes.get("weights") or 0) + (
         sizes.get("drafter", 0) if start.command.speculative else 0
     )
-    free = start.readings.disk_free
     if not needed:
-        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, size of the download unknown")
+        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, download size unknown")
     elif needed > free:
         yield Finding(
             "disk",
@@ -119,7 +117,7 @@ def disk(start: Start) -> Iterator[Finding]:
 
 
 def memory(start: Start) -> Iterator[Finding]:
-    """Compute whether weights, cache and host fit into memory."""
+    """Compute whether weights, KV cache and host fit into memory."""
     readings = start.readings
     if not start.on_gpu or not readings.gpus:
         yield Finding("memory", SKIPPED, "no GPU: only its memory is checked")
@@ -129,32 +127,20 @@ def memory(start: Start) -> Iterator[Finding]:
         (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
     )
     if not total or free is None:
-        yield Finding("memory", WARN, "the machine's memory is unknown", remedy="Look at `free -g`.")
+        yield Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")
         return
     verdict = budget.judge(
         budget.Machine(total, free, readings.unified),
         start.needs(),
-        # Without the setting vLLM takes 0.9 (0.92 from 0.20 on).
+        # vLLM's own default is 0.9 (0.92 since 0.20).
         start.settings.fraction("GPU_MEMORY_UTILIZATION") or 0.9,
         start.settings.number("MAX_MODEL_LEN"),
     )
-    if verdict.fits:
-        yield Finding("memory", OK, verdict.detail)
-    else:
-        yield Finding(
-            "memory",
-            FAIL,
-            verdict.detail,
-            setting=verdict.setting,
-            value=verdict.value,
-            allowed=verdict.largest,
-            remedy=verdict.remedy,
-            error=MemoryShortError,
-        )
+    yield Finding("memory", FAIL if verdict.setting else OK, *verdict, error=MemoryShortError)
 
 
 def shm(start: Start) -> Iterator[Finding]:
-    """Compare /dev/shm with what vLLM's processes need."""
+    """Compare the size of /dev/shm with the needs of vLLM's processes."""
     size = start.readings.shared_memory
     if size is None:
         yield Finding("shm", SKIPPED, "size of shared memory unknown")
@@ -162,7 +148,7 @@ def shm(start: Start) -> Iterator[Finding]:
     if size >= SHARED_MEMORY:
         yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {SHARED_MEMORY / 1e6:.0f} MB")
         return
-    # One GPU is served from one process; several, and any CPU, talk to each other through shared memory.
+    # Several GPUs, or a CPU, are served by several processes, which communicate through shared memory.
     needed = not start.on_gpu or start.nodes > 1
     yield Finding(
         "shm",
@@ -186,38 +172,16 @@ def port(start: Start) -> Iterator[Finding]:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            yield Finding(
-                "port",
-                FAIL,
-                f"port {port} is in use",
-                setting="PORT",
-                value=str(port),
-                allowed="a free port",
-                remedy="Set PORT to a free one; with --network host, services of the host count too.",
-                error=PortInUseError,
-            )
+            remedy = "Set PORT to a free one; with --network host, services of the host count too."
+            setting = ("PORT", str(port), "a free port", remedy)
+            yield Finding("port", FAIL, f"port {port} is in use", *setting, error=PortInUseError)
         else:
-            yield Finding(
-                "port",
-                FAIL,
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
-                setting="HOST",
-                value=host,
-                allowed="an address of this machine",
-                remedy="Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root.",
-                error=PortInUseError,
-            )
+            remedy = "Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root."
+            detail = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, remedy, PortInUseError)
     except UnicodeError:
-        yield Finding(
-            "port",
-            FAIL,
-            f"{host!r} is not an address",
-            setting="HOST",
-            value=host,
-            allowed="an address of this machine",
-            remedy="Set HOST to 0.0.0.0.",
-            error=PortInUseError,
-        )
+        detail = f"{host!r} is not an address"
+        yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.", PortInUseError)
     else:
         yield Finding("port", OK, f"{host}:{port} is free")
 

@@ -1,4 +1,4 @@
-"""The commands of the image: start the server, or show what a start would do."""
+"""The commands of the image: start the server, check the machine, show the settings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .errors import BrokenImageError, ModError, StartError, UsageError
 from .findings import FAIL, WARN, Finding, Start
 
 VLLM = "/opt/venv/bin/vllm"
-"""FACTORY_VLLM overrides, for tests."""
+"""Tests override it with FACTORY_VLLM."""
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
-"""What is still checked when the user wrote the whole command."""
+"""The checks of a command that the user wrote."""
 KEPT_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE", "WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
-"""Settings that do not shape the command, and so hold for a command that the user wrote, too."""
+"""Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail", "vllm")
-"""First words that are run as they stand: recipe runners start a container with `sleep infinity` and go from there."""
+"""Programs to run instead of the server; recipe runners start containers with `sleep infinity`."""
 OWN_VARIABLES = ("VLLM_API_KEY_FILE",)
-"""Ours, but named like vLLM's: it would warn that it does not know them."""
+"""Named like vLLM's variables, which would make it warn about unknown ones."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command; return its exit code. A start does not come back."""
+    """Run a command and return its exit code; a start replaces the process."""
     try:
         return _run(list(arguments))
     except StartError as error:
@@ -46,38 +46,41 @@ def _run(arguments: list[str]) -> int:
     if first == "health":
         return _health(arguments[1:])
     if first in SHELL_COMMANDS:
-        os.execvpe(first, arguments, _environment_for(arguments))  # noqa: S606 - what was asked for
+        os.execvpe(first, arguments, _environment_for(arguments))  # noqa: S606 - the user's command
     dry = "--dry-run" in arguments
     as_json = dry and "--json" in arguments
     if dry:
         arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
-    if any(word == "-h" or word.startswith("--help") for word in arguments):
+    if _asks_for_help(arguments):
         return _become(arguments, _environment_for(arguments))
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
-        from . import show  # noqa: PLC0415 - a start needs it only for a warning
+        from . import show  # noqa: PLC0415 - most starts do not need it
 
         _print((show.dry_run_json if as_json else show.dry_run_text)(start.command, findings))
         return 0
     return _start(start, findings)
 
 
+def _asks_for_help(arguments: list[str]) -> bool:
+    return any(word == "-h" or word.startswith("--help") for word in arguments)
+
+
 def _environment_for(arguments: list[str]) -> dict[str, str]:
-    """Let vLLM explain its flags where there is no GPU: it would stop on not finding one."""
-    asks_for_help = any(word == "-h" or word.startswith("--help") for word in arguments)
-    if asks_for_help and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
+    """Return the environment of vLLM, which without a GPU shows its help only for a CPU."""
+    if _asks_for_help(arguments) and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
         return {"VLLM_TARGET_DEVICE": "cpu", **os.environ}
     return dict(os.environ)
 
 
 def _whole(arguments: list[str]) -> bool:
-    """Whether the arguments are a whole command: they start with a model. Mere flags add to the recommended one."""
+    """Whether the arguments are a whole command, with a model, rather than flags for the recommended one."""
     return bool(arguments) and not arguments[0].startswith("-")
 
 
 def _prepare(arguments: list[str]) -> Start:
-    """Read everything that a start depends on."""
+    """Read the image, the settings and the machine."""
     image = images.load()
     environment = os.environ
     if _whole(arguments):
@@ -98,15 +101,16 @@ def _prepare(arguments: list[str]) -> Start:
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
-    """Apply what is left to apply and become vLLM."""
+    """Print warnings, apply mods and become vLLM."""
     failed = [finding for finding in findings if finding.result == FAIL]
-    # The first failure is told at length, as the reason not to start.
-    worth_saying = [finding for finding in findings if finding.result == WARN] + failed[1:]
-    if worth_saying:
+    # The first failure is reported by the error.
+    worth_showing = [finding for finding in findings if finding.result == WARN] + failed[1:]
+    if worth_showing:
         from . import show  # noqa: PLC0415
 
-        sys.stderr.write(show.checks_text(worth_saying) + "\n")
-    checks.refuse(findings)
+        sys.stderr.write(show.checks_text(worth_showing) + "\n")
+    if failed:
+        raise failed[0].refusal()
     for remark in start.command.remarks:
         sys.stderr.write(f"[serve] {remark}\n")
     apply_mods(start.image, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
@@ -125,7 +129,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 
 def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
-    """Start the companion of the server; return the variables by which it learns what vLLM chose."""
+    """Start the companion of the server; return variables that make vLLM record its choices for it."""
     from . import watch  # noqa: PLC0415 - only for a real start
 
     choices = f"/tmp/imagefactory-choices.{os.getpid()}"  # noqa: S108 - in a container; created anew below
@@ -151,7 +155,7 @@ def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
 
 
 def _address(start: Start) -> health.Address:
-    """Return where the API will be; port 0 when this node has none."""
+    """Return the address of the API; port 0 if this node has none."""
     words = start.command.arguments
     if "--headless" in words or (commands.option(words, "--node-rank", "-r") or "0") != "0":
         return health.Address("", 0)
@@ -165,25 +169,16 @@ def _address(start: Start) -> health.Address:
 
 
 def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
-    """Apply the mods that MODS names, by the module that the image brings for it."""
+    """Apply the mods in MODS with the image's own module."""
     if not names:
         return
-    module = str(image.facts.get("mods_module") or "")
-    if not module:
-        raise ModError(
-            "This image cannot apply mods at start.",
-            setting="MODS",
-            value=",".join(names),
-            allowed="unset",
-            remedy="Leave MODS out, and build an image with these mods instead.",
-        )
-    from importlib import import_module  # noqa: PLC0415 - only for those who mount mods
+    from importlib import import_module  # noqa: PLC0415 - only for mods
 
-    path, _, name = module.rpartition("/")
+    path, _, name = str(image.facts["mods_module"]).rpartition("/")
     sys.path.insert(0, path)
     try:
         import_module(name).apply_mods(names, folder)
-    except Exception as error:  # noqa: BLE001 - whatever a mod does, the message is ours
+    except Exception as error:  # noqa: BLE001 - mods may raise anything
         raise ModError(
             f"A mod could not be applied: {error}",
             setting="MODS",
@@ -198,7 +193,7 @@ def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
 def _become(arguments: list[str], environment: dict[str, str]) -> int:
     program = os.environ.get("FACTORY_VLLM") or VLLM
     try:
-        os.execve(program, [program, "serve", *arguments], environment)  # noqa: S606 - this is the point
+        os.execve(program, [program, "serve", *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
         raise BrokenImageError(
             f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."
@@ -227,14 +222,14 @@ def _health(options: list[str]) -> int:
     _only(options, ("",), "health")
     where = health.address()
     well = where.port == 0 or health.is_well(where)
-    _print("healthy" if well else f"no healthy answer from {where.host}:{where.port}")
+    _print("healthy" if well else f"{where.host}:{where.port} is not healthy")
     return 0 if well else 1
 
 
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
     if len(options) > 1 or (options and options[0] not in known):
         raise UsageError(
-            f"`{command}` does not know {' '.join(options)!r}.",
+            f"`{command}` has no option {' '.join(options)!r}.",
             allowed=", ".join(option for option in known if option) or "no options",
             remedy=f"Leave the option out: docker run --rm IMAGE {command}",
         )

@@ -1,9 +1,10 @@
-"""Checks of what is to be served: the model, its drafter, flags, combinations of settings, the API key."""
+"""Checks the model, its drafter, the flags, combinations of settings and the API key."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 from . import checkpoint, combinations
 from . import flags as vllm_flags
@@ -18,15 +19,15 @@ from .errors import (
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
 STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
-"""Flags by which a user gives a model a longer context than its own."""
+"""Flags that can extend a model's context."""
+_missing = partial(Finding, "model", FAIL, error=ModelMissingError)
 
 
 def model(start: Start) -> Iterator[Finding]:
-    """Look for the files of the model, its chat template and its context length."""
+    """Check the model's files, chat template and context length."""
     yield from _template(start)
     yield from _context(start)
-    model = start.command.model
-    folder = checkpoint.locate(model, start.command.revision, start.cache)
+    model, folder = start.command.model, start.folder
     if folder is None:
         offline = os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
         yield Finding(
@@ -41,31 +42,25 @@ def model(start: Start) -> Iterator[Finding]:
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
     if not os.path.isdir(folder):  # noqa: PTH112 - see image.py
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"{folder} does not exist in the container",
             setting=setting,
             value=folder,
             allowed="a folder in the container",
             remedy=f"Mount the model: -v /path/on/the/host:{folder}:ro",
-            error=ModelMissingError,
         )
         return
     dummy = start.settings.text("LOAD_FORMAT") == "dummy"
     missing = checkpoint.missing_files(folder, weights=not dummy)
-    # A snapshot that a download left unfinished is completed by the next one.
+    # The next download completes an unfinished snapshot.
     if missing and checkpoint.is_path(model):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""  # noqa: PLR2004
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"{folder} lacks {', '.join(missing[:3])}{more}",
             setting=setting,
             value=folder,
             allowed="a complete model folder",
-            remedy="Download the model again; an interrupted download leaves shards out.",
-            error=ModelMissingError,
+            remedy="Download the model again; the last download was probably interrupted.",
         )
     else:
         yield Finding("model", OK, folder)
@@ -74,17 +69,12 @@ def model(start: Start) -> Iterator[Finding]:
 def _context(start: Start) -> Iterator[Finding]:
     length, longest = start.settings.number("MAX_MODEL_LEN"), start.needs().context
     stretched = any(word.partition("=")[0] in STRETCHING for word in start.settings.extra)
-    if (
-        length
-        and longest
-        and length > longest
-        and not stretched
-        and "VLLM_ALLOW_LONG_MAX_MODEL_LEN" not in os.environ
-    ):
+    permitted = stretched or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in os.environ
+    if length and longest and length > longest and not permitted:
         yield Finding(
             "model",
             FAIL,
-            f"the model's own context ends at {longest} tokens",
+            f"the model's context is limited to {longest} tokens",
             setting="MAX_MODEL_LEN",
             value=str(length),
             allowed=f"up to {longest}",
@@ -95,17 +85,14 @@ def _context(start: Start) -> Iterator[Finding]:
 
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
-    # vLLM also takes the template itself in place of a file.
+    # vLLM also accepts the template itself instead of a path.
     if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
-        yield Finding(
-            "model",
-            FAIL,
+        yield _missing(
             f"the chat template {path} does not exist in the container",
             setting="CHAT_TEMPLATE",
             value=path,
             allowed="a Jinja file in the container",
             remedy=f"Mount it: -v /path/on/the/host:{path}:ro",
-            error=ModelMissingError,
         )
 
 
@@ -121,16 +108,13 @@ def drafter(start: Start) -> Iterator[Finding]:
     if checkpoint.is_path(drafter) and draft is None:
         yield _drafter_failure(drafter, f"{drafter} has no config.json")
     elif draft and target and draft.get("vocab_size") != target.get("vocab_size"):
-        yield _drafter_failure(
-            drafter,
-            f"its vocabulary has {draft.get('vocab_size')} tokens, the model's {target.get('vocab_size')}",
-        )
+        sizes = f"{draft.get('vocab_size')} tokens, the model's {target.get('vocab_size')}"
+        yield _drafter_failure(drafter, f"its vocabulary has {sizes}")
     elif draft and target and draft.get("hidden_size") != target.get("hidden_size"):
-        yield _drafter_failure(
-            drafter, f"its hidden size is {draft.get('hidden_size')}, the model's {target.get('hidden_size')}"
-        )
+        sizes = f"{draft.get('hidden_size')}, the model's {target.get('hidden_size')}"
+        yield _drafter_failure(drafter, f"its hidden size is {sizes}")
     elif start.own_model and drafter in {entry["repo"] for entry in start.image.drafters}:
-        yield Finding("drafter", OK, f"{drafter} is made for this model")
+        yield Finding("drafter", OK, f"{drafter} was trained for this model")
     elif draft and target:
         yield Finding("drafter", OK, f"{drafter} has the model's vocabulary and hidden size")
     else:
@@ -140,7 +124,7 @@ def drafter(start: Start) -> Iterator[Finding]:
             f"{drafter} may not fit {start.command.model}: it cannot be checked before the download",
             setting="DFLASH_DRAFTER",
             value=drafter,
-            remedy="A drafter must be trained for this very model; DFLASH_DRAFTER=off goes without.",
+            remedy="Use a drafter that was trained for this model, or set DFLASH_DRAFTER=off.",
         )
 
 
@@ -167,43 +151,33 @@ def flags(start: Start) -> Iterator[Finding]:
         yield Finding(
             "flags",
             FAIL,
-            f"vLLM {start.image.vllm} does not know {', '.join(unknown)}",
+            f"vLLM {start.image.vllm} has no flag {', '.join(unknown)}",
             setting="EXTRA_ARGS",
             value=unknown[0],
-            allowed="what `vllm serve --help=all` lists",
+            allowed="the flags in `vllm serve --help=all`",
             remedy="Correct the flag, or use an image whose vLLM has it.",
             error=NotInThisVllmError,
         )
     else:
         count = sum(word.startswith("--") for word in start.command.arguments)
-        yield Finding("flags", OK, f"vLLM {start.image.vllm} has all {count}")
+        yield Finding("flags", OK, f"vLLM {start.image.vllm} supports all {count}")
 
 
 def combination(start: Start) -> Iterator[Finding]:
-    """Look for combinations of settings that are known to fail."""
+    """Find combinations of settings that are known to fail."""
     gpu = start.readings.gpus[0].capability if start.readings.gpus else start.image.capability
     shape = checkpoint.shape(start.config)
     facts = start.image.facts if start.own_model else {}
     hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
     found = list(combinations.found(start.image, start.settings, start.command, gpu, hybrid=hybrid))
-    if not found:
-        yield Finding("combination", OK, f"none that is known to fail with vLLM {start.image.vllm}")
-    for known in found:
-        yield Finding(
-            "combination",
-            known.result,
-            known.detail,
-            setting=known.setting,
-            value=known.value,
-            allowed=known.allowed,
-            remedy=known.remedy,
-        )
+    yield from found or [
+        Finding("combination", OK, f"none that is known to fail with vLLM {start.image.vllm}")
+    ]
 
 
 def api_key(start: Start) -> Iterator[Finding]:
     """Warn about a key that others can read."""
-    given = option(start.settings.extra, KEY_FLAG) is not None
-    if given:
+    if option(start.settings.extra, KEY_FLAG) is not None:
         yield Finding(
             "api-key",
             WARN,
@@ -213,8 +187,5 @@ def api_key(start: Start) -> Iterator[Finding]:
             error=UsageError,
         )
     else:
-        yield Finding(
-            "api-key",
-            OK,
-            "required" if start.settings.api_key else "none: anyone who reaches the port can use the server",
-        )
+        open_to_all = "none: anyone who reaches the port can use the server"
+        yield Finding("api-key", OK, "required" if start.settings.api_key else open_to_all)

@@ -1,7 +1,7 @@
-"""What this machine is: its GPUs, driver, memory and disk, as one value.
+"""Reads the machine's GPUs, driver, memory and disk.
 
-Read from NVML (the library that nvidia-smi uses) and /proc, or from a JSON file that FACTORY_READINGS names: tests
-and questions about another machine need no such machine.
+They come from NVML (the library behind nvidia-smi) and /proc, or from the JSON file in FACTORY_READINGS, which
+describes another machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KIB = 1024
 
 
 class Gpu(NamedTuple):
-    """One GPU. Without memory of its own (GB10) `total` and `free` are None."""
+    """A GPU; `total` and `free` are None if it shares the host's memory, as GB10 does."""
 
     name: str
     capability: str
@@ -26,7 +26,7 @@ class Gpu(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What was found; None where nothing is known."""
+    """The facts about a machine; None where unknown."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
@@ -34,16 +34,16 @@ class Readings(NamedTuple):
     memory_available: int | None = None
     disk_free: int | None = None
     shared_memory: int | None = None
-    """The size of /dev/shm, which Docker makes 64 MB small unless told otherwise."""
+    """The size of /dev/shm, 64 MB by default in Docker."""
 
     @property
     def unified(self) -> bool:
-        """True when the GPU and the host share their memory."""
+        """Whether the GPU and the host share their memory."""
         return bool(self.gpus) and self.gpus[0].total is None
 
 
 def read(cache: str) -> Readings:
-    """Look at this machine; `cache` is the folder that models are downloaded to."""
+    """Read the facts about this machine; `cache` is the folder for downloaded models."""
     recorded = os.environ.get("FACTORY_READINGS")
     if recorded:
         return _recorded(recorded)
@@ -70,7 +70,7 @@ def _recorded(path: str) -> Readings:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Return the host's memory and how much of it can be had, within the container's own limit."""
+    """Return the host's total memory, and how much is available within the container's limit."""
     found: dict[str, int] = {}
     try:
         with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
@@ -91,7 +91,7 @@ def _number(path: str) -> int | None:
     try:
         with open(path, encoding="ascii") as file:  # noqa: PTH123
             return int(file.read())
-    except (OSError, ValueError):  # "max" stands for no limit
+    except (OSError, ValueError):  # "max" means no limit
         return None
 
 
@@ -117,7 +117,7 @@ def _shared_memory() -> int | None:
 
 
 def _nvml() -> tuple[tuple[Gpu, ...], str]:
-    """Ask NVML. A library or a GPU that does not answer counts as absent."""
+    """Ask NVML; a library or GPU that does not respond counts as absent."""
     import ctypes  # noqa: PLC0415 - only where there is a GPU
 
     try:
@@ -138,7 +138,7 @@ def _nvml() -> tuple[tuple[Gpu, ...], str]:
         name = text.value.decode() if nvml.nvmlDeviceGetName(device, text, 96) == 0 else "unknown GPU"
         major, minor = ctypes.c_int(), ctypes.c_int()
         nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
-        # total, free, used. GB10 has no memory of its own and says "not supported".
+        # total, free, used; "not supported" on GB10, which has no memory of its own.
         memory = (ctypes.c_ulonglong * 3)()
         own = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 and memory[0] > 0
         gpus.append(

@@ -1,4 +1,4 @@
-"""How settings, checks and the command look: as text, as Markdown, as JSON."""
+"""Formats settings, checks and the command as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .settings import allowed
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
 MARKS = {OK: "ok", WARN: "WARN", FAIL: "FAIL", SKIPPED: "skip"}
 LONGEST = 60
-"""Characters of a list of choices before it is cut in a text table."""
+"""The widest list of choices in a text table, in characters."""
 
 
 def settings_text(image: Image) -> str:
-    """Write the settings for a terminal."""
+    """Format the settings as a text table."""
     rows = [HEADINGS[:3], *((name, default, _cut(words)) for name, default, words, _ in _rows(image))]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
     for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"{cells}  {description}")
-    return "\n".join([_title(image), "", *lines])
+    title = f"{image.model['model']} with vLLM {image.vllm} on {image.facts.get('arch')}"
+    return "\n".join([title, "", *lines])
 
 
 def settings_markdown(image: Image) -> str:
-    """Write the settings as a Markdown table."""
+    """Format the settings as a Markdown table."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for name, default, words, description in _rows(image):
         cells = (f"`{name}`", f"`{default}`" if default else "", words, description)
@@ -38,13 +39,16 @@ def settings_markdown(image: Image) -> str:
 
 
 def settings_json(image: Image) -> str:
-    """Write the settings for programs."""
-    rows = [_described(setting) for setting in image.settings.values()]
+    """Format the settings as JSON."""
+    rows = [
+        {key: value for key, value in setting._asdict().items() if value not in (None, "", (), {})}
+        for setting in image.settings.values()
+    ]
     return json.dumps({"image": image.facts, "settings": rows}, indent=2)
 
 
 def checks_text(findings: Iterable[Finding]) -> str:
-    """Write the checks for a terminal."""
+    """Format the checks as text."""
     lines = []
     for finding in findings:
         lines.append(f"{MARKS[finding.result]:4}  {finding.name:11}  {finding.detail}".rstrip())
@@ -54,13 +58,13 @@ def checks_text(findings: Iterable[Finding]) -> str:
 
 
 def dry_run_text(command: Command, findings: Sequence[Finding]) -> str:
-    """Write the command and the checks for a terminal."""
+    """Format the command and the checks as text."""
     remarks = [f"note  {remark}" for remark in command.remarks]
     return "\n".join([commands.shown(command.arguments), "", *remarks, checks_text(findings)])
 
 
 def dry_run_json(command: Command, findings: Sequence[Finding]) -> str:
-    """Write the command and the checks for programs."""
+    """Format the command and the checks as JSON."""
     value = {
         "command": ["vllm", "serve", *commands.masked(command.arguments)],
         "remarks": list(command.remarks),
@@ -81,25 +85,13 @@ def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 def _rows(image: Image) -> list[tuple[str, str, str, str]]:
     return [
-        (setting.name, _default(setting), allowed(setting), _description(setting))
+        (setting.name, setting.default or setting.unset, allowed(setting), _description(setting))
         for setting in image.settings.values()
     ]
 
 
-def _default(setting: Setting) -> str:
-    return setting.default or setting.unset
-
-
 def _description(setting: Setting) -> str:
     return setting.description + (f" Needs vLLM {setting.since}." if setting.since else "")
-
-
-def _described(setting: Setting) -> dict[str, object]:
-    return {key: value for key, value in setting._asdict().items() if value not in (None, "", (), {})}
-
-
-def _title(image: Image) -> str:
-    return f"{image.model['model']} with vLLM {image.vllm} on {image.facts.get('arch')}"
 
 
 def _cut(words: str) -> str:

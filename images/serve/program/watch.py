@@ -1,6 +1,7 @@
-"""The companion of the server: warms it up, and says which kernels it chose and how many drafts it accepts.
+"""Runs beside the server: warms it up, and reports the kernels it chose and its draft acceptance.
 
-It is forked before the program becomes vLLM, and ends with it. Whatever happens in here, the server does not notice.
+This companion process is forked before the program becomes vLLM, and ends with it. Its failures do not affect the
+server.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import NamedTuple
 from . import health
 
 START_LIMIT = 2 * 3600
-"""Seconds a first start may take, with a download and an autotune."""
+"""Seconds for a first start, with download and autotuning."""
 REPORT_EVERY = 600
-"""Seconds between two reports of draft acceptance, if there was anything to report."""
+"""Seconds between reports of draft acceptance."""
 PAUSE = 2.0
 LOW_ACCEPTANCE = 0.1
 
@@ -35,7 +36,7 @@ _METRIC = re.compile(
 
 
 class Task(NamedTuple):
-    """What the companion is to do."""
+    """The task of the companion."""
 
     address: health.Address
     model: str
@@ -46,7 +47,7 @@ class Task(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What vLLM chose, in the order of its log."""
+    """The backends and kernels that vLLM chose, in the order of its log."""
 
     attention: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -54,16 +55,16 @@ class Choices(NamedTuple):
 
 
 def accompany(task: Task) -> None:
-    """Fork the companion; the caller goes on and becomes the server."""
+    """Fork the companion; the caller becomes the server."""
     server = os.getpid()
     if os.fork():
         return
     try:
         _die_with(server)
         _companion(task, server)
-    except BaseException as error:  # noqa: BLE001 - nobody is there to catch it
+    except BaseException as error:  # noqa: BLE001 - there is no caller
         _say(f"the companion ends: {type(error).__name__}")
-    # An exit now would leave a dead process that vLLM, being process 1, never asks about.
+    # An exit would leave a zombie: vLLM, as process 1, never waits for it.
     while os.getppid() == server:
         time.sleep(3600)
     os._exit(0)
@@ -71,7 +72,7 @@ def accompany(task: Task) -> None:
 
 def _companion(task: Task, server: int) -> None:
     os.nice(10)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for the server, which ends us by ending
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
     started = time.monotonic()
     while not health.is_well(task.address):
         if os.getppid() != server or time.monotonic() - started > START_LIMIT:
@@ -120,7 +121,7 @@ def _report_acceptance(task: Task, server: int) -> None:
 
 
 def counters(metrics: bytes) -> tuple[float, float, float]:
-    """Read drafts, drafted tokens and accepted tokens from the metrics endpoint."""
+    """Read the numbers of drafts, drafted tokens and accepted tokens from the metrics."""
     found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
     for name, value in _METRIC.findall(metrics):
         found[name] += float(value)
@@ -128,7 +129,7 @@ def counters(metrics: bytes) -> tuple[float, float, float]:
 
 
 def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:
-    """Describe the draft acceptance since the last report; empty when nothing was drafted."""
+    """Describe the draft acceptance since the last report; empty if there were no drafts."""
     drafts, drafted, accepted = (new - old for new, old in zip(now, before, strict=True))
     if drafts <= 0 or drafted <= 0:
         return ""
@@ -137,12 +138,12 @@ def acceptance(before: tuple[float, float, float], now: tuple[float, float, floa
         f"tokens per draft ({drafts:.0f} drafts)"
     )
     if accepted / drafted < LOW_ACCEPTANCE:
-        line += "; so low that DFLASH_DRAFTER=off may be faster for this kind of text"
+        line += "; DFLASH_DRAFTER=off may be faster for this kind of text"
     return line
 
 
 def choices(lines: Iterable[str]) -> Choices:
-    """Determine from vLLM's log what it chose."""
+    """Find the backends and kernels in lines of vLLM's log."""
     attention: list[str] = []
     kernels: list[str] = []
     slow: list[str] = []
@@ -162,9 +163,9 @@ def choices(lines: Iterable[str]) -> Choices:
 
 
 def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
-    """Describe what vLLM chose, and whether it is the slow way."""
+    """Describe what vLLM chose, with a warning about slow kernels."""
     if chosen.attention:
-        # The target is loaded first. One backend for both is named once.
+        # The model is loaded before the drafter; a backend that both use is logged once.
         text = f"attention by {chosen.attention[0]}"
         if drafting:
             text += f", draft attention by {chosen.attention[1 if len(chosen.attention) > 1 else 0]}"
@@ -175,7 +176,7 @@ def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
     for kind in chosen.slow or (("FP4",) if marlin else ()):
         yield (
             f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
-            "check that no VLLM_* variable forces Marlin, and that the image is made for this GPU"
+            "check that no VLLM_* variable forces Marlin, and that the image is for this GPU"
         )
 
 
@@ -188,8 +189,8 @@ def _lines(path: str) -> list[str]:
 
 
 def _die_with(server: int) -> None:
-    """Ask the kernel to end this process with the server, where it is not process 1 of a container."""
-    import ctypes  # noqa: PLC0415 - after the fork: costs the start nothing
+    """Have the kernel end this process with the server, in case the server is not process 1 of a container."""
+    import ctypes  # noqa: PLC0415 - after the fork it does not delay the start
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != server:

@@ -1,4 +1,4 @@
-"""Applying mods: in a fixed order, exactly, and with every check of every mod true in the end."""
+"""Applies mods exactly, in a fixed order, and verifies all their checks in the final tree."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from images.shipped.mods.edits import (
 from images.shipped.mods.manifest import Mod, Variant
 
 Reader = Callable[[str], str | None]
-"""Returns the text of a file of the untouched tree, None when there is no such file."""
+"""Returns the original text of a file; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What the tree's files are after a mod, for those that it changed."""
+    """The result of applying a mod."""
 
     mod: Mod
     variant: Variant
     files: dict[str, str]
     before: dict[str, Sha256 | None]
-    """The hash of each file before this mod; None for one that it added."""
+    """The hash of each file before this mod; None if the mod added it."""
 
     def record(self) -> dict[str, object]:
-        """Describe what was done, for mods.json of the image."""
+        """Return the entry for the image's mods.json."""
         entry: dict[str, object] = {
             "name": self.mod.name,
             "versions": self.variant.versions,
@@ -53,7 +53,7 @@ class Applied:
 
 
 def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
-    """Group mods: first those that require nothing, then those that require only these, and so on; by name within."""
+    """Group mods into levels, sorted by name; each requires only mods of earlier levels."""
     by_name = {mod.name: mod for mod in mods}
     sorter = TopologicalSorter(
         {
@@ -71,15 +71,15 @@ def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
 
 
 def in_order(mods: Sequence[Mod]) -> list[Mod]:
-    """Put mods in the one order in which they are applied."""
+    """Sort mods in the order of application."""
     return [mod for level in in_levels(mods) for mod in level]
 
 
 def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Applied]:
-    """Apply mods to a tree; say what each of them leaves behind, in order.
+    """Apply mods to a tree; return the result of each, in order.
 
-    The mods of a level are all located in the same text, so their order cannot matter; those of the next level are
-    located in what this one leaves.
+    The mods of a level are all located in the same text, so their order does not matter; those of the next level are
+    located in the result.
     """
     mods = [mod for mod, _ in chosen]
     refuse_declared_conflicts(mods)
@@ -113,14 +113,14 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
             texts |= files
         for path in {span.path for span in spans}:
             written[path] = moved(written.get(path, []), [span for span in spans if span.path == path])
-    # Against the final tree: a later mod must not undo an earlier one.
+    # In the final tree, since a later mod must not undo an earlier one.
     for result in results:
         _refuse_untrue(result.mod, result.variant, texts)
     return results
 
 
 def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
-    """Make sure that none of the mods says that it cannot be with another of them."""
+    """Raise ModConflictError if a mod declares a conflict with another."""
     names = {mod.name for mod in mods}
     for mod in mods:
         for index, other in enumerate(mod.manifest.conflicts):
@@ -128,13 +128,13 @@ def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
                 raise ModConflictError(
                     f"The mods {mod.name} and {other} cannot be together.",
                     where=mod.where("conflicts", index),
-                    why=f"{mod.name} says so.",
+                    why=f"{mod.name} declares the conflict.",
                     fix="Leave one of them out.",
                 )
 
 
 def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
-    """Name everything that a mod builds on, itself included."""
+    """Return the names of a mod and all its requirements."""
     by_name = {other.name: other for other in mods}
     found, waiting = {mod.name}, [mod]
     while waiting:
@@ -145,13 +145,13 @@ def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
 
 
 def _refuse_redundant(mod: Mod, variant: Variant, texts: Texts) -> None:
-    """A mod whose checks all hold without it is upstream, or its checks say nothing about it."""
+    """Refuse a mod whose checks all pass without it."""
     if all(failing(check, texts[check.file]) is None for check in variant.checks):
         raise ModCheckError(
             f"The checks of the mod {mod.label(variant)} hold without it.",
             where=mod.where_in(variant, "checks"),
-            why="Either this version has the change already, or the checks do not show it.",
-            fix="Say `upstreamed_in`, or add a check that is false without the change.",
+            why="Either this version has the change, or the checks do not test it.",
+            fix="Set `upstreamed_in`, or add a check that fails without the change.",
         )
 
 
@@ -161,10 +161,10 @@ def _refuse_broken(mod: Mod, variant: Variant, files: dict[str, str]) -> None:
         if fault is not None:
             index = next(index for index, change in enumerate(variant.changes) if path in change.paths)
             raise ModSyntaxError(
-                f"The mod {mod.label(variant)} leaves {path} broken.",
+                f"The mod {mod.label(variant)} breaks {path}.",
                 where=mod.where_in(variant, "changes", index),
-                why=f"It no longer compiles, {fault}.",
-                fix="Correct the inserted text; mind its indentation.",
+                why=f"It does not compile: {fault}.",
+                fix="Correct the inserted text and its indentation.",
             )
 
 

@@ -1,9 +1,9 @@
-"""Mods at start-up: applied inside a running container, by the same code and with the same strictness.
+"""Applies mods to the installed files of a container, before the server starts.
 
     python -m images.shipped.mods.at_start --folder /mods --name eagle3-marker
 
-changes the installed files before the server starts. A mod that does not apply stops the start and leaves every file
-as it was; one that is applied already (a restarted container, or an image that was built with it) is left alone.
+If a mod does not apply, no file changes and the start fails. A mod that the files already have (in a restarted
+container, or an image that was built with it) is skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from images.shipped.mods.requirements import Picked, with_requirements
 from images.shipped.mods.text import read_text, record_row
 
 Record = list[dict[str, Any]]
-"""What mods.json lists: the mods that were applied, in order."""
+"""The content of mods.json: the applied mods, in order."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What is installed in a container: Python packages, and the factory's own files."""
+    """The Python packages and the factory's files in a container."""
 
     site: Path
     shared: Path
@@ -54,7 +54,7 @@ class Installation:
 
     @classmethod
     def here(cls) -> Installation:
-        """Describe the environment that this Python belongs to."""
+        """Return the installation of this Python."""
         try:
             vllm = Version(Version(installed_version("vllm")).public)
         except PackageNotFoundError:
@@ -68,21 +68,21 @@ class Installation:
 
     @property
     def record(self) -> Path:
-        """Where it is noted which mods the files have."""
+        """The file that lists the applied mods."""
         return self.shared / "mods.json"
 
     def locate(self, path: str) -> Path:
-        """Return where a path of a mod lies."""
+        """Return the location of a path in a mod."""
         inside = path.removeprefix(IMAGE_FILES)
         return self.site / path if inside == path else self.shared / "mods" / inside
 
     def read(self, path: str) -> str | None:
-        """Read a file, by its path in a mod."""
+        """Read a file by its path in a mod."""
         return read_text(self.locate(path), path)
 
 
 def apply_installed(folder: Path, names: Sequence[str], installation: Installation) -> list[str]:
-    """Apply mods of a folder to what is installed; say of each what became of it."""
+    """Apply mods of a folder to an installation; return a line about each."""
     mods = load_mods(folder)
     done = _read_record(installation.record)
     picked: Picked = {}
@@ -91,7 +91,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
             raise UnknownNameError(
                 f"There is no mod {name!r}.",
                 where=folder,
-                why="It was asked for, but the folder does not have it.",
+                why="The folder has no mod of that name.",
                 fix=did_you_mean(name, mods).capitalize(),
             )
         picked |= with_requirements(mods[name], mods, installation.vllm)
@@ -101,11 +101,11 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
             raise ModNotApplicableError(
                 f"The mod {name} cannot be applied at start-up.",
                 where=mod.where_in(variant, "source"),
-                why="It brings other sources along, which only a build can do.",
+                why="It needs other sources, which only a build can install.",
                 fix="Use an image that was built with the mod.",
             )
         if _is_applied(mod, mod.digest(variant), done, installation):
-            said.append(f"{name}: applied already")
+            said.append(f"{name}: already applied")
             del picked[name]
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
@@ -117,7 +117,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
 
 
 def _left_to_do(mod: Mod) -> list[str]:
-    """Describe what an image that is built with the mod also sets; files are all that can be changed here."""
+    """Describe the settings of a mod, which only a build can change."""
     settings = mod.manifest.settings
     needed = [f"{name}={value}" for name, value in settings.env.items()]
     needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
@@ -125,12 +125,10 @@ def _left_to_do(mod: Mod) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a program; the exit code is the error's."""
+    """Run as a program."""
     parser = argparse.ArgumentParser(prog="images.shipped.mods.at_start", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the mods' folders are")
-    parser.add_argument(
-        "--name", action="append", default=[], help="a mod to apply; may be given several times"
-    )
+    parser.add_argument("--folder", type=Path, required=True, help="folder with the mods")
+    parser.add_argument("--name", action="append", default=[], help="mod to apply; may be repeated")
     options = parser.parse_args(arguments)
     try:
         for line in apply_installed(options.folder, options.name, Installation.here()):
@@ -142,11 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation) -> bool:
-    """Return whether the files have the mod; those that have it in another form cannot get this one."""
+    """Whether the files have the mod; raise ModFileError if they have another version of it."""
     entry = next((entry for entry in done if entry["name"] == mod.name), None)
     if entry is None:
         return False
-    # Of several mods that changed a file, the last one left it as it is.
+    # Several mods may have changed a file; the last one counts.
     left = {path: hashes["after"] for other in done for path, hashes in other["files"].items()}
     intact = all(
         (text := installation.read(path)) is not None and sha256_of(text.encode()) == left[path]
@@ -155,15 +153,15 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
     if intact and entry.get("digest") == digest:
         return True
     raise ModFileError(
-        f"The mod {mod.name} was applied here before, in another form.",
+        f"Another version of the mod {mod.name} is already applied.",
         where=installation.record,
-        why="The mod's own files changed since." if intact else "A file that it changed is not what it left.",
-        fix="Start a new container instead of this one.",
+        why="The mod has changed since." if intact else "A file that it changed has changed since.",
+        fix="Start a new container.",
     )
 
 
 def _contents(applied: Sequence[Applied], done: Record, installation: Installation) -> dict[Path, bytes]:
-    """Describe what every file will hold: those of the mods, the RECORDs that list them, and our own record."""
+    """Return the new content of the mods' files, the RECORDs that list them, and mods.json."""
     changed = {path: text for result in applied for path, text in result.files.items()}
     contents = {installation.locate(path): text.encode() for path, text in changed.items()}
     contents |= _updated_records(changed, installation.site)
@@ -172,7 +170,7 @@ def _contents(applied: Sequence[Applied], done: Record, installation: Installati
 
 
 def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes]:
-    """Write each RECORD anew that lists a changed file, or the folder that an added one is in."""
+    """Update each RECORD that lists a changed file, or the package of an added one."""
     installed = {path: text for path, text in changed.items() if not path.startswith(IMAGE_FILES)}
     folders = {path.partition("/")[0] for path in installed if "/" in path}
     contents: dict[Path, bytes] = {}
@@ -192,7 +190,7 @@ def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes
 
 
 def _write_all(contents: Mapping[Path, bytes]) -> None:
-    """Replace all files or none, and remove bytecode that was made from the old ones."""
+    """Replace all files or none, and remove the bytecode of the old ones."""
     before = {path: path.read_bytes() if path.exists() else None for path in contents}
     ready: dict[Path, Path] = {}
     try:
@@ -207,10 +205,10 @@ def _write_all(contents: Mapping[Path, bytes]) -> None:
             _restore(path, before[path], temporary)
         where = error.filename2 or error.filename or "the container"
         raise ModFileError(
-            "The installed files cannot be changed; all are as they were.",
+            "The installed files cannot be changed; none was.",
             where=where,
-            why=f"{error.strerror or error}. Mods need a container that runs as root and can write.",
-            fix="Run it as root and writable, or use an image that was built with the mod.",
+            why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
+            fix="Run it as root and writable, or build an image with the mod.",
         ) from None
 
 
@@ -229,7 +227,7 @@ def _write_beside(path: Path, data: bytes) -> Path:
 
 
 def _restore(path: Path, data: bytes | None, temporary: Path) -> None:
-    """Take a replacement back, or away if it was not in place yet; as far as that can be done."""
+    """Undo a replacement, or remove it if it is not in place yet; ignore errors."""
     with suppress(OSError):
         if temporary.exists():
             temporary.unlink()

@@ -1,4 +1,4 @@
-"""Checks: facts about a source file, read from its text and its syntax tree. Nothing is imported or run."""
+"""Evaluates the checks of mods on text and syntax trees, without importing or running code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from images.shipped.mods.manifest import Check
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _WARNINGS = threading.Lock()
-"""Which warnings are shown is a setting of the whole process."""
+"""Warning filters are global to the process."""
 
 
 def failing(check: Check, text: str | None) -> str | None:
-    """Explain why a check does not hold, or None when it does."""
+    """Return why a check fails; None if it passes."""
     if text is None:
         return "the file is missing"
     name = check.function or check.class_
     if name is None:
         return _failing_text(check, text)
     try:
-        tree = _parse(text)
+        with _without_warnings():
+            tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
         return f"the file does not parse ({_fault(error)})"
     node = _find(tree, name)
@@ -38,13 +39,15 @@ def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str |
         bases = [ast.unparse(base) for base in node.bases]
         return None if check.base in bases else f"{name} has the bases {', '.join(bases) or 'none'}"
     if check.returns is not None:
-        returned = [ast.unparse(part.value) for part in _returns(node) if part.value is not None]
+        returned = [
+            ast.unparse(part.value) for part in _own(node) if isinstance(part, ast.Return) and part.value
+        ]
         return None if check.returns in returned else f"{name} returns {'; '.join(returned) or 'nothing'}"
     return _failing_text(check, ast.get_source_segment(text, node) or "")
 
 
 def syntax_fault(path: str, text: str) -> str | None:
-    """Explain why a Python file no longer compiles, or None when it does."""
+    """Return why a Python file does not compile; None if it does."""
     if not path.endswith(".py"):
         return None
     try:
@@ -55,14 +58,9 @@ def syntax_fault(path: str, text: str) -> str | None:
     return None
 
 
-def _parse(text: str) -> ast.Module:
-    with _without_warnings():
-        return ast.parse(text)
-
-
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """An odd escape sequence in a file is its author's business, and no reason to warn our user."""
+    """Ignore warnings about the code, such as invalid escape sequences."""
     with _WARNINGS, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -75,14 +73,14 @@ def _fault(error: SyntaxError | ValueError) -> str:
 
 def _failing_text(check: Check, text: str) -> str | None:
     if check.contains is not None and check.contains not in text:
-        return "the text is not there"
+        return "it does not contain the text"
     if check.lacks is not None and check.lacks in text:
-        return "the text is there"
+        return "it contains the text"
     return None
 
 
 def _find(tree: ast.Module, name: str) -> Definition | None:
-    """Find a class or function by its dotted name; of several, the last one is what Python uses."""
+    """Find a class or function by its dotted name; of several, the last, as Python does."""
     found: ast.Module | Definition = tree
     for part in name.split("."):
         named = [node for node in _own(found) if isinstance(node, _DEFINITIONS) and node.name == part]
@@ -92,12 +90,8 @@ def _find(tree: ast.Module, name: str) -> Definition | None:
     return None if isinstance(found, ast.Module) else found
 
 
-def _returns(node: Definition) -> Iterator[ast.Return]:
-    return (part for part in _own(node) if isinstance(part, ast.Return))
-
-
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk through a block and what is nested in it, but not into other definitions."""
+    """Walk through a node, but not into nested definitions."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, (*_DEFINITIONS, ast.Lambda)):

@@ -1,4 +1,4 @@
-"""Reading unified diffs strictly: what is not understood is refused, not skipped."""
+"""Parses unified diffs strictly: unknown lines are refused, not skipped."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ NOWHERE = "/dev/null"
 
 @dataclass(frozen=True)
 class Hunk:
-    """A piece of a file, and what takes its place."""
+    """Lines of a file, and their replacement."""
 
     path: str
     line: int
-    """Where the old lines begin; 0 when the file is new."""
+    """The first of the old lines; 0 if the file is new."""
     old: tuple[str, ...]
     new: tuple[str, ...]
 
 
 def parse_diff(text: str) -> list[Hunk]:
-    """Read a diff; a ValueError says on which of its lines it is not what it should be."""
+    """Parse a diff; raise ValueError with the line that is wrong."""
     return list(_Reader(split_lines(text)).hunks())
 
 
 def split_lines(text: str) -> list[str]:
-    """Split at line feeds alone: form feeds and other breaks that Python knows stand inside of lines."""
+    """Split at line feeds only; other breaks, such as form feeds, belong to lines."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
@@ -43,7 +43,7 @@ class _Reader:
             line = self._lines[self._at]
             self._at += 1
             if _UNWANTED.match(line):
-                raise self._fault("only the text of files can be changed")
+                raise self._fault("only the text of a file can be changed")
             if line.startswith("--- "):
                 old_path = _path(line)
             elif line.startswith("+++ "):
@@ -55,12 +55,12 @@ class _Reader:
                     raise self._fault("there is no +++ line before it")
                 yield self._hunk(line, path, is_new=old_path == NOWHERE)
             elif path and line[0] in "+- ":
-                raise self._fault("it is in no hunk")
+                raise self._fault("it is outside any hunk")
 
     def _hunk(self, head: str, path: str, *, is_new: bool) -> Hunk:
         match = _HUNK.match(head)
         if match is None:
-            raise self._fault("it is not the head of a hunk")
+            raise self._fault("it is not a hunk header")
         counts = {"old": int(match[2] or 1), "new": int(match[4] or 1)}
         sides: dict[str, list[str]] = {"old": [], "new": []}
         while len(sides["old"]) < counts["old"] or len(sides["new"]) < counts["new"]:
@@ -69,26 +69,26 @@ class _Reader:
             for side, text in self._body_line():
                 sides[side].append(text)
             if any(len(sides[side]) > counts[side] for side in sides):
-                raise self._fault("the hunk is longer than its head says")
+                raise self._fault("the hunk is longer than its header says")
             self._strip_missing_newline(sides)
         line = int(match[1])
         if is_new != (line == 0) or bool(sides["old"]) is is_new:
-            raise self._fault("a hunk needs old lines that show where it goes, and a new file has none")
+            raise self._fault("a hunk needs old lines, unless the file is new")
         return Hunk(path, line, tuple(sides["old"]), tuple(sides["new"]))
 
     def _body_line(self) -> list[tuple[str, str]]:
         line = self._lines[self._at]
         self._at += 1
-        # Some editors take the space away that marks an empty line as unchanged.
+        # Some editors strip the space that marks an empty line as unchanged.
         kind, text = (" ", line) if line == "\n" else (line[0], line[1:])
         sides = {" ": ("old", "new"), "-": ("old",), "+": ("new",)}.get(kind)
         if sides is None:
-            raise self._fault("it does not begin with a space, + or -")
+            raise self._fault("it does not start with a space, + or -")
         self._touched = sides
         return [(side, text) for side in sides]
 
     def _strip_missing_newline(self, sides: dict[str, list[str]]) -> None:
-        """Heed the mark for a missing newline at the end of a file; it speaks of the line before it."""
+        """Strip the newline of the last line if the marker for a missing one follows."""
         if self._at < len(self._lines) and self._lines[self._at].startswith("\\"):
             self._at += 1
             for side in self._touched:

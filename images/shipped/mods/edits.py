@@ -1,7 +1,7 @@
-"""Edits: where a change goes, found exactly, and what the text becomes.
+"""Locates changes in files, and applies them.
 
-Every change is first turned into spans of the untouched text. Spans of several mods can then be compared, before
-anything is applied, and applied in any order with the same result.
+Every change is first converted to spans of the original text. So the spans of several mods can be compared before
+anything is applied, and the order of applying them does not matter.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import Edit, Mod, Patch, Variant
 
 Texts = Mapping[str, str | None]
-"""The text of each file; None for one that is missing."""
+"""The text of each file; None if it is missing."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a file (by character offsets) and the text that takes its place."""
+    """A part of a file, by character offsets, and its replacement."""
 
     mod: str
     path: str
@@ -29,12 +29,12 @@ class Span:
     end: int
     text: str
     lines: tuple[int, int]
-    """The lines (first, last) that the mod relies on; nobody else may touch them."""
+    """The first and last line that the mod relies on; no other mod may touch them."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A piece of the text as it is now, and the mod that wrote it."""
+    """A part of the current text, and the mod that wrote it."""
 
     mod: str
     start: int
@@ -42,7 +42,7 @@ class Written:
 
 
 def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
-    """Find where the changes of a mod go in files as they are."""
+    """Locate the changes of a mod."""
     spans: list[Span] = []
     for index, change in enumerate(variant.changes):
         place = _Place(mod, variant, mod.where_in(variant, "changes", index), texts)
@@ -57,14 +57,14 @@ def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
 
 
 def apply_spans(text: str, spans: Iterable[Span]) -> str:
-    """Put the new text in place, from the end to the beginning, so that offsets stay true."""
+    """Replace the spans, from last to first, so that offsets stay valid."""
     for span in reversed(_in_order(spans)):
         text = text[: span.start] + span.text + text[span.end :]
     return text
 
 
 def refuse_overlaps(spans: Iterable[Span]) -> None:
-    """Make sure that no two mods rely on or change the same lines."""
+    """Raise ModConflictError if two mods rely on the same lines."""
     for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.lines, span.mod)), 2):
         if one.mod != other.mod and one.path == other.path and _overlap(one.lines, other.lines):
             raise _conflict(one.path, (one.mod, one.lines), (other.mod, other.lines))
@@ -73,7 +73,7 @@ def refuse_overlaps(spans: Iterable[Span]) -> None:
 def refuse_trespass(
     spans: Iterable[Span], texts: Texts, written: Mapping[str, Sequence[Written]], allowed: set[str]
 ) -> None:
-    """Make sure that a mod relies on lines that another mod wrote only where it requires that mod."""
+    """Raise ModConflictError if a mod relies on lines of a mod that it does not require."""
     for span in spans:
         for piece in written.get(span.path, ()):
             lines = _lines_of(texts[span.path] or "", piece.start, piece.end)
@@ -82,7 +82,7 @@ def refuse_trespass(
 
 
 def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
-    """Return which pieces mods wrote once spans are applied: the old ones, shifted, and the new ones."""
+    """Return the parts that mods wrote, after spans are applied: the old ones, shifted, and the new ones."""
     spans = _in_order(spans)
 
     def now(offset: int) -> int:
@@ -101,8 +101,6 @@ def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Whose change it is, where it stands in mod.yaml, and what it is applied to."""
-
     mod: Mod
     variant: Variant
     where: str
@@ -118,26 +116,24 @@ class _Place:
             raise ModFileError(
                 f"{path}, which the mod {self.label} changes, does not exist in this version.",
                 where=self.where,
-                why="A mod can only change a file that is there.",
-                fix="The file moved or is gone: give this version a variant of its own, or say `not_needed`.",
+                why="A mod can only change an existing file.",
+                fix="Add a variant for this version, or `not_needed`.",
             )
         return text
 
 
 def _locate_edit(place: _Place, change: Edit) -> Span:
     text = place.text(change.edit)
-    # Overlapping occurrences count: which of them was meant is not clear either.
+    # Overlapping occurrences count too: they are just as ambiguous.
     found = [match.start() for match in re.finditer(f"(?={re.escape(change.anchor)})", text)]
     if len(found) != 1:
         lines = ", ".join(str(_line(text, start)) for start in found[:5])
         raise AnchorError(
             f"An anchor of the mod {place.label} occurs {len(found)} times in {change.edit}.",
             where=place.where,
-            why=f"It must occur exactly once{f', but stands on lines {lines}' if found else ''}."
+            why=f"It must occur exactly once{f', but is on lines {lines}' if found else ''}."
             f" The anchor: {_excerpt(change.anchor)}",
-            fix="Make the anchor longer."
-            if found
-            else "The file changed: give this version a variant of its own.",
+            fix="Make the anchor longer." if found else "Add a variant for this version.",
         )
     start, end = found[0], found[0] + len(change.anchor)
     lines_of = _lines_of(text, start, end)
@@ -151,10 +147,10 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
 def _locate_new(place: _Place, path: str, text: str) -> Span:
     if place.texts.get(path) is not None:
         raise ModFileError(
-            f"The mod {place.label} adds {path}, which is there already.",
+            f"The mod {place.label} adds {path}, which already exists.",
             where=place.where,
-            why="Overwriting a file would lose what it holds.",
-            fix="Change the file with edits, or choose another name.",
+            why="Overwriting it would lose its content.",
+            fix="Use edits, or another name.",
         )
     return Span(place.mod.name, path, 0, 0, text, (0, 0))
 
@@ -163,11 +159,12 @@ def _locate_patch(place: _Place, change: Patch) -> Iterator[Span]:
     try:
         hunks = parse_diff(place.mod.read(change.patch).decode())
     except ValueError as error:
-        raise _patch_error(place, change, f"It is not a diff that can be applied: {error}.") from None
+        raise _patch_error(place, change, f"It is not a valid diff: {error}.") from None
     touched = {hunk.path for hunk in hunks}
     for path in sorted(touched ^ set(change.files)):
-        why = "does not declare" if path in touched else "declares, but the diff leaves alone"
-        raise _patch_error(place, change, f"It is about {path}, which `files` {why}.")
+        unlisted = f"It touches {path}, which `files` does not list."
+        untouched = f"It does not touch {path}, which `files` lists."
+        raise _patch_error(place, change, unlisted if path in touched else untouched)
     for hunk in hunks:
         if hunk.line == 0:
             yield _locate_new(place, hunk.path, "".join(hunk.new))
@@ -179,19 +176,18 @@ def _locate_hunk(place: _Place, change: Patch, hunk: Hunk) -> Span:
     lines = split_lines(place.text(hunk.path))
     at = _fit(lines, list(hunk.old), hunk.line - 1, change.offset)
     if at is None:
-        within = f", nor at one place within {change.offset} lines" if change.offset else ""
-        raise _patch_error(
-            place,
-            change,
-            f"The hunk for {hunk.path}:{hunk.line} does not fit there{within}: {_excerpt(''.join(hunk.old))}",
+        within = f", nor in exactly one place within {change.offset} lines" if change.offset else ""
+        why = (
+            f"The hunk for {hunk.path}:{hunk.line} does not fit there{within}: {_excerpt(''.join(hunk.old))}"
         )
+        raise _patch_error(place, change, why)
     start = sum(map(len, lines[:at]))
     end = start + sum(map(len, hunk.old))
     return Span(place.mod.name, hunk.path, start, end, "".join(hunk.new), (at + 1, at + len(hunk.old)))
 
 
 def _fit(lines: list[str], old: list[str], expected: int, offset: int) -> int | None:
-    """Find the one place where a hunk's old lines stand; no fuzz, and an offset only where it is declared."""
+    """Find the only place of a hunk's old lines within the offset; there is no fuzz."""
     candidates = range(max(0, expected - offset), expected + offset + 1)
     found = [at for at in candidates if lines[at : at + len(old)] == old]
     if expected in found:
@@ -200,14 +196,14 @@ def _fit(lines: list[str], old: list[str], expected: int, offset: int) -> int | 
 
 
 def _refuse_own_overlaps(mod: Mod, variant: Variant, spans: Sequence[Span]) -> None:
-    """Two changes of one mod at the same place would depend on their order, or eat each other's text."""
+    """Refuse two changes of a mod at the same place: the result would depend on their order."""
     for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.start, span.end)), 2):
         if one.path == other.path and (other.start < one.end or other.start == one.start):
             raise ModConflictError(
                 f"Two changes of the mod {mod.label(variant)} are at the same place.",
                 where=mod.where_in(variant, "changes"),
-                why=f"Both change {one.path}:{other.lines[0]}, and it is not clear which comes first.",
-                fix="Make one change of them.",
+                why=f"Both change {one.path}:{other.lines[0]}, in no particular order.",
+                fix="Merge them into one change.",
             )
 
 
@@ -218,7 +214,7 @@ def _conflict(
         f"The mods {one[0]} and {other[0]} touch the same lines.",
         where=f"{path}:{max(one[1][0], other[1][0])}",
         why=f"{one[0]} relies on lines {one[1][0]}-{one[1][1]}, {other[0]} on lines {other[1][0]}-{other[1][1]}.",
-        fix="Let one require the other and build on its text, or say `conflicts` in one of them.",
+        fix="Let one of them require the other, or declare `conflicts`.",
     )
 
 
@@ -227,7 +223,7 @@ def _patch_error(place: _Place, change: Patch, why: str) -> PatchError:
         f"The diff {change.patch} of the mod {place.label} does not apply.",
         where=place.where,
         why=why,
-        fix="Make a diff for this version; fuzz is not accepted, an offset only when it is declared.",
+        fix="Create a diff for this version; fuzz is not allowed, an offset only if declared.",
     )
 
 

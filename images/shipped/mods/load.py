@@ -1,4 +1,4 @@
-"""Reading mods from their folders: every mistake is reported with the mod, the file and the line."""
+"""Loads mods from their folders; errors name the mod, the file and the line."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _PARTS: dict[str, type[BaseModel]] = {
     "needed_when": Condition,
     "settings": Settings,
 }
-"""What stands at a place of mod.yaml, by the last name on the way to it."""
+"""The models of mod.yaml's parts, by the last known name in a path."""
 
 
 def load_mods(root: Path) -> dict[str, Mod]:
-    """Read every mod of a folder, and check how they refer to each other."""
+    """Load every mod in a folder, and check their references to each other."""
     folders = sorted(
         path
         for path in (root.iterdir() if root.is_dir() else ())
@@ -76,13 +76,13 @@ def load_mods(root: Path) -> dict[str, Mod]:
 
 
 def load_mod(folder: Path) -> Mod:
-    """Read and check one mod."""
+    """Load and check a mod."""
     if not (folder / MANIFEST).is_file():
         raise ModManifestError(
             f"The folder mods/{folder.name} has no {MANIFEST}.",
             where=f"mods/{folder.name}",
-            why="Every folder there is a mod, and that file says what it does.",
-            fix="Write it (`invoke mods.new` makes an example), or move the folder elsewhere.",
+            why="Every folder in mods/ is a mod and needs that file.",
+            fix="Write it (`invoke mods.new` creates an example), or move the folder elsewhere.",
         )
     source = read_yaml(folder / MANIFEST, f"mods/{folder.name}/{MANIFEST}")
     try:
@@ -92,9 +92,9 @@ def load_mod(folder: Path) -> Mod:
     mod = Mod(manifest, _read_files(folder, manifest, source), source)
     if manifest.name != folder.name:
         raise ModManifestError(
-            f"The mod in mods/{folder.name} calls itself {manifest.name}.",
+            f"The mod in mods/{folder.name} is named {manifest.name}.",
             where=source.location(("name",)),
-            why="A mod's name is its folder's name.",
+            why="A mod has the name of its folder.",
             fix="Rename the folder or the mod.",
         )
     _refuse_empty_ranges(mod)
@@ -104,8 +104,8 @@ def load_mod(folder: Path) -> Mod:
 
 
 def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
-    """Turn the first validation error, in the order of the file, into one of ours."""
-    # A mistyped key is two errors to the validator, an unknown key and a missing one; the typo tells more.
+    """Convert the first validation error, in the order of the file, into a FactoryError."""
+    # A typo is two errors, an unknown key and a missing one; the first is more helpful.
     mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
     details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
@@ -119,33 +119,21 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
         return ModKeyError(
             f"Unknown key {path[-1]!r} in the mod {name}.",
             where=where,
-            why=f"{at} is nothing that a mod has.",
+            why=f"{at} is not a key of mods.",
             fix=did_you_mean(path[-1], known).capitalize(),
         )
+    kind: type[FactoryError] = ModManifestError
+    what, why, fix = f"{at} of the mod {name} is wrong.", f"{at}: {first['msg']}.", f"Correct it; {help_}"
     if path[-1:] == ["licence"]:
-        return ModLicenceError(
-            f"The mod {name} does not say its licence.",
-            where=where,
-            why=f"{at}: {first['msg']}. Images carry the licences of everything in them.",
-            fix="Write an SPDX expression, such as `licence: Apache-2.0`.",
-        )
-    if first["type"] == "path":
-        return ModPathError(
-            f"The mod {name} names a path that it may not use.",
-            where=where,
-            why=f"{at}: {first['msg']}.",
-            fix=help_,
-        )
-    if first["type"] == "specifier":
-        return ModVersionsError(
-            f"The mod {name} has a version range that is none.",
-            where=where,
-            why=f"{at}: {first['msg']}.",
-            fix='Write a PEP 440 range, such as ">=0.20,<0.24".',
-        )
-    return ModManifestError(
-        f"{at} of the mod {name} is wrong.", where=where, why=first["msg"], fix=f"Correct it; {help_}"
-    )
+        kind, what = ModLicenceError, f"The mod {name} has no valid licence."
+        why += " Images list the licences of everything in them."
+        fix = "Write an SPDX expression, such as `licence: Apache-2.0`."
+    elif first["type"] == "path":
+        kind, what = ModPathError, f"The mod {name} names a path that is not allowed."
+    elif first["type"] == "specifier":
+        kind, what = ModVersionsError, f"The mod {name} has an invalid version range."
+        fix = 'Write a PEP 440 range, such as ">=0.20,<0.24".'
+    return kind(what, where=where, why=why, fix=fix)
 
 
 def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str, bytes]:
@@ -156,7 +144,7 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
                 files[name] = _read_file(folder, name)
             except (OSError, ValueError) as error:
                 raise ModManifestError(
-                    f"The mod {manifest.name} names a file that cannot be used: {name}.",
+                    f"The mod {manifest.name} names an unusable file: {name}.",
                     where=source.location(("variants", index, "changes")),
                     why=f"It must be a text file in the mod's folder ({error}).",
                     fix="Add the file, or correct its name in mod.yaml.",
@@ -167,9 +155,9 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
 def _read_file(folder: Path, name: str) -> bytes:
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise ValueError("it is a link to elsewhere")
+        raise ValueError("it is a link to another folder")
     data = path.read_bytes()
-    data.decode()  # what mods change and add is text
+    data.decode()  # raises UnicodeDecodeError, a ValueError
     return data
 
 
@@ -179,17 +167,17 @@ def _refuse_empty_ranges(mod: Mod) -> None:
     for path, versions in ranges:
         if not versions.strip() or common_version(versions) is None:
             raise ModVersionsError(
-                f"A range of the mod {mod.name} is for {'no' if versions.strip() else 'every'} version.",
+                f"A range of the mod {mod.name} matches {'no' if versions.strip() else 'every'} version.",
                 where=mod.where(*path, "versions"),
-                why=f"Nothing lies in {versions!r}."
+                why=f"No version lies in {versions!r}."
                 if versions.strip()
-                else "A change that fits all past and future releases does not exist.",
-                fix='Give it a range, such as ">=0.20,<0.24".',
+                else "No change fits all past and future releases.",
+                fix='Write a range, such as ">=0.20,<0.24".',
             )
 
 
 def _claims(mod: Mod, stage: Stage) -> Iterator[tuple[str, str, str]]:
-    """List what a mod says about versions: what it says, for which, and where."""
+    """Yield the statements of a mod about versions: the statement, the versions and the location."""
     for index, variant in enumerate(mod.manifest.variants):
         if variant.stage == stage:
             yield "a variant", variant.versions, mod.where("variants", index, "versions")
@@ -200,17 +188,17 @@ def _claims(mod: Mod, stage: Stage) -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
-    """Make sure that a version has at most one variant, and none where the mod has no work to do."""
+    """Refuse two statements about the same version."""
     claims = list(_claims(mod, stage))
     for index, (says, versions, where) in enumerate(claims):
         for also, others, _ in claims[index + 1 :]:
             both = common_version(versions, others)
             if both is not None:
                 raise ModVersionsError(
-                    f"The mod {mod.name} says two things about {both}.",
+                    f"The mod {mod.name} makes two statements about {both}.",
                     where=where,
                     why=f"It is {says} for {versions!r} and {also} for {others!r}.",
-                    fix="Let every version be in one of the ranges only.",
+                    fix="Let no version be in two of the ranges.",
                 )
 
 
@@ -218,10 +206,10 @@ def _refuse_cycles(mods: dict[str, Mod]) -> None:
     try:
         TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][::-1]
+        cycle: list[str] = error.args[1][::-1]
         raise ModCycleError(
-            f"Mods require each other in a circle: {' -> '.join(circle)}.",
-            where=mods[circle[0]].where("requires"),
+            f"Mods require each other in a cycle: {' -> '.join(cycle)}.",
+            where=mods[cycle[0]].where("requires"),
             why="None of them could be applied first.",
             fix="Remove one of the `requires`.",
         ) from None

@@ -1,4 +1,4 @@
-"""mod.yaml as a checked value: what a mod changes, in which versions, and when it retires."""
+"""The model of mod.yaml: what a mod changes, in which versions, and when it retires."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
 IMAGE_FILES = "/usr/share/imagefactory/mods/"
-"""Where a mod may put files that belong to no distribution."""
+"""The folder for files that belong to no distribution."""
 
 Licence = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")
 ]
-"""An SPDX expression: the image's label is made of it."""
+"""An SPDX expression, for the image's label."""
 
 
 def _relative(path: str) -> str:
-    """Refuse a path that leaves the folder it is meant for, or that has two spellings."""
+    """Refuse a path that leaves its folder or is not normalised."""
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path:
-        raise PydanticCustomError("path", "{path} is outside of the distribution", {"path": repr(path)})
+        raise PydanticCustomError("path", "{path} is outside the distribution", {"path": repr(path)})
     return path
 
 
 def _inside(path: str) -> str:
-    """Refuse a path that leaves the distribution, or the one folder for other files."""
+    """Refuse a path outside the distribution and the folder for other files."""
     _relative(path.removeprefix(IMAGE_FILES))
     if path.endswith(".dist-info/RECORD"):
         raise PydanticCustomError("path", "{path} is written by the factory", {"path": repr(path)})
@@ -51,7 +51,7 @@ def _inside(path: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """Write a Python expression the way checks compare it."""
+    """Normalise a Python expression."""
     try:
         return ast.unparse(ast.parse(text, mode="eval"))
     except SyntaxError:
@@ -73,7 +73,7 @@ class _Model(BaseModel):
 
 
 class Edit(_Model):
-    """A change at a text that occurs exactly once."""
+    """An edit at an anchor, a text that occurs exactly once in a file."""
 
     edit: ChangedPath
     anchor: Annotated[str, Field(min_length=1)]
@@ -94,11 +94,11 @@ class Edit(_Model):
 
 
 class Patch(_Model):
-    """A unified diff that must fit line by line; `offset` says how far it may be from its line numbers."""
+    """A unified diff that must fit exactly, at most `offset` lines from its line numbers."""
 
     patch: OwnPath
     files: Annotated[list[ChangedPath], Field(min_length=1)]
-    """What the diff touches; a diff that touches something else is refused."""
+    """The files that the diff touches; it must touch no others."""
     offset: Annotated[int, Field(ge=0, le=1000)] = 0
 
     @property
@@ -108,11 +108,11 @@ class Patch(_Model):
 
 
 class NewFile(_Model):
-    """A file that is not there yet."""
+    """A new file."""
 
     add: ChangedPath
     source: OwnPath
-    """What the new file holds."""
+    """The file with its content."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class NewFile(_Model):
 
 
 _KINDS = {"edit": "an edit", "patch": "a diff", "add": "a new file"}
-"""The key by which a change is recognised, and what it then is."""
+"""The kind of a change, by its first key."""
 
 
 def _kind_of(change: object) -> str | None:
@@ -141,7 +141,7 @@ Change = Annotated[
 
 
 class Check(_Model):
-    """One statement about a file of the patched tree that can be checked without importing anything."""
+    """A statement about a file of the patched tree, checked without importing it."""
 
     file: ChangedPath
     contains: str | None = None
@@ -149,7 +149,7 @@ class Check(_Model):
     class_: Annotated[str | None, Field(alias="class")] = None
     base: Expression | None = None
     function: str | None = None
-    """A function, or Class.method; `contains`, `lacks` and `returns` then speak of its body."""
+    """A function, or Class.method, that `contains`, `lacks` or `returns` refers to."""
     returns: Expression | None = None
 
     @model_validator(mode="after")
@@ -179,32 +179,32 @@ class Check(_Model):
 
 
 class GitSource(_Model):
-    """A distribution that is on no index, at one commit."""
+    """A distribution that is on no index, at a commit."""
 
     git: HubRepo
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
     licence: Licence
     package: OwnPath
-    """The folder of the repository that is the Python package."""
+    """The folder of the Python package in the repository."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """The hash of that folder at that commit, so that a copy from anywhere can be trusted."""
+    """The hash of that folder at that commit."""
 
 
 class Variant(_Model):
-    """The form of a mod for a range of versions."""
+    """The changes of a mod for a range of versions."""
 
     versions: Specifier
     stage: Stage = "installed"
-    """Whether it changes the installed package, or the sources before they are compiled."""
+    """Whether it changes the installed package or the sources before compilation."""
     source: GitSource | None = None
-    """Another distribution that this form brings along and changes, instead of vLLM."""
+    """Another distribution that this variant installs and changes, instead of vLLM."""
     changes: Annotated[list[Change], Field(min_length=1)]
     checks: Annotated[list[Check], Field(min_length=1)]
-    """At least one of them is false without the changes: that is how a mod is found to be upstream."""
+    """At least one fails without the changes; if none does, the mod is upstream."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every file that is touched, in order and each once."""
+        """The files it touches, in order, without duplicates."""
         return tuple(dict.fromkeys(path for change in self.changes for path in change.paths))
 
     @property
@@ -218,22 +218,22 @@ class Variant(_Model):
 
 
 class NotNeeded(_Model):
-    """Versions that do without the mod although it is not upstream there."""
+    """Versions that do not need the mod although it is not upstream."""
 
     versions: Specifier
     reason: Annotated[str, Field(min_length=10)]
 
 
 class Settings(_Model):
-    """What an image with the mod sets in addition."""
+    """Settings that an image with the mod adds."""
 
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
     flags: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")], str] = {}
-    """Flags of `vllm serve`, written as in matrix.yaml's `serve`."""
+    """Flags of `vllm serve`, written as below `serve` in matrix.yaml."""
 
 
 class Manifest(_Model):
-    """Everything in mod.yaml."""
+    """The content of mod.yaml."""
 
     name: Name
     summary: Annotated[str, Field(min_length=10, max_length=120)]
@@ -241,10 +241,10 @@ class Manifest(_Model):
     licence: Licence
     distribution: Distribution
     needed_when: Annotated[list[Condition], Field(min_length=1)]
-    """A model with `mods: auto` gets the mod when one of these holds."""
+    """A model with `mods: auto` gets the mod if one of these matches."""
     upstreamed_in: VersionText | None = None
     upstream_checks: list[Check] = []
-    """What makes a version recognisable as having it; by default the checks of the newest variant."""
+    """Checks that pass in a version with the change; by default those of the newest variant."""
     not_needed: list[NotNeeded] = []
     requires: list[Name] = []
     conflicts: list[Name] = []
@@ -252,8 +252,12 @@ class Manifest(_Model):
     variants: Annotated[list[Variant], Field(min_length=1)]
 
 
+def _covers(entry: Variant | NotNeeded, version: Version) -> bool:
+    return SpecifierSet(entry.versions).contains(version, prereleases=True)
+
+
 class Mod:
-    """A mod: its manifest and the files next to it, from a folder or from a plan that carries both."""
+    """A mod with the files next to its mod.yaml, from a folder or from a plan."""
 
     def __init__(
         self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None
@@ -264,7 +268,7 @@ class Mod:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> Self:
-        """Make a mod, with its one variant, from what `data` gave."""
+        """Create a mod with one variant from the result of `data`."""
         files = data["files"]
         if not isinstance(files, dict):
             raise TypeError(files)
@@ -273,7 +277,7 @@ class Mod:
         )
 
     def data(self, variant: Variant) -> dict[str, object]:
-        """Return everything that decides what a variant does to files, as plain values; prose does not count."""
+        """Return everything that determines the effect of a variant, without prose, as plain values."""
         decisive = Manifest(
             name=self.name,
             summary="(not part of a plan)",
@@ -292,51 +296,40 @@ class Mod:
 
     @property
     def name(self) -> str:
-        """The mod's name, which is its folder's."""
+        """The name of the mod and its folder."""
         return self.manifest.name
 
     def variant(self, version: Version, stage: Stage = "installed") -> Variant | None:
-        """Return the form of the mod for a version, if it has one; ranges do not overlap."""
-        return next(
-            (
-                variant
-                for variant in self.manifest.variants
-                if variant.stage == stage
-                and SpecifierSet(variant.versions).contains(version, prereleases=True)
-            ),
-            None,
-        )
+        """Return the variant for a version, if there is one; ranges do not overlap."""
+        staged = (variant for variant in self.manifest.variants if variant.stage == stage)
+        return next((variant for variant in staged if _covers(variant, version)), None)
 
     def is_upstream(self, version: Version) -> bool:
-        """Return whether the mod claims that a version has the change already."""
+        """Whether a version already has the change, according to the mod."""
         since = self.manifest.upstreamed_in
         return since is not None and version >= Version(since)
 
     def reason_not_needed(self, version: Version) -> str | None:
-        """Explain why a version does without the mod, if the mod says so."""
-        for entry in self.manifest.not_needed:
-            if SpecifierSet(entry.versions).contains(version, prereleases=True):
-                return entry.reason
-        return None
+        """Return why a version does not need the mod; None if the mod gives no reason."""
+        entries = self.manifest.not_needed
+        return next((entry.reason for entry in entries if _covers(entry, version)), None)
 
     def read(self, name: str) -> bytes:
-        """Read a file that lies next to mod.yaml."""
+        """Return a file next to mod.yaml."""
         return self._files[name]
 
     def where(self, *path: str | int) -> str:
-        """Return where something stands, for error messages."""
-        return (
-            str(self._source.location(path)) if self._source is not None else f"mods/{self.name}/{MANIFEST}"
-        )
+        """Return the location of a key in mod.yaml, for errors."""
+        return str(self._source.location(path)) if self._source else f"mods/{self.name}/{MANIFEST}"
 
     def where_in(self, variant: Variant, *path: str | int) -> str:
-        """Return where something of a variant stands."""
+        """Return the location of a key in a variant."""
         return self.where("variants", self.manifest.variants.index(variant), *path)
 
     def label(self, variant: Variant) -> str:
-        """Name the mod and the form of it, for error messages."""
+        """Return the names of the mod and the variant, for errors."""
         return f"{self.name} ({variant.versions})"
 
     def digest(self, variant: Variant) -> Sha256:
-        """Hash everything that decides what a variant does to files."""
+        """Hash everything that determines the effect of a variant."""
         return checksum(self.data(variant))

@@ -1,4 +1,4 @@
-"""What a mod needs applied before it: the mods that it requires, as far as a version lacks them."""
+"""Picks a mod together with the mods it requires, except those that a version does not need."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Picked = dict[str, tuple[Mod, Variant]]
 def with_requirements(
     mod: Mod, mods: Mapping[str, Mod], version: Version, stage: Stage = "installed"
 ) -> Picked:
-    """Pick a mod's form for a version, after those of the mods that it builds on."""
+    """Pick the variants of a mod and of its requirements for a version, requirements first."""
     variant = mod.variant(version, stage)
     if variant is None:
         raise ModNotApplicableError(
             f"The mod {mod.name} does not apply to vLLM {version}.",
             where=mod.where("variants"),
             why=f"{why_not(mod, version)}.",
-            fix="Leave it out; `invoke mods.check` shows where it applies.",
+            fix="Leave it out; `invoke mods.check` lists the versions it applies to.",
         )
     picked: Picked = {}
     for index, name in enumerate(mod.manifest.requires):
@@ -34,13 +34,13 @@ def with_requirements(
                 f"The mod {mod.name} requires {name}, which does not apply to vLLM {version}.",
                 where=mod.where("requires", index),
                 why=f"{why_not(required, version)}.",
-                fix=f"Give {name} a variant for {version}, or keep {mod.name} away from it.",
+                fix=f"Add a variant of {name} for {version}, or leave {mod.name} out.",
             )
     return picked | {mod.name: (mod, variant)}
 
 
 def why_not(mod: Mod, version: Version, *, compiled: bool = False) -> str:
-    """Explain why a mod changes nothing in the installed files of a version."""
+    """Explain why a mod does not change the installed files of a version."""
     if mod.is_upstream(version):
         return f"{mod.name}: upstream since {mod.manifest.upstreamed_in}"
     reason = mod.reason_not_needed(version)

@@ -1,4 +1,4 @@
-"""The text of files, byte for byte: line ends stay what they are."""
+"""Converts files to text and back without changing a byte."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from images.shipped.errors import ModFileError
 
 
 def read_text(file: Path, path: str) -> str | None:
-    """Read a file of a tree; None when it is not there. `path` is what errors call it."""
+    """Read a file, or None if there is none; errors name it `path`."""
     return decoded(file.read_bytes(), path) if file.is_file() else None
 
 
 def decoded(data: bytes, path: str) -> str:
-    """Turn a file's bytes into text that gives the same bytes again."""
+    """Decode UTF-8, keeping line ends."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ModFileError(
             f"{path} is not text.",
             where=f"{path}:{data[: error.start].count(10) + 1}",
-            why=f"Mods change UTF-8 text only ({error.reason}).",
-            fix="Leave the file alone.",
+            why=f"Mods can change only UTF-8 text ({error.reason}).",
+            fix="Remove the file from the mod.",
         ) from None
 
 
 def record_row(path: str, text: str) -> list[str]:
-    """Write a file's row of a RECORD (https://packaging.python.org/specifications/recording-installed-packages/)."""
+    """Return a file's row in RECORD (https://packaging.python.org/specifications/recording-installed-packages/)."""
     data = text.encode()
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     return [path, f"sha256={digest}", str(len(data))]

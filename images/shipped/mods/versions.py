@@ -1,4 +1,4 @@
-"""Version ranges: whether one matches anything at all, and whether two have a version in common."""
+"""Finds a version that lies in all of several ranges."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FAR = 999_999
 
 
 def common_version(*ranges: str) -> Version | None:
-    """Return a version that lies in all of the ranges; None when there is none.
+    """Return a version that lies in all ranges; None if there is none.
 
-    A range can only begin or end at the versions that it names and, for `==1.2.*` and `~=1.2.3`, at the next number
-    of one of their parts. So it is enough to try these, and what comes right before and after each.
+    A range begins and ends at the versions that it names or, for `==1.2.*` and `~=1.2.3`, at the next number of one of
+    their parts. So it is enough to try these and their neighbours.
     """
     sets = [SpecifierSet(text) for text in ranges]
     found = (
@@ -30,7 +30,7 @@ def _probes(sets: Iterable[SpecifierSet]) -> set[Version]:
     for specifier in (specifier for specifiers in sets for specifier in specifiers):
         try:
             named = Version(specifier.version.removesuffix(".*"))
-        except InvalidVersion:  # `===` compares with any text
+        except InvalidVersion:  # `===` accepts any text
             continue
         probes.add(named)
         for release in _turning_points(named.release):
@@ -40,7 +40,7 @@ def _probes(sets: Iterable[SpecifierSet]) -> set[Version]:
 
 
 def _turning_points(release: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Return a release, the next one for each of its parts, and what lies right before each of those."""
+    """Yield a release, the next one for each of its parts, and the one right before each of those."""
     ends = [release, *((*release[:part], release[part] + 1) for part in range(len(release)))]
     for end in ends:
         yield end

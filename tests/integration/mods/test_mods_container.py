@@ -57,6 +57,6 @@ def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) ->
         "records: True",
     ]
     assert "mods: mark: applied (>=0.32,<0.33), 1 files" in done.stderr
-    assert "mods: mark: applied already" in done.stderr
+    assert "mods: mark: already applied" in done.stderr
     assert "An anchor of the mod wrong (>=0.32,<0.33) occurs 0 times in vllm/version.py." in done.stderr
     assert "mods/wrong/mod.yaml:" in done.stderr

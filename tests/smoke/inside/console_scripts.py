@@ -1,4 +1,4 @@
-"""Loads what every console script of the environment would run; says which of them cannot be loaded."""
+"""Loads the entry point of every console script; prints those that fail."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ bin_folder = Path(sys.prefix, "bin")
 argv = sys.argv[:]
 for distribution in distributions():
     for entry in distribution.entry_points:
-        # One with extras belongs to an optional part that is not installed.
+        # Entry points with extras belong to optional parts that are not installed.
         if entry.group != "console_scripts" or entry.extras:
             continue
         script = bin_folder / entry.name
@@ -32,4 +32,4 @@ for distribution in distributions():
             sys.argv = argv[:]
 sys.stdout.write("\n" + json.dumps({"loaded": loaded, "failed": failed}) + "\n")
 sys.stdout.flush()
-os._exit(0)  # some packages leave threads behind that never end
+os._exit(0)  # some packages leave endless threads

@@ -1,7 +1,7 @@
-"""Asks the dynamic linker about every shared library of the environment; says which of them need one that is not there.
+"""Runs ldd on every shared library of the environment; prints missing dependencies.
 
-A library that is nowhere on the linker's paths is still found when something loaded one of that name before; so does
-`import torch` for every extension of it. What counts as missing is a name that no file of the environment bears.
+A library outside the linker's paths is still found if one of that name is loaded already, as `import torch` does for
+its extensions. So only names that no file of the environment has count as missing.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Talks TLS with itself: a server with a certificate of its own, clients that trust it and clients that do not."""
+"""Connects to a local TLS server, with and without trust in its certificate."""
 
 import json
 import ssl
@@ -55,7 +55,7 @@ def curl(*options: str) -> int:
     ).returncode
 
 
-import certifi  # noqa: E402 - of the environment; what requests and the model hub's client trust
+import certifi  # noqa: E402 - the authorities of requests and the client of the model hub
 
 found = {
     "authorities": ssl.create_default_context().cert_store_stats()["x509_ca"],

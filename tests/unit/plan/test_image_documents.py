@@ -1,4 +1,4 @@
-"""Image documents: a pure function of the plan, with everything that users and registries look for."""
+"""The configuration and the manifest of an image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def built(small_factory: SmallFactory) -> Built:
     return built
 
 
-def test_the_configuration_says_how_the_image_starts(built: Built) -> None:
+def test_the_configuration_describes_the_start(built: Built) -> None:
     config = json.loads(built.image.config)
     assert (config["os"], config["architecture"]) == ("linux", MACHINE)
     run = config["config"]
@@ -31,7 +31,7 @@ def test_the_configuration_says_how_the_image_starts(built: Built) -> None:
     assert any(variable.startswith("PATH=/opt/venv/bin:") for variable in run["Env"])
 
 
-def test_labels_say_what_is_inside(built: Built) -> None:
+def test_labels_describe_the_content(built: Built) -> None:
     labels = json.loads(built.image.config)["config"]["Labels"]
     assert list(labels) == sorted(labels)
     assert labels["imagefactory.plan"] == built.plan.key
@@ -42,17 +42,14 @@ def test_labels_say_what_is_inside(built: Built) -> None:
         assert labels[f"imagefactory.{name}"]
 
 
-def test_annotations_repeat_the_labels_that_registries_show(built: Built) -> None:
+def test_annotations_repeat_the_standard_labels(built: Built) -> None:
     manifest, config = json.loads(built.image.manifest), json.loads(built.image.config)
-    shown = {
-        name: value
-        for name, value in config["config"]["Labels"].items()
-        if name.startswith("org.opencontainers.image.")
-    }
-    assert manifest["annotations"] == shown
+    labels = config["config"]["Labels"].items()
+    standard = {name: value for name, value in labels if name.startswith("org.opencontainers.image.")}
+    assert manifest["annotations"] == standard
 
 
-def test_every_layer_has_its_line_of_history_and_no_clock_is_read(built: Built) -> None:
+def test_every_layer_has_a_history_entry_with_a_fixed_time(built: Built) -> None:
     config = json.loads(built.image.config)
     assert len(config["history"]) == len(config["rootfs"]["diff_ids"]) == len(built.plan.layers)
     times = {config["created"], *(line["created"] for line in config["history"])}
@@ -67,7 +64,7 @@ def test_documents_are_canonical(built: Built) -> None:
         assert canonical_json(json.loads(document)) == document
 
 
-def test_the_manifest_names_blobs_by_digest_size_and_type(built: Built) -> None:
+def test_the_manifest_lists_blobs_by_digest_size_and_type(built: Built) -> None:
     manifest = json.loads(built.image.manifest)
     assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
     assert manifest["config"]["size"] == len(built.image.config)
@@ -79,5 +76,5 @@ def test_the_manifest_names_blobs_by_digest_size_and_type(built: Built) -> None:
         }
 
 
-def test_the_same_plan_gives_the_same_image(built: Built) -> None:
+def test_the_same_plan_results_in_the_same_image(built: Built) -> None:
     assert make_image(built.plan, built.image.layers) == built.image

@@ -1,4 +1,4 @@
-"""Known layers: the digest before the build, and a stop when a build gets another one."""
+"""Known layers: the digest before a build, and an error if a build has another result."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def key(digit: str) -> Sha256:
     return Sha256(digit * 64)
 
 
-def test_a_build_records_its_layers_and_the_digest_is_known_without_them(small_factory: SmallFactory) -> None:
+def test_a_build_records_its_layers_so_that_the_digest_is_known(small_factory: SmallFactory) -> None:
     project = small_factory.project
     assert KnownLayers(project.known_layers).image(make_plan(project, CELL)) is None
     [built] = small_factory.build()
     assert KnownLayers(project.known_layers).image(make_plan(project, CELL)) == built.image
 
 
-def test_the_record_does_not_change_with_the_order_of_builds(
+def test_the_order_of_builds_does_not_change_the_record(
     small_factory: SmallFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_factory.build(CELL)
@@ -44,26 +44,24 @@ def test_the_record_does_not_change_with_the_order_of_builds(
     assert small_factory.project.known_layers.read_bytes() == other.project.known_layers.read_bytes()
 
 
-def test_a_layer_that_comes_out_differently_stops_the_build(small_factory: SmallFactory) -> None:
+def test_a_layer_with_another_digest_fails_the_build(small_factory: SmallFactory) -> None:
     [built] = small_factory.build()
     record = small_factory.project.known_layers
     layer, blob = built.plan.layers[0], built.image.layers[0]
     text = record.read_text()
     record.write_text(text.replace(blob.diff_id, BLOB.diff_id))
-    with pytest.raises(NotReproducibleError, match="base bookworm did not come out as recorded") as caught:
+    with pytest.raises(NotReproducibleError, match="base bookworm differs from its record") as caught:
         small_factory.build()
     assert layer.key in caught.value.where
     assert blob.diff_id in caught.value.why
     assert BLOB.diff_id in caught.value.why
-    assert read_blob_record(layer.key, Store(small_factory.cache)) is None, (
-        "the cache would say the same again"
-    )
+    assert read_blob_record(layer.key, Store(small_factory.cache)) is None
     record.write_text(text)
     assert small_factory.build()[0].image == built.image
 
 
 @pytest.mark.parametrize("field", ["diff_id", "digest", "size", "unpacked"])
-def test_every_field_counts(tmp_path: Path, small_factory: SmallFactory, field: str) -> None:
+def test_every_field_of_a_record_is_compared(tmp_path: Path, small_factory: SmallFactory, field: str) -> None:
     layer = make_plan(small_factory.project, CELL).layers[0]
     known = KnownLayers(tmp_path / "layers.toml")
     known.record({layer.key: ("a layer", BLOB)}, [])
@@ -72,7 +70,7 @@ def test_every_field_counts(tmp_path: Path, small_factory: SmallFactory, field: 
         known.confirm(layer, replace(BLOB, **{field: 99 if field in {"size", "unpacked"} else "sha256:0"}))  # type: ignore[arg-type]
 
 
-def test_layers_that_no_plan_needs_any_more_are_forgotten(tmp_path: Path) -> None:
+def test_layers_that_no_plan_needs_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "layers.toml"
     KnownLayers(path).record({key("a"): ("old", BLOB), key("b"): ("kept", BLOB)}, [])
     assert KnownLayers(path).record({key("c"): ("new", BLOB)}, [key("b")])
@@ -80,7 +78,7 @@ def test_layers_that_no_plan_needs_any_more_are_forgotten(tmp_path: Path) -> Non
     assert [known.blob(key(digit)) for digit in "abc"] == [None, BLOB, BLOB]
 
 
-def test_nothing_is_written_when_nothing_is_new(tmp_path: Path) -> None:
+def test_an_unchanged_record_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "layers.toml"
     KnownLayers(path).record({key("a"): ("old", BLOB)}, [])
     path.chmod(0o444)
@@ -89,7 +87,7 @@ def test_nothing_is_written_when_nothing_is_new(tmp_path: Path) -> None:
     assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_a_build_keeps_what_another_one_added_in_the_meantime(
+def test_a_build_keeps_layers_that_a_concurrent_build_recorded(
     small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two builds read the record, then both write it."""
@@ -109,7 +107,7 @@ def test_a_build_keeps_what_another_one_added_in_the_meantime(
 
 
 @pytest.mark.parametrize("text", ["not toml at all", "[[layers]]\nkey = 5\n", "surprise = 1\n"])
-def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "layers.toml"
     path.write_text(text)
     with pytest.raises(LockFormatError, match=r"layers\.toml cannot be read") as caught:

@@ -1,4 +1,4 @@
-"""One schema: everything that is rendered from it says the same."""
+"""Everything that is rendered from the settings agrees."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedErro
 from imagefactory.matrix.matrix import Matrix, Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
-from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment
+from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
 from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
-from imagefactory.plan.serve.shipped_files import serve_files
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY
@@ -37,12 +36,12 @@ MODELS = ("gemma4-31b", "qwen3.5-27b-nvfp4", "qwen3.5-35b-a3b-int4", "qwen3-code
 Images = Callable[..., Preview]
 
 
-def launch(preview: Preview, real_matrix: Matrix, **options: object) -> Launch:
-    cell = select(real_matrix, [preview.description["image"]["target"]])[0]
+def launch(preview: Preview, matrix: Matrix, **options: object) -> Launch:
+    cell = select(matrix, [preview.description["image"]["target"]])[0]
     return Launch(cell, IMAGE, preview.description, **options)  # type: ignore[arg-type]
 
 
-def test_every_setting_of_the_issue_is_there() -> None:
+def test_every_documented_setting_exists() -> None:
     wanted = """MODEL_PATH MODEL SERVED_MODEL_NAME DFLASH_DRAFTER DFLASH_NUM_SPEC_TOKENS MAX_MODEL_LEN MAX_NUM_SEQS
     MAX_NUM_BATCHED_TOKENS GPU_MEMORY_UTILIZATION ATTENTION_BACKEND DRAFT_ATTENTION_BACKEND QUANTIZATION
     KV_CACHE_DTYPE ENFORCE_EAGER LOAD_FORMAT CHAT_TEMPLATE TOOL_CALL_PARSER LIMIT_MM_PER_PROMPT VLLM_API_KEY
@@ -52,17 +51,16 @@ def test_every_setting_of_the_issue_is_there() -> None:
     assert len(NAMES) == len(set(NAMES))
 
 
-def test_every_key_of_serve_in_the_matrix_has_its_setting() -> None:
-    covered = {setting.serve for setting in SCHEMA}
-    assert set(Serve.model_fields) - {"env"} <= covered
+def test_every_key_of_serve_in_the_matrix_is_a_setting() -> None:
+    assert set(Serve.model_fields) - {"env"} <= {setting.key for setting in SCHEMA}
 
 
-def test_the_program_reads_every_field_that_the_schema_writes(served_image: Images) -> None:
+def test_the_serve_program_knows_every_field_of_settings_json(served_image: Images) -> None:
     fields = {key for entry in served_image("gemma4-31b").description["settings"] for key in entry}
     assert fields <= set(Setting._fields)
 
 
-def test_the_same_cell_is_always_described_by_the_same_bytes(served_image: Images) -> None:
+def test_settings_json_is_deterministic(served_image: Images) -> None:
     one, other = (settings_bytes(served_image("gemma4-31b").description) for _ in range(2))
     assert one == other
 
@@ -77,23 +75,23 @@ def test_environment_table_and_program_agree_on_every_default(served_image: Imag
         shown = rows[entry["name"]].replace("\\|", "|")
         assert shown == (entry["default"] or entry.get("unset", ""))
         assert environment.get(entry["name"], "") == entry["default"]
-    # The image's own environment changes nothing: it is the defaults.
+    # The image's own environment consists of the defaults.
     bare = preview.run("--dry-run", variables=dict.fromkeys(environment, ""))
     assert bare.stdout.splitlines()[0] == preview.run("--dry-run").stdout.splitlines()[0]
 
 
-def test_no_image_carries_a_key(served_image: Images) -> None:
+def test_no_image_contains_a_key(served_image: Images) -> None:
     assert "VLLM_API_KEY" not in image_environment(served_image("gemma4-31b").description)
 
 
-def test_the_checks_that_the_schema_names_exist() -> None:
+def test_the_description_of_skip_checks_lists_all_checks() -> None:
     described = next(setting for setting in SCHEMA if setting.name == "SKIP_CHECKS").description
     assert described.partition(": ")[2].rstrip(".").split(", ") == list(CHECKS)
 
 
-def test_the_document_shows_the_table_that_the_image_prints(served_image: Images) -> None:
+def test_the_document_shows_the_table_of_settings(real_image: Images) -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    table = served_image("gemma4-31b").markdown()
+    table = real_image("gemma4-31b").markdown()
     assert text == replace_between(text, "settings", table), "run `invoke docs`"
 
 
@@ -102,14 +100,14 @@ def test_the_document_shows_the_defaults_of_every_model() -> None:
     assert model_table(REPOSITORY).strip() in text
 
 
-def test_a_docker_line_names_digest_gpu_caches_and_key_file_but_no_key(
-    served_image: Images, real_matrix: Matrix, tmp_path: Path
+def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
+    served_image: Images, serving_matrix: Matrix, tmp_path: Path
 ) -> None:
     preview = served_image("qwen3.5-27b-nvfp4")
     key = write_key_file(tmp_path / "keys", "s3cret")
     assert key.stat().st_mode & 0o777 == 0o600
     words = docker_run(
-        launch(preview, real_matrix, given={"PORT": "8001", "VLLM_API_KEY": "s3cret"}, key_file=key)
+        launch(preview, serving_matrix, given={"PORT": "8001", "VLLM_API_KEY": "s3cret"}, key_file=key)
     )
     text = shlex.join(words)
     assert words[-1] == IMAGE
@@ -123,17 +121,17 @@ def test_a_docker_line_names_digest_gpu_caches_and_key_file_but_no_key(
     assert shlex.split(shell_line(words).replace("\\\n", " ")) == words
 
 
-def test_a_cpu_image_asks_for_no_gpu(served_image: Images, real_matrix: Matrix) -> None:
-    start = launch(served_image("tiny"), real_matrix)
+def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matrix: Matrix) -> None:
+    start = launch(served_image("tiny"), serving_matrix)
     assert "--gpus" not in docker_run(start)
     assert "deploy" not in yaml.safe_load(compose(start))["services"]["vllm"]
 
 
-def test_compose_holds_the_same_settings_and_takes_the_key_from_the_environment(
-    served_image: Images, real_matrix: Matrix
+def test_compose_has_the_same_settings_and_the_key_from_the_environment(
+    served_image: Images, serving_matrix: Matrix
 ) -> None:
     preview = served_image("gemma4-31b")
-    document = yaml.safe_load(compose(launch(preview, real_matrix, key_file=Path("/x"))))
+    document = yaml.safe_load(compose(launch(preview, serving_matrix, key_file=Path("/x"))))
     service = document["services"]["vllm"]
     assert service["image"] == IMAGE
     assert document["secrets"] == {"vllm_api_key": {"environment": "VLLM_API_KEY"}}
@@ -144,13 +142,13 @@ def test_compose_holds_the_same_settings_and_takes_the_key_from_the_environment(
     assert unfolded == image_environment(preview.description)
 
 
-def test_an_image_without_digest_is_refused() -> None:
+def test_an_image_without_a_digest_is_refused() -> None:
     with pytest.raises(UnpinnedImageError):
         pinned("ghcr.io/somebody/spark-vllm:latest")
     assert pinned(DIGEST) == DIGEST
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest(served_image: Images) -> None:
+def test_an_unknown_setting_is_refused_with_the_nearest_name(served_image: Images) -> None:
     with pytest.raises(SettingRefusedError) as caught:
         served_image("gemma4-31b").command({"MAX_MODEL_LENGTH": "1"})
     assert "MAX_MODEL_LEN" in str(caught.value)
@@ -163,28 +161,28 @@ def test_a_key_of_two_words_is_refused(tmp_path: Path) -> None:
         write_key_file(tmp_path, "two words")
 
 
-def test_flags_of_mods_that_no_setting_covers_reach_the_command(served_image: Images) -> None:
+def test_flags_of_mods_beyond_the_settings_reach_the_command(served_image: Images) -> None:
     preview = served_image("gemma4-31b", serve={"moe_backend": "triton", "max_model_len": 4096})
     command = preview.command()
     assert command[command.index("--moe-backend") + 1] == "triton"
     assert command[command.index("--max-model-len") + 1] == "4096"
 
 
-def test_the_program_is_listed_for_the_image_without_leftovers() -> None:
+def test_the_serve_layer_has_python_files_only() -> None:
     files = serve_files(REPOSITORY).values()
     assert "usr/share/imagefactory/serve/__main__.py" in files
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
     assert all(path.endswith(".py") for path in files)
 
 
-def test_every_cache_lies_in_the_one_volume() -> None:
+def test_every_cache_is_in_the_cache_volume() -> None:
     places = cache_environment()
     assert all(
         path.startswith("/var/cache/imagefactory/") for name, path in places.items() if name != "HF_HOME"
     )
 
 
-def test_models_are_compared_side_by_side(served_image: Images) -> None:
+def test_the_table_of_models_has_only_differing_settings(served_image: Images) -> None:
     table = defaults_by_model({name: served_image(name).description for name in MODELS[:2]})
     assert "| `MAX_MODEL_LEN` | `16384` | `65536` |" in table
     assert "PORT" not in table

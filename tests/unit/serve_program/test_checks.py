@@ -1,4 +1,4 @@
-"""Preflight with the readings of machines that are not here."""
+"""Runs the checks on recorded machines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from imagefactory.build.start.preview import Preview
+from imagefactory.matrix.matrix import Matrix
 from images.serve.program.checks import CHECKS
 from tests.fixtures.serving import READINGS, SIZES
 
 Images = Callable[..., Preview]
+QWEN = "qwen3.5-27b-nvfp4"
+FP8_ON_TRITON = {"KV_CACHE_DTYPE": "fp8", "ATTENTION_BACKEND": "triton_attn"}
 
 
 @pytest.fixture
@@ -40,69 +43,60 @@ def checks(served_image: Images) -> Callable[..., dict[str, dict[str, Any]]]:
 Checks = Callable[..., dict[str, dict[str, Any]]]
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "gemma4-31b",
-        "gemma4-26b-a4b",
-        "qwen3.5-27b-nvfp4",
-        "qwen3.5-35b-a3b-int4",
-        "qwen3-coder-next-nvfp4",
-        "gpt-oss-120b",
-    ],
-)
-def test_the_defaults_of_every_model_pass_on_a_gb10(checks: Checks, target: str) -> None:
-    found = checks(target, "gb10", sizes=None)
-    assert {name for name, finding in found.items() if finding["result"] == "fail"} == set()
-    assert found["gpu"]["detail"] == "NVIDIA GB10, compute capability 12.1"
+def test_the_defaults_of_every_model_of_this_checkout_pass_on_gb10(
+    real_image: Images, real_matrix: Matrix
+) -> None:
+    for name in (name for name, model in real_matrix.models.items() if model.repo):
+        ran = real_image(name).dry_run({"PORT": "18999"}, readings=READINGS / "gb10.json")
+        failed = [(name, check) for check in ran["checks"] if check["result"] == "fail"]
+        assert failed == []
 
 
 def test_every_check_reports_a_fact(checks: Checks) -> None:
     found = checks("gemma4-31b", "gb10")
     assert found.keys() == CHECKS.keys()
     assert all(finding["detail"] for finding in found.values())
+    assert found["gpu"]["detail"] == "NVIDIA GB10, compute capability 12.1"
     assert re.fullmatch(r"[0-9.]+, needs [0-9.]+ or newer", found["driver"]["detail"])
     assert found["shm"]["detail"] == "size of shared memory unknown"
     assert found["kernels"]["detail"].endswith("for 12.1, GPU is 12.1")
 
 
-def test_a_start_that_would_freeze_a_gb10_is_refused_with_numbers_that_fit(checks: Checks) -> None:
-    found = checks(
-        "qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"}
-    )["memory"]
+def test_a_share_that_would_freeze_a_gb10_is_refused_with_one_that_fits(checks: Checks) -> None:
+    found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"})["memory"]
     assert found["result"] == "fail"
     assert found["exit_code"] == 74
     assert found["setting"] == "GPU_MEMORY_UTILIZATION"
     assert found["allowed"] == "up to 0.87"
     assert "GPU_MEMORY_UTILIZATION=0.87" in found["remedy"]
     fitting = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.87"}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", fitting)["memory"]["result"] == "ok"
+    assert checks(QWEN, "gb10", fitting)["memory"]["result"] == "ok"
 
 
-def test_without_knowing_the_model_the_host_is_still_protected(checks: Checks) -> None:
+def test_the_host_keeps_its_reserve_when_the_model_is_unknown(checks: Checks) -> None:
     found = checks("gemma4-31b", "gb10", {"GPU_MEMORY_UTILIZATION": "0.95"}, sizes=None)["memory"]
     assert (found["result"], found["allowed"]) == ("fail", "up to 0.87")
 
 
-def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does(checks: Checks) -> None:
+def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_fits(checks: Checks) -> None:
     long = SIZES | {"kv_per_token": 819_200}
     given = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.85"}
-    found = checks("qwen3.5-27b-nvfp4", "gb10", given, sizes=long)["memory"]
+    found = checks(QWEN, "gb10", given, sizes=long)["memory"]
     assert found["setting"] == "MAX_MODEL_LEN"
     longest = found["allowed"].removeprefix("up to ")
     assert int(longest) % 1024 == 0
-    again = checks("qwen3.5-27b-nvfp4", "gb10", given | {"MAX_MODEL_LEN": longest}, sizes=long)["memory"]
+    again = checks(QWEN, "gb10", given | {"MAX_MODEL_LEN": longest}, sizes=long)["memory"]
     assert again["result"] == "ok"
 
 
-def test_a_context_beyond_the_models_own_is_refused(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
+def test_a_context_longer_than_the_models_is_refused(checks: Checks) -> None:
+    found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "300000"})["model"]
     assert (found["exit_code"], found["allowed"]) == (66, "up to 262144")
     stretched = {"MAX_MODEL_LEN": "300000", "EXTRA_ARGS": "--hf-overrides '{}'"}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", stretched)["model"]["result"] == "ok"
+    assert checks(QWEN, "gb10", stretched)["model"]["result"] == "ok"
 
 
-def test_dockers_small_shared_memory_is_refused_where_it_matters(
+def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
     served_image: Images, tmp_path: Path
 ) -> None:
     recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
@@ -119,15 +113,15 @@ def test_dockers_small_shared_memory_is_refused_where_it_matters(
     assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 74)
 
 
-def test_what_others_hold_of_a_gb10_counts(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10-busy")
+def test_memory_used_by_other_programs_on_a_gb10_counts(checks: Checks) -> None:
+    found = checks(QWEN, "gb10-busy")
     assert found["memory"]["allowed"] == "up to 0.46"
     assert found["disk"]["exit_code"] == 75
 
 
-def test_an_rtx_5090_is_told_what_does_not_fit(checks: Checks) -> None:
+def test_an_rtx_5090_with_an_old_driver_and_too_long_a_context_is_refused(checks: Checks) -> None:
     given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
-    found = checks("qwen3.5-27b-nvfp4@0.32.0/rtx5090", "rtx5090", given)
+    found = checks(f"{QWEN}@0.32.0/rtx5090", "rtx5090", given)
     assert found["driver"]["exit_code"] == 73
     assert found["memory"]["setting"] == "MAX_MODEL_LEN"
     assert found["gpu"]["result"] == "ok"
@@ -142,19 +136,15 @@ def test_an_image_for_another_gpu_is_refused(checks: Checks) -> None:
 
 def test_readings_of_a_real_machine_pass(checks: Checks) -> None:
     found = checks("gemma4-31b@0.32.0/h100", "h200", sizes=None)
-    assert (found["gpu"]["result"], found["driver"]["result"], found["memory"]["result"]) == (
-        "ok",
-        "ok",
-        "ok",
-    )
+    assert {found[name]["result"] for name in ("gpu", "driver", "memory")} == {"ok"}
 
 
-def test_a_cousin_of_the_gpu_is_a_warning_unless_kernels_were_compiled_for_one(checks: Checks) -> None:
+def test_a_gpu_of_the_same_family_is_a_warning_unless_kernels_were_compiled(checks: Checks) -> None:
     assert checks("gemma4-31b", "rtx5090")["gpu"]["result"] == "warn"
     assert checks("gemma4-31b", "rtx5090", kernels="compiled")["gpu"]["result"] == "fail"
 
 
-def test_no_gpu_is_refused_with_the_flag_that_gives_one(checks: Checks) -> None:
+def test_a_container_without_gpu_is_refused_with_the_docker_flag(checks: Checks) -> None:
     found = checks("gemma4-31b", "no-gpu")["gpu"]
     assert found["exit_code"] == 72
     assert "--gpus all" in found["remedy"]
@@ -169,50 +159,28 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
 @pytest.mark.parametrize(
     ("target", "given", "result", "words"),
     [
-        ("qwen3.5-27b-nvfp4", {"KV_CACHE_DTYPE": "fp8"}, "fail", "version 2"),
+        (QWEN, {"KV_CACHE_DTYPE": "fp8"}, "fail", "version 2"),
         (
-            "qwen3.5-27b-nvfp4@0.24.0",
-            {
-                "KV_CACHE_DTYPE": "fp8",
-                "ATTENTION_BACKEND": "triton_attn",
-                "DRAFT_ATTENTION_BACKEND": "flash_attn",
-            },
+            f"{QWEN}@0.24.0",
+            FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "flash_attn"},
             "fail",
-            "draft gets the target's fp8",
+            "drafter gets the model's fp8",
         ),
         (
-            "qwen3.5-27b-nvfp4@0.24.0",
-            {
-                "KV_CACHE_DTYPE": "fp8",
-                "ATTENTION_BACKEND": "triton_attn",
-                "DRAFT_ATTENTION_BACKEND": "triton_attn",
-            },
+            f"{QWEN}@0.24.0",
+            FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "triton_attn"},
             "warn",
             "0.24 ignores",
         ),
+        (f"{QWEN}@0.28.0", FP8_ON_TRITON | {"DRAFT_ATTENTION_BACKEND": "flash_attn"}, "ok", ""),
+        (f"{QWEN}@0.20.2", {"ENABLE_TURBOQUANT": "1"}, "fail", "exclude each other"),
+        (f"{QWEN}@0.20.2", {"ENABLE_TURBOQUANT": "1", "DFLASH_DRAFTER": "off"}, "fail", "linear attention"),
+        (QWEN, {"ENABLE_TURBOQUANT": "1"}, "warn", "open bug"),
         (
-            "qwen3.5-27b-nvfp4@0.28.0",
-            {
-                "KV_CACHE_DTYPE": "fp8",
-                "ATTENTION_BACKEND": "triton_attn",
-                "DRAFT_ATTENTION_BACKEND": "flash_attn",
-            },
-            "ok",
-            "",
-        ),
-        ("qwen3.5-27b-nvfp4@0.20.2", {"ENABLE_TURBOQUANT": "1"}, "fail", "exclude each other"),
-        (
-            "qwen3.5-27b-nvfp4@0.20.2",
-            {"ENABLE_TURBOQUANT": "1", "DFLASH_DRAFTER": "off"},
-            "fail",
-            "linear attention",
-        ),
-        ("qwen3.5-27b-nvfp4", {"ENABLE_TURBOQUANT": "1"}, "warn", "open fault"),
-        (
-            "qwen3.5-27b-nvfp4",
+            QWEN,
             {"ENABLE_TURBOQUANT": "1", "ATTENTION_BACKEND": "triton_attn"},
             "fail",
-            "backend of its own",
+            "itself an attention backend",
         ),
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
         ("qwen3.5-35b-a3b-int4", {"DFLASH_DRAFTER": "off"}, "ok", ""),
@@ -220,7 +188,7 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
         ("gemma4-31b@0.19.1", {"DFLASH_DRAFTER": "some/drafter"}, "fail", "0.20.0"),
     ],
 )
-def test_combinations_that_are_known_to_fail(
+def test_known_bad_combinations_are_reported(
     checks: Checks, target: str, given: dict[str, str], result: str, words: str
 ) -> None:
     found = checks(target, "gb10", given)["combination"]
@@ -231,14 +199,14 @@ def test_combinations_that_are_known_to_fail(
         assert found["remedy"]
 
 
-def test_a_check_can_be_skipped_by_name_and_all_of_them_made_warnings(checks: Checks) -> None:
+def test_checks_can_be_skipped_by_name_made_warnings_or_turned_off(checks: Checks) -> None:
     too_much = {"GPU_MEMORY_UTILIZATION": "0.95"}
     assert checks("gemma4-31b", "gb10", too_much | {"SKIP_CHECKS": "memory"})["memory"]["result"] == "skipped"
     assert checks("gemma4-31b", "gb10", too_much | {"CHECKS": "warn"})["memory"]["result"] == "warn"
     assert checks("gemma4-31b", "gb10", too_much | {"CHECKS": "off"})["gpu"]["result"] == "skipped"
 
 
-def test_skipping_a_check_that_does_not_exist_is_refused(served_image: Images) -> None:
+def test_skipping_an_unknown_check_is_refused(served_image: Images) -> None:
     ran = served_image("gemma4-31b").run("check", variables={"SKIP_CHECKS": "memori"})
     assert ran.returncode == 65
     assert "memory" in ran.stderr
@@ -274,20 +242,20 @@ def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) 
     ):
         drafter = model_folder(tmp_path / words, config)
         given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(drafter)}
-        found = checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]
+        found = checks(QWEN, "gb10", given)["drafter"]
         assert found["exit_code"] == 71
         assert words in found["detail"]
     fitting = model_folder(tmp_path / "fitting", {"vocab_size": 248320, "hidden_size": 5120})
     given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(fitting)}
-    assert checks("qwen3.5-27b-nvfp4", "gb10", given)["drafter"]["result"] == "ok"
+    assert checks(QWEN, "gb10", given)["drafter"]["result"] == "ok"
 
 
-def test_a_drafter_that_nobody_knows_is_a_warning(checks: Checks) -> None:
-    found = checks("qwen3.5-27b-nvfp4", "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
+def test_an_unknown_drafter_is_a_warning(checks: Checks) -> None:
+    found = checks(QWEN, "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
     assert found["result"] == "warn"
 
 
-def test_readings_that_cannot_be_read_are_named(served_image: Images, tmp_path: Path) -> None:
+def test_unreadable_readings_are_refused(served_image: Images, tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('{"gpus": 3}')
     ran = served_image("gemma4-31b").run("--dry-run", variables={"FACTORY_READINGS": str(bad)})

@@ -1,4 +1,4 @@
-"""The program as a process: it becomes the server, passes everything on, and keeps its secrets."""
+"""Runs the serve program as a process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from imagefactory.build.start.preview import Preview
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import health
-from images.serve.program.errors import ALL
+from images.serve.program.errors import StartError
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
 from tests.fixtures.serving import READINGS, REPOSITORY
@@ -35,7 +36,7 @@ open({record!r}, "w").write(json.dumps(record))
 
 @pytest.fixture
 def start(served_image: Callable[..., Preview], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start the program of the tiny image, with a stand-in for vLLM that records how it was called."""
+    """Start the serve program of the tiny image, with a stand-in for vLLM that records its call."""
     preview = served_image("tiny", model=str(tmp_path / "model"))
     share = tmp_path / "share"
     for folder in (share, tmp_path / "model"):
@@ -74,19 +75,16 @@ Start = Callable[..., subprocess.Popen[str]]
 
 def test_the_program_becomes_the_server(start: Start, tmp_path: Path) -> None:
     process = start(then="sys.exit(7)")
-    process.communicate(timeout=20)
-    record = json.loads((tmp_path / "record").read_text())
-    assert record["pid"] == process.pid
-    assert record["arguments"][:2] == ["serve", str(tmp_path / "model")]
-    assert process.returncode == 7
+    assert finished(process).returncode == 7
+    assert recorded(tmp_path)["pid"] == process.pid
+    assert recorded(tmp_path)["arguments"][:2] == ["serve", str(tmp_path / "model")]
 
 
 def test_signals_reach_the_server(start: Start, tmp_path: Path) -> None:
     process = start(then="time.sleep(60)")
     wait_for(tmp_path / "record")
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
-    assert process.returncode == -signal.SIGTERM
+    assert finished(process).returncode == -signal.SIGTERM
 
 
 def test_the_companion_ends_with_the_server(start: Start, tmp_path: Path) -> None:
@@ -95,71 +93,64 @@ def test_the_companion_ends_with_the_server(start: Start, tmp_path: Path) -> Non
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 1
     process.kill()
-    # It holds our pipes: that they close shows that it is gone.
+    # The companion holds our pipes, so they close only when it is gone.
     process.communicate(timeout=5)
 
 
-def test_the_key_goes_by_environment_only(start: Start, tmp_path: Path) -> None:
+def test_the_key_reaches_vllm_through_its_environment_only(start: Start, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("s3cret")
-    process = start(VLLM_API_KEY_FILE=str(key))
-    out, err = process.communicate(timeout=20)
-    record = json.loads((tmp_path / "record").read_text())
+    ran = finished(start(VLLM_API_KEY_FILE=str(key)))
+    record = recorded(tmp_path)
     assert record["environment"]["VLLM_API_KEY"] == "s3cret"
     assert "VLLM_API_KEY_FILE" not in record["environment"]
-    assert "s3cret" not in " ".join(record["arguments"]) + out + err
+    assert "s3cret" not in " ".join(record["arguments"]) + ran.stdout + ran.stderr
 
 
 def test_a_command_that_starts_with_a_model_is_passed_on_unchanged(start: Start, tmp_path: Path) -> None:
     words = ["some/model", "--max-model-len", "99", "--odd=1 2"]
-    start(*words, MAX_MODEL_LEN="nonsense").communicate(timeout=20)
-    assert json.loads((tmp_path / "record").read_text())["arguments"] == ["serve", *words]
+    finished(start(*words, MAX_MODEL_LEN="nonsense"))
+    assert recorded(tmp_path)["arguments"] == ["serve", *words]
 
 
 def test_flags_alone_are_added_to_the_recommended_command(start: Start, tmp_path: Path) -> None:
-    start("--seed", "7", "--max-model-len", "99").communicate(timeout=20)
-    arguments = json.loads((tmp_path / "record").read_text())["arguments"]
+    finished(start("--seed", "7", "--max-model-len", "99"))
+    arguments = recorded(tmp_path)["arguments"]
     assert arguments[1] == str(tmp_path / "model")
     assert arguments[-2:] == ["--seed", "7"]
     assert arguments[arguments.index("--max-model-len") + 1] == "99"
 
 
-def test_help_is_vllms(start: Start, tmp_path: Path) -> None:
-    start("--help=all").communicate(timeout=20)
-    assert json.loads((tmp_path / "record").read_text())["arguments"] == ["serve", "--help=all"]
+def test_help_is_passed_on_to_vllm(start: Start, tmp_path: Path) -> None:
+    finished(start("--help=all"))
+    assert recorded(tmp_path)["arguments"] == ["serve", "--help=all"]
 
 
 def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
-    process = start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json"))
-    out, _ = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert json.loads(out)["command"][:2] == ["vllm", "serve"]
+    ran = finished(start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json")))
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["command"][:2] == ["vllm", "serve"]
     assert not (tmp_path / "record").exists()
 
 
 def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").unlink()
-    process = start()
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 70
-    assert err.count("config.json") == 1
-    assert "SKIP_CHECKS=model" in err
-    assert "Traceback" not in err
-    process = start(SKIP_CHECKS="model")
-    process.communicate(timeout=20)
-    assert process.returncode == 0
+    ran = finished(start())
+    assert ran.returncode == 70
+    assert ran.stderr.count("config.json") == 1
+    assert "SKIP_CHECKS=model" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert finished(start(SKIP_CHECKS="model")).returncode == 0
 
 
-def test_check_alone_reports_and_fails(start: Start, tmp_path: Path) -> None:
-    process = start("check")
-    out, _ = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert "ok    model" in out
+def test_the_check_command_reports_and_fails(start: Start, tmp_path: Path) -> None:
+    ran = finished(start("check"))
+    assert ran.returncode == 0
+    assert "ok    model" in ran.stdout
     (tmp_path / "model" / "tokenizer.json").unlink()
-    process = start("check", "--json")
-    out, _ = process.communicate(timeout=20)
-    assert process.returncode == 70
-    assert {finding["name"]: finding["result"] for finding in json.loads(out)}["model"] == "fail"
+    ran = finished(start("check", "--json"))
+    assert ran.returncode == 70
+    assert {finding["name"]: finding["result"] for finding in json.loads(ran.stdout)}["model"] == "fail"
 
 
 @pytest.mark.parametrize(
@@ -173,17 +164,16 @@ def test_check_alone_reports_and_fails(start: Start, tmp_path: Path) -> None:
         ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, 70),
     ],
 )
-def test_other_mistakes_have_their_exit_codes(
+def test_each_mistake_has_its_exit_code(
     start: Start, arguments: list[str], variables: dict[str, str], code: int
 ) -> None:
-    process = start(*arguments, **variables)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == code
-    assert "remedy" in err
-    assert "Traceback" not in err
+    ran = finished(start(*arguments, **variables))
+    assert ran.returncode == code
+    assert "remedy" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
-def test_mods_are_applied_by_the_module_that_the_image_names(start: Start, tmp_path: Path) -> None:
+def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> None:
     module = tmp_path / "hooks" / "apply_at_start.py"
     module.parent.mkdir()
     module.write_text(
@@ -196,19 +186,16 @@ def test_mods_are_applied_by_the_module_that_the_image_names(start: Start, tmp_p
     described = json.loads(share.read_text())
     described["image"]["mods_module"] = str(module.with_suffix(""))
     share.write_text(json.dumps(described))
-    process = start(MODS="one,two", MODS_PATH="/my-mods")
-    process.communicate(timeout=20)
-    assert process.returncode == 0
+    assert finished(start(MODS="one,two", MODS_PATH="/my-mods")).returncode == 0
     assert (tmp_path / "applied").read_text() == "one two /my-mods"
-    process = start(MODS="bad")
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 79
-    assert "anchor not found" in err
+    ran = finished(start(MODS="bad"))
+    assert ran.returncode == 79
+    assert "anchor not found" in ran.stderr
 
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    """Serve /health like vLLM does; return the port."""
+    """Serve /health as vLLM does; return the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -224,7 +211,7 @@ def server() -> Iterator[int]:
         serving.shutdown()
 
 
-def test_health_asks_the_port_of_the_settings(
+def test_health_uses_the_noted_port_else_the_setting(
     server: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(health, "NOTE", str(tmp_path / "note"))
@@ -254,8 +241,19 @@ def test_this_machine_can_be_read() -> None:
 
 def test_the_document_lists_every_exit_code() -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    for error in ALL:
-        assert f"| {error.exit_code} | {error.meaning} |" in text
+    for error in StartError.__subclasses__():
+        meaning = (error.__doc__ or "").rstrip(".")
+        assert f"| {error.exit_code} | {meaning[0].lower()}{meaning[1:]} |" in text
+
+
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    out, err = process.communicate(timeout=20)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / "record").read_text())
+    return record
 
 
 def wait_for(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The launch shapes that this project started from, against what our images run by default.
+"""Compares the images' default commands with the published launch commands they are based on.
 
-Each shape is written down as it was published; what we do otherwise stands beside it, with the reason.
+Each entry holds the command as published and our differences, with the reason.
 """
 
 from __future__ import annotations
@@ -21,68 +21,64 @@ SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-cac
 
 @dataclass(frozen=True)
 class Shape:
-    """A published launch, and how ours differs."""
+    """A published launch command, and how ours differs."""
 
     target: str
     published: dict[str, Any]
     given: dict[str, str] = field(default_factory=dict)
     ours: dict[str, Any] = field(default_factory=dict)
-    """Flags that we add or set otherwise."""
+    """Flags that we add or change."""
     left_out: tuple[str, ...] = ()
 
 
+def dflash(model: str, tokens: int = 15, **more: str) -> dict[str, Any]:
+    return {"method": "dflash", "model": model, "num_speculative_tokens": tokens, **more}
+
+
+GEMMA_ON_SPARK = {
+    "--quantization": "fp8",
+    "--max-model-len": 16384,
+    "--max-num-batched-tokens": 16384,
+    "--gpu-memory-utilization": 0.80,
+    "--enforce-eager": True,
+    "--limit-mm-per-prompt": {"image": 0, "video": 0},
+}
+QWEN_27B = {
+    "--served-model-name": "qwen35-dflash",
+    "--max-model-len": 65536,
+    "--max-num-seqs": 16,
+    "--max-num-batched-tokens": 32768,
+    "--gpu-memory-utilization": 0.85,
+    "--attention-backend": "flash_attn",
+}
 SHAPES = {
     "gemma4-31b with the RedHat drafter, split backends": Shape(
         "gemma4-31b",
         given={"DFLASH_DRAFTER": "RedHatAI/gemma-4-31B-it-speculator.dflash"},
         published={
             "model": "google/gemma-4-31B-it",
-            "--quantization": "fp8",
-            "--max-model-len": 16384,
-            "--max-num-batched-tokens": 16384,
-            "--gpu-memory-utilization": 0.80,
-            "--enforce-eager": True,
-            "--limit-mm-per-prompt": {"image": 0, "video": 0},
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "RedHatAI/gemma-4-31B-it-speculator.dflash",
-                "num_speculative_tokens": 8,
-            },
+            **GEMMA_ON_SPARK,
+            "--speculative-config": dflash("RedHatAI/gemma-4-31B-it-speculator.dflash", tokens=8),
         },
-        # It patched vLLM to keep the verifier on Triton and the draft on FlashAttention; options do that now.
+        # Patches kept the model on Triton and the drafter on FlashAttention; options do that now.
         ours={
             "--attention-backend": "triton_attn",
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "RedHatAI/gemma-4-31B-it-speculator.dflash",
-                "num_speculative_tokens": 8,
-                "attention_backend": "flash_attn",
-            },
+            "--speculative-config": dflash(
+                "RedHatAI/gemma-4-31B-it-speculator.dflash", tokens=8, attention_backend="flash_attn"
+            ),
         },
     ),
     "gemma4-31b with z-lab's drafter": Shape(
         "gemma4-31b",
         published={
             "model": "google/gemma-4-31B-it",
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/gemma-4-31B-it-DFlash",
-                "num_speculative_tokens": 15,
-                "attention_backend": "flash_attn",
-            },
+            "--speculative-config": dflash("z-lab/gemma-4-31B-it-DFlash", attention_backend="flash_attn"),
             "--attention-backend": "triton_attn",
             "--max-num-batched-tokens": 32768,
             "--trust-remote-code": True,
         },
-        # Published for a B300; on a Spark the shape above was validated, and neither model brings code.
-        ours={
-            "--max-num-batched-tokens": 16384,
-            "--max-model-len": 16384,
-            "--quantization": "fp8",
-            "--gpu-memory-utilization": 0.80,
-            "--enforce-eager": True,
-            "--limit-mm-per-prompt": {"image": 0, "video": 0},
-        },
+        # Published for a B300; the shape above was validated on a Spark, and neither model contains code.
+        ours=GEMMA_ON_SPARK,
         left_out=("--trust-remote-code",),
     ),
     "gemma4-26b-a4b": Shape(
@@ -91,14 +87,9 @@ SHAPES = {
             "model": "google/gemma-4-26B-A4B-it",
             "--attention-backend": "triton_attn",
             "--max-num-batched-tokens": 32768,
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/gemma-4-26B-A4B-it-DFlash",
-                "num_speculative_tokens": 15,
-                "attention_backend": "flash_attn",
-            },
+            "--speculative-config": dflash("z-lab/gemma-4-26B-A4B-it-DFlash", attention_backend="flash_attn"),
         },
-        # Published for an H100 of its own; a Spark shares its memory, so length and share are bounded.
+        # Published for an H100; a Spark shares its memory with the host, so both are limited.
         ours={"--max-model-len": 32768, "--gpu-memory-utilization": 0.80, "--trust-remote-code": True},
     ),
     "qwen3.5-27b-nvfp4, the tuned container": Shape(
@@ -106,47 +97,23 @@ SHAPES = {
         given={"MODEL_PATH": "/models/target"},
         published={
             "model": "/models/target",
-            "--served-model-name": "qwen35-dflash",
-            "--max-model-len": 65536,
-            "--max-num-seqs": 16,
-            "--max-num-batched-tokens": 32768,
-            "--gpu-memory-utilization": 0.85,
-            "--attention-backend": "flash_attn",
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/Qwen3.5-27B-DFlash",
-                "num_speculative_tokens": 15,
-            },
+            **QWEN_27B,
+            "--speculative-config": dflash("z-lab/Qwen3.5-27B-DFlash"),
         },
     ),
     "qwen3.5-27b-nvfp4 with TurboQuant": Shape(
         "qwen3.5-27b-nvfp4",
-        given={
-            "ENABLE_TURBOQUANT": "1",
-            "TQ_MODE": "hybrid",
-            "TQ_KEY_BITS": "4",
-            "TQ_VALUE_BITS": "3",
-        },
+        given={"ENABLE_TURBOQUANT": "1", "TQ_MODE": "hybrid", "TQ_KEY_BITS": "4", "TQ_VALUE_BITS": "3"},
         published={
             "model": "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4",
-            "--served-model-name": "qwen35-dflash",
-            "--max-model-len": 65536,
-            "--max-num-seqs": 16,
-            "--max-num-batched-tokens": 32768,
-            "--gpu-memory-utilization": 0.85,
-            "--attention-backend": "flash_attn",
+            **QWEN_27B,
         },
-        # A plugin did it there; vLLM has it built in, without 4/3 bits: 4/4 is the next that loses nothing. It is
-        # an attention backend itself, and the draft keeps its own 16-bit cache, which it needs since 0.22.
+        # Published with a plugin. vLLM's own TurboQuant rounds 4/3 bits up to 4/4 and is an attention backend
+        # itself; since 0.22 the drafter needs a 16-bit cache of its own.
         left_out=("--attention-backend",),
         ours={
             "--kv-cache-dtype": "turboquant_4bit_nc",
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/Qwen3.5-27B-DFlash",
-                "num_speculative_tokens": 15,
-                "kv_cache_dtype": "auto",
-            },
+            "--speculative-config": dflash("z-lab/Qwen3.5-27B-DFlash", kv_cache_dtype="auto"),
         },
     ),
     "qwen3.5-35b-a3b-int4": Shape(
@@ -165,11 +132,7 @@ SHAPES = {
             "--enable-prefix-caching": True,
             "--chat-template": "unsloth.jinja",
             "--attention-backend": "flash_attn",
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/Qwen3.5-35B-A3B-DFlash",
-                "num_speculative_tokens": 15,
-            },
+            "--speculative-config": dflash("z-lab/Qwen3.5-35B-A3B-DFlash"),
         },
         left_out=("--host",),  # vLLM listens on every address anyway
     ),
@@ -182,40 +145,35 @@ SHAPES = {
             "--max-num-batched-tokens": 32768,
             "--max-num-seqs": 4,
             "--gpu-memory-utilization": 0.60,
-            "--speculative-config": {
-                "method": "dflash",
-                "model": "z-lab/Qwen3-Coder-Next-DFlash",
-                "num_speculative_tokens": 15,
-            },
+            "--speculative-config": dflash("z-lab/Qwen3-Coder-Next-DFlash"),
         },
-        # A coding model without tool calls is half a coding model.
+        # A coding model needs tool calls.
         ours={"--enable-auto-tool-choice": True, "--tool-call-parser": "qwen3_coder"},
     ),
 }
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_an_image_runs_the_published_shape_apart_from_what_is_written_down(
-    served_image: Callable[..., Preview], name: str
+def test_the_default_command_is_the_published_one_with_the_listed_differences(
+    real_image: Callable[..., Preview], name: str
 ) -> None:
     shape = SHAPES[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
-    assert flags_of(served_image(shape.target).command(shape.given)) == expected | shape.ours
+    assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
 
 
-def test_every_gpu_cell_gives_a_complete_command_without_any_setting(
-    served_image: Callable[..., Preview], real_matrix: Matrix
+def test_every_gpu_cell_has_a_complete_command_without_settings(
+    real_image: Callable[..., Preview], real_matrix: Matrix
 ) -> None:
     for cell in buildable(real_matrix):
         if real_matrix.archs[cell.arch].capability is None:
             continue
-        flags = flags_of(served_image(str(cell)).command())
+        flags = flags_of(real_image(str(cell)).command())
         assert flags["model"] == real_matrix.models[cell.model].repo
         assert "--gpu-memory-utilization" in flags
 
 
 def flags_of(command: list[str]) -> dict[str, Any]:
-    """Turn a command into its flags and their values; numbers and JSON compare as values."""
     assert command[:2] == ["vllm", "serve"]
     found: dict[str, Any] = {"model": command[2]}
     rest = iter(command[3:])

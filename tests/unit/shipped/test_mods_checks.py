@@ -1,4 +1,4 @@
-"""Checks are facts about the source, read without importing it."""
+"""Checks are evaluated on source code without importing it."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def check(**statement: str) -> Check:
         {"function": "choose", "returns": "2"},
     ],
 )
-def test_a_true_statement_holds(statement: dict[str, str]) -> None:
+def test_a_true_statement_passes(statement: dict[str, str]) -> None:
     assert failing(check(**statement), SOURCE) is None
 
 
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ({"contains": "never said"}, "the text is not there"),
-        ({"lacks": "importing"}, "the text is there"),
+        ({"contains": "never said"}, "it does not contain the text"),
+        ({"lacks": "importing"}, "it contains the text"),
         ({"class": "Model", "base": "Module"}, "Model has the bases Base, nn.Module, Generic[T]"),
         ({"class": "Plain", "base": "Base"}, "Plain has the bases none"),
         ({"class": "Modell", "base": "Base"}, "there is no class Modell"),
@@ -79,20 +79,20 @@ def test_a_true_statement_holds(statement: dict[str, str]) -> None:
         ({"function": "supported", "returns": "True"}, "there is no function supported"),
         ({"function": "Model.supported", "returns": "'inner'"}, "Model.supported returns False; True"),
         ({"function": "silent", "returns": "1"}, "silent returns nothing"),
-        ({"function": "choose", "contains": "docstring"}, "the text is not there"),
+        ({"function": "choose", "contains": "docstring"}, "it does not contain the text"),
     ],
 )
-def test_a_false_statement_says_what_is_there_instead(statement: dict[str, str], fault: str) -> None:
+def test_a_false_statement_fails_with_the_actual_fact(statement: dict[str, str], fault: str) -> None:
     assert failing(check(**statement), SOURCE) == fault
 
 
-def test_of_two_methods_with_one_name_the_last_is_meant_as_in_python() -> None:
+def test_the_last_of_two_methods_with_the_same_name_counts() -> None:
     text = "class A:\n    def f(self):\n        return 1\n    def f(self):\n        return 2\n"
     assert failing(check(function="A.f", returns="2"), text) is None
     assert failing(check(function="A.f", returns="1"), text) == "A.f returns 2"
 
 
-def test_a_file_that_is_missing_or_does_not_parse_fails_every_check() -> None:
+def test_a_missing_or_invalid_file_fails_every_check() -> None:
     assert failing(check(contains="x"), None) == "the file is missing"
     assert "does not parse (line 1" in str(failing(check(function="f", contains="x"), "def f(:\n"))
 
@@ -113,7 +113,7 @@ def test_python_files_must_compile(path: str, text: str, fault: str | None) -> N
     assert found is None if fault is None else fault in str(found)
 
 
-def test_nothing_is_imported() -> None:
+def test_a_check_imports_nothing() -> None:
     before = set(sys.modules)
     failing(check(function="f", contains="x"), "import antigravity\ndef f(): x\n")
     syntax_fault("x.py", "import antigravity\n")

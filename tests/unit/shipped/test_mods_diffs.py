@@ -1,30 +1,41 @@
-"""Diffs are read strictly: what is not understood is refused with its line, never skipped."""
+"""Diffs are parsed strictly, and applied exactly or not at all."""
 
 from __future__ import annotations
 
 import difflib
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagefactory.errors.mods import ModCheckError, ModFileError, PatchError
+from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import need
+from tests.fixtures.mods import has, line_of, make_mod, manifest, reader
 
+MISAPPLIED = REPOSITORY / "tests" / "fixtures" / "misapplied"
+FILE = "vllm/x.py"
+TEXT = "one = 1\ntwo = 2\nthree = 3\nfour = 4\n"
 HEAD = "--- a/vllm/x.py\n+++ b/vllm/x.py\n"
 
 
-def test_a_hunk_is_its_old_and_its_new_lines() -> None:
+def test_a_hunk_has_old_and_new_lines() -> None:
     preamble = "From somebody\n\ndiff --git a/vllm/x.py b/vllm/x.py\nindex 1..2 100644\n"
     diff = f"{preamble}{HEAD}@@ -3,3 +3,3 @@ def f():\n a\n-b\n+B\n c\n"
     assert parse_diff(diff) == [Hunk("vllm/x.py", 3, ("a\n", "b\n", "c\n"), ("a\n", "B\n", "c\n"))]
 
 
-def test_paths_may_come_without_their_prefixes_and_with_a_date() -> None:
+def test_paths_may_lack_prefixes_and_have_dates() -> None:
     diff = "--- vllm/x.py\t2026-01-01\n+++ vllm/x.py\t2026-01-02\n@@ -1 +1 @@\n-a\n+b\n"
     assert parse_diff(diff) == [Hunk("vllm/x.py", 1, ("a\n",), ("b\n",))]
 
 
-def test_a_missing_newline_at_the_end_is_heeded_on_either_side() -> None:
+def test_a_missing_newline_at_the_end_is_kept_on_either_side() -> None:
     mark = "\\ No newline at end of file\n"
     [hunk] = parse_diff(f"{HEAD}@@ -1 +1 @@\n-a\n{mark}+b\n{mark}")
     assert (hunk.old, hunk.new) == (("a",), ("b",))
@@ -45,7 +56,7 @@ def test_a_new_file_has_no_old_lines() -> None:
     ]
 
 
-def test_an_empty_line_may_have_lost_its_space() -> None:
+def test_an_empty_line_may_lack_its_space() -> None:
     [hunk] = parse_diff(f"{HEAD}@@ -1,2 +1,3 @@\n a\n\n+b\n")
     assert (hunk.old, hunk.new) == (("a\n", "\n"), ("a\n", "\n", "b\n"))
 
@@ -54,13 +65,13 @@ def test_an_empty_line_may_have_lost_its_space() -> None:
     ("diff", "line", "why"),
     [
         (f"{HEAD}@@ -1,2 +1,2 @@\n a\n-b\n", 5, "cut off"),
-        (f"{HEAD}@@ -1,2 +1,2 @@\n a\n-b\n*c\n", 6, "does not begin with"),
-        (f"{HEAD}@@ -1 +1 @@\n-a\n+b\n+c\n", 6, "in no hunk"),
-        (f"{HEAD}@@ -1 +1 @@\n-a\n-b\n", 5, "longer than its head says"),
-        (f"{HEAD}@@ here @@\n-a\n+b\n", 3, "not the head of a hunk"),
+        (f"{HEAD}@@ -1,2 +1,2 @@\n a\n-b\n*c\n", 6, "does not start with"),
+        (f"{HEAD}@@ -1 +1 @@\n-a\n+b\n+c\n", 6, "outside any hunk"),
+        (f"{HEAD}@@ -1 +1 @@\n-a\n-b\n", 5, "longer than its header says"),
+        (f"{HEAD}@@ here @@\n-a\n+b\n", 3, "not a hunk header"),
         ("@@ -1 +1 @@\n-a\n+b\n", 1, "no +++ line"),
         (f"{HEAD}@@ -5,0 +6,1 @@\n+b\n", 4, "needs old lines"),
-        ("--- /dev/null\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n", 5, "a new file has none"),
+        ("--- /dev/null\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n", 5, "unless the file is new"),
         ("--- a/x.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", 2, "cannot be removed"),
         ("--- a/x.py\n+++ b/y.py\n@@ -1 +1 @@\n-a\n+b\n", 2, "removed or renamed"),
         ("rename from x.py\nrename to y.py\n", 1, "only the text"),
@@ -68,7 +79,7 @@ def test_an_empty_line_may_have_lost_its_space() -> None:
         ("Binary files a/x and b/x differ\n", 1, "only the text"),
     ],
 )
-def test_anything_else_is_refused_with_its_line(diff: str, line: int, why: str) -> None:
+def test_an_invalid_line_is_refused(diff: str, line: int, why: str) -> None:
     with pytest.raises(ValueError, match=f"line {line} of the diff") as caught:
         parse_diff(diff)
     assert why in str(caught.value)
@@ -80,7 +91,7 @@ TEXTS = st.lists(st.sampled_from(["", "a", "b", "  c", "-d", "+e", "@@ f", "g\r"
 
 
 @given(TEXTS.filter(bool), TEXTS)
-def test_what_difflib_writes_leads_from_the_old_text_to_the_new_one(old: str, new: str) -> None:
+def test_diffs_of_difflib_convert_the_old_text_to_the_new_one(old: str, new: str) -> None:
     diff = "".join(difflib.unified_diff(split_lines(old), split_lines(new), "a/x", "b/x", n=3))
     lines = split_lines(old)
     for hunk in reversed(parse_diff(diff)):
@@ -88,3 +99,116 @@ def test_what_difflib_writes_leads_from_the_old_text_to_the_new_one(old: str, ne
         assert tuple(lines[start : start + len(hunk.old)]) == hunk.old
         lines[start : start + len(hunk.old)] = hunk.new
     assert "".join(lines) == new
+
+
+DIFF = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1,3 +1,4 @@\n one = 1\n two = 2\n+half = 1\n three = 3\n"
+
+
+def applied(
+    root: Path, text: str | None, diff: str, *, name: str = FILE, check: str = "half", **more: object
+) -> str:
+    """Apply a diff as the only change of a mod; return the changed file."""
+    data = manifest("m", {"patch": "x.diff", "files": [name], **more}, checks=[has(name, check)])
+    tree = {} if text is None else {name: text}
+    [result] = apply_mods([make_mod(root, data, {"x.diff": diff})], reader(tree))
+    return result.files[name]
+
+
+def test_a_diff_is_applied_at_its_line_numbers(tmp_path: Path) -> None:
+    assert applied(tmp_path, TEXT, DIFF) == "one = 1\ntwo = 2\nhalf = 1\nthree = 3\nfour = 4\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "fits"),
+    [
+        (f"# a line more\n{TEXT}", 0, False),
+        (f"# a line more\n{TEXT}", 1, True),
+        (f"# a line more\n# and one more\n{TEXT}", 1, False),
+        (TEXT.replace("three", "THREE"), 100, False),
+        (TEXT.replace("one = 1\n", "one = 1 \n"), 100, False),
+        (f"#\n{TEXT}{TEXT}", 100, False),
+        (f"{TEXT}{TEXT}", 100, True),
+        (TEXT.replace("\n", "\r\n"), 100, False),
+    ],
+)
+def test_a_diff_fits_elsewhere_only_within_its_declared_offset(
+    tmp_path: Path, text: str, offset: int, *, fits: bool
+) -> None:
+    if fits:
+        assert "two = 2\nhalf = 1\nthree" in applied(tmp_path, text, DIFF, offset=offset)
+        return
+    with pytest.raises(PatchError) as caught:
+        applied(tmp_path, text, DIFF, offset=offset)
+    assert caught.value.what == "The diff x.diff of the mod m (>=1,<2) does not apply."
+    assert f"The hunk for {FILE}:1 does not fit there" in caught.value.why
+    assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'patch: x.diff')}"
+
+
+def test_a_diff_may_add_a_file_without_a_final_newline(tmp_path: Path) -> None:
+    diff = (
+        f"--- /dev/null\n+++ b/{FILE}\n@@ -0,0 +1,2 @@\n+half = 1\n+end = 2\n\\ No newline at end of file\n"
+    )
+    assert applied(tmp_path / "free", None, diff) == "half = 1\nend = 2"
+    with pytest.raises(ModFileError, match="already exists"):
+        applied(tmp_path / "taken", TEXT, diff)
+
+
+def test_a_diff_touches_exactly_its_declared_files(tmp_path: Path) -> None:
+    with pytest.raises(PatchError, match=r"touches vllm/x\.py, which `files` does not list"):
+        applied(tmp_path / "more", TEXT, DIFF, files=["vllm/y.py"])
+    with pytest.raises(PatchError, match=r"does not touch vllm/y\.py, which `files` lists"):
+        applied(tmp_path / "less", TEXT, DIFF, files=[FILE, "vllm/y.py"])
+
+
+def test_an_invalid_diff_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(PatchError, match="line 4 of the diff"):
+        applied(tmp_path, TEXT, DIFF.replace(" one", "one"))
+
+
+def misapplied(case: str, name: str) -> str:
+    return (MISAPPLIED / case / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("case", "inserted"),
+    [
+        ("wrong-class", "is_device_capability(121)"),
+        ("duplicate-method", "def supports_non_causal"),
+        ("wrong-hunk", "attn_backend=FlashAttentionBackend"),
+    ],
+)
+class TestKnownMisapplications:
+    """Three changes of vLLM that GNU patch silently puts into the wrong place of a later release."""
+
+    def test_gnu_patch_applies_it_with_fuzz(self, tmp_path: Path, case: str, inserted: str) -> None:
+        need("patch")
+        target = tmp_path / "vllm" / "file.py"
+        target.parent.mkdir()
+        shutil.copy(MISAPPLIED / case / "later.txt", target)
+        command = ["patch", "-p1", "-i", str(MISAPPLIED / case / "change.diff")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert "with fuzz" in done.stdout
+        assert target.read_text().count(inserted) == misapplied(case, "later.txt").count(inserted) + 1
+
+    def test_we_apply_it_to_its_own_release(self, tmp_path: Path, case: str, inserted: str) -> None:
+        text, diff = misapplied(case, "earlier.txt"), misapplied(case, "change.diff")
+        assert inserted in applied(tmp_path, text, diff, name="vllm/file.py", check=inserted)
+
+    @pytest.mark.parametrize("offset", [0, 1000])
+    def test_we_refuse_it(self, tmp_path: Path, case: str, inserted: str, offset: int) -> None:
+        text, diff = misapplied(case, "later.txt"), misapplied(case, "change.diff")
+        with pytest.raises(PatchError, match="does not fit there"):
+            applied(tmp_path, text, diff, name="vllm/file.py", check=inserted, offset=offset)
+
+
+def test_a_diff_with_too_little_context_is_caught_by_its_check(tmp_path: Path) -> None:
+    """Three lines of context fit the other class exactly; only a check of the class fails."""
+    diff = misapplied("wrong-class", "change.diff")
+    diff = diff.replace("@@ -14,8 +14,10 @@\n     @classmethod\n", "@@ -15,6 +15,8 @@\n")
+    diff = diff.removesuffix("     def can_implement(cls, c: FP8Config):\n")
+    tree = {"vllm/file.py": misapplied("wrong-class", "later.txt")}
+    check = {"file": "vllm/file.py", "function": "FP8Kernel.is_supported", "contains": "(121)"}
+    change = {"patch": "change.diff", "files": ["vllm/file.py"], "offset": 12}
+    mod = make_mod(tmp_path, manifest("m", change, checks=[check]), {"change.diff": diff})
+    with pytest.raises(ModCheckError, match="does not hold"):
+        apply_mods([mod], reader(tree))

@@ -1,4 +1,4 @@
-"""mod.yaml is read strictly: every mistake has its own exit code, and names the mod, the file and the line."""
+"""mod.yaml is parsed strictly; errors name the mod, the file and the line."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ variants:
 
 
 def written(folder: Path, text: str) -> Path:
-    """Write the good mod's folder with another mod.yaml."""
+    """Write the folder of the mod with another mod.yaml."""
     mod = folder / "good"
     (mod / "files").mkdir(parents=True)
     (mod / "files" / "two.diff").write_text("")
@@ -70,7 +70,7 @@ def written(folder: Path, text: str) -> Path:
     return mod
 
 
-def test_a_good_mod_is_read_as_it_is_written(tmp_path: Path) -> None:
+def test_a_valid_mod_is_loaded(tmp_path: Path) -> None:
     mod = load_mod(written(tmp_path, GOOD))
     assert [variant.versions for variant in mod.manifest.variants] == [">=1,<1.5", ">=1.5,<2", ">=1,<2"]
     assert mod.variant(Version("1.2")) is mod.manifest.variants[0]
@@ -90,19 +90,19 @@ def test_a_good_mod_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("        after: |", "        afer: |", ModKeyError, 17, "Did you mean after"),
         ("contains: TWO}", "containz: TWO}", ModKeyError, 20, "Did you mean contains?"),
         ("class: Two, base: One", "clas: Two, base: One", ModKeyError, 26, "Did you mean class or"),
-        ("licence: Apache-2.0\n", "", ModLicenceError, 1, "does not say its licence"),
+        ("licence: Apache-2.0\n", "", ModLicenceError, 1, "has no valid licence"),
         ("licence: Apache-2.0", "licence: free, as in beer", ModLicenceError, 4, "SPDX"),
-        ("edit: vllm/one.py", "edit: ../one.py", ModPathError, 14, "outside of the distribution"),
-        ("edit: vllm/one.py", "edit: /etc/passwd", ModPathError, 14, "outside of the distribution"),
-        ("edit: vllm/one.py", "edit: vllm//one.py", ModPathError, 14, "outside of the distribution"),
+        ("edit: vllm/one.py", "edit: ../one.py", ModPathError, 14, "outside the distribution"),
+        ("edit: vllm/one.py", "edit: /etc/passwd", ModPathError, 14, "outside the distribution"),
+        ("edit: vllm/one.py", "edit: vllm//one.py", ModPathError, 14, "outside the distribution"),
         ("edit: vllm/one.py", f"edit: {IMAGE_FILES}../x", ModPathError, 14, "outside"),
         ("edit: vllm/one.py", "edit: vllm-1.dist-info/RECORD", ModPathError, 14, "written by the factory"),
         ("source: files/three.h", "source: ../x.h", ModPathError, 31, "outside"),
         ("source: files/three.h", f"source: {IMAGE_FILES}x", ModPathError, 31, "outside"),
         ('">=1,<1.5"', '">=1,,<=>"', ModVersionsError, 12, "is not a version range"),
-        ('">=1,<1.5"', '">=1.5,<1"', ModVersionsError, 12, "is for no version"),
-        ('">=1,<1.5"', '""', ModVersionsError, 12, "is for every version"),
-        ('">=1,<1.5"', '">=1,<1.6"', ModVersionsError, 12, "says two things about 1.5"),
+        ('">=1,<1.5"', '">=1.5,<1"', ModVersionsError, 12, "matches no version"),
+        ('">=1,<1.5"', '""', ModVersionsError, 12, "matches every version"),
+        ('">=1,<1.5"', '">=1,<1.6"', ModVersionsError, 12, "two statements about 1.5"),
         ('">=1,<1.5"', '"<1.5"', ModVersionsError, 12, "not needed for '<1'"),
         ('">=1.5,<2"', '">=1.5"', ModVersionsError, 21, "upstream for '>=2.0'"),
         ('upstreamed_in: "2.0"', 'upstreamed_in: "soon"', ModVersionsError, 8, "is not a version"),
@@ -114,14 +114,14 @@ def test_a_good_mod_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("contains: TWO", "function: f, returns: 1 +", ModManifestError, 20, "is not Python"),
         ("class: Two, base", "class: Two, function: f, base", ModManifestError, 26, "`Class.method`"),
         ("    checks:\n      - {file: vllm/one.py, contains: TWO}\n", "", ModManifestError, 12, "Field required"),
-        ("name: good", "name: better", ModManifestError, 1, "calls itself better"),
-        ("files/three.h\n", "files/four.h\n", ModManifestError, 29, "names a file that cannot be used"),
+        ("name: good", "name: better", ModManifestError, 1, "is named better"),
+        ("files/three.h\n", "files/four.h\n", ModManifestError, 29, "names an unusable file"),
         ("why: https", "why: ftp", ModManifestError, 3, "should match"),
-        ("name: good\n", "name: good\nname: bad\n", DuplicateKeyError, 2, "stands twice"),
-        ("name: good", "name: [good", YamlSyntaxError, 2, "not acceptable YAML"),
+        ("name: good\n", "name: good\nname: bad\n", DuplicateKeyError, 2, "appears twice"),
+        ("name: good", "name: [good", YamlSyntaxError, 2, "not valid YAML"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_its_line(
+def test_a_mistake_is_refused_with_its_line(
     tmp_path: Path, old: str, new: str, *, kind: type[FactoryError], line: int, said: str
 ) -> None:
     assert GOOD.count(old) == 1
@@ -134,29 +134,29 @@ def test_a_mistake_is_named_with_its_line(
 
 
 @pytest.mark.parametrize("text", ["", "- a list\n", "just words\n"])
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ModManifestError, match=r"mod\.yaml of the mod good is wrong"):
         load_mod(written(tmp_path, text))
 
 
-def test_every_folder_is_a_mod_and_needs_its_mod_yaml(tmp_path: Path) -> None:
+def test_a_folder_without_mod_yaml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "half-done").mkdir()
     (tmp_path / ".hidden").mkdir()
     with pytest.raises(ModManifestError, match=r"mods/half-done has no mod\.yaml"):
         load_mods(tmp_path)
 
 
-def test_no_mods_are_as_good_as_none(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_mods(tmp_path: Path) -> None:
     assert load_mods(tmp_path / "nothing") == {}
 
 
-def test_a_file_of_a_mod_lies_in_its_folder_and_is_text(tmp_path: Path) -> None:
+def test_a_file_outside_the_folder_or_not_text_is_refused(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     folder = written(tmp_path, GOOD)
     (folder / "files" / "three.h").unlink()
     (folder / "files" / "three.h").symlink_to(secret)
-    with pytest.raises(ModManifestError, match="link to elsewhere"):
+    with pytest.raises(ModManifestError, match="link to another folder"):
         load_mod(folder)
     (folder / "files" / "three.h").unlink()
     (folder / "files" / "three.h").write_bytes(b"\xff\xfe")
@@ -170,11 +170,11 @@ def mods_that_require(root: Path, **requires: list[str]) -> None:
         write_mod(root, data | {"requires": others})
 
 
-def test_a_circle_of_requirements_is_shown_whole(tmp_path: Path) -> None:
+def test_a_cycle_of_requirements_is_refused(tmp_path: Path) -> None:
     mods_that_require(tmp_path, a=["b"], b=["c"], c=["a"], d=["a"])
     with pytest.raises(ModCycleError) as caught:
         load_mods(tmp_path)
-    shown = caught.value.what.removeprefix("Mods require each other in a circle: ").rstrip(".").split(" -> ")
+    shown = caught.value.what.removeprefix("Mods require each other in a cycle: ").rstrip(".").split(" -> ")
     assert shown[0] == shown[-1]
     assert sorted(shown[1:]) == ["a", "b", "c"]
     requires = {"a": "b", "b": "c", "c": "a"}
@@ -182,14 +182,14 @@ def test_a_circle_of_requirements_is_shown_whole(tmp_path: Path) -> None:
     assert caught.value.where.startswith(f"mods/{shown[0]}/mod.yaml:")
 
 
-def test_a_mod_that_requires_itself_is_a_circle(tmp_path: Path) -> None:
+def test_a_mod_that_requires_itself_is_a_cycle(tmp_path: Path) -> None:
     mods_that_require(tmp_path, a=["a"])
     with pytest.raises(ModCycleError, match="a -> a"):
         load_mods(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["requires", "conflicts"])
-def test_a_mod_can_only_name_mods_that_are_there(tmp_path: Path, key: str) -> None:
+def test_a_reference_to_an_unknown_mod_is_refused(tmp_path: Path, key: str) -> None:
     data = manifest("one", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
     write_mod(tmp_path, data | {key: ["too"]})
     write_mod(tmp_path, data | {"name": "two"})
@@ -198,7 +198,7 @@ def test_a_mod_can_only_name_mods_that_are_there(tmp_path: Path, key: str) -> No
     assert "two" in caught.value.fix
 
 
-def test_a_plan_carries_all_that_a_mod_does_and_gives_the_same_mod_again(tmp_path: Path) -> None:
+def test_a_mod_survives_the_round_trip_through_a_plan(tmp_path: Path) -> None:
     mod = load_mod(written(tmp_path, GOOD))
     for variant in mod.manifest.variants:
         carried = Mod.from_data(json.loads(json.dumps(mod.data(variant))))
@@ -209,7 +209,7 @@ def test_a_plan_carries_all_that_a_mod_does_and_gives_the_same_mod_again(tmp_pat
         assert carried.digest(carried.manifest.variants[0]) == mod.digest(variant)
 
 
-def test_a_digest_is_about_what_a_variant_does_and_not_about_prose_or_other_variants(tmp_path: Path) -> None:
+def test_a_digest_covers_the_effect_of_a_variant_but_not_prose_or_other_variants(tmp_path: Path) -> None:
     def digest(folder: str, **more: object) -> str:
         data = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
         mod, variant = make_mod(tmp_path / folder, data | more)

@@ -1,4 +1,4 @@
-"""Version ranges are compared as PEP 440 understands them, not as text."""
+"""Version ranges are compared according to PEP 440."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from images.shipped.mods.versions import common_version
         ("===0.20.2", "==0.20.2", "0.20.2"),
     ],
 )
-def test_ranges_have_a_version_in_common_or_not(one: str, other: str, common: str | None) -> None:
+def test_the_lowest_common_version_is_found(one: str, other: str, common: str | None) -> None:
     expected = None if common is None else Version(common)
     assert common_version(one, other) == expected
     assert common_version(other, one) == expected
 
 
 @pytest.mark.parametrize("text", [">=2,<1", "<1,>1", "==1.0,!=1.0", "==1.*,>=2", ">1,<1.0", "===nothing"])
-def test_some_ranges_match_nothing(text: str) -> None:
+def test_an_empty_range_has_no_version(text: str) -> None:
     assert common_version(text) is None
 
 
@@ -53,7 +53,7 @@ SPECIFIERS = st.lists(
 
 
 @given(SPECIFIERS, SPECIFIERS, VERSIONS)
-def test_no_version_lies_in_two_ranges_that_have_none_in_common(one: str, other: str, version: str) -> None:
+def test_no_version_lies_in_ranges_without_a_common_version(one: str, other: str, version: str) -> None:
     found = common_version(one, other)
     sets = [SpecifierSet(one), SpecifierSet(other)]
     if found is not None:

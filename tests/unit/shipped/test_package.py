@@ -1,4 +1,4 @@
-"""What ships into images: all of it runs there, none of it is the library's, and nothing else decides its digest."""
+"""The package that ships is self-contained, and alone determines the layer's digest."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 from imagefactory.plan.make import serve_layer
-from imagefactory.plan.serve.shipped_files import serve_files
+from imagefactory.plan.serve.image_paths import serve_files
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.unit.test_rooms import SHIPPED, Modules
 
 IN_EVERY_ENVIRONMENT = {"packaging", "pydantic", "pydantic_core", "yaml"}
-"""What vLLM's own environment brings along."""
+"""Requirements of vLLM itself."""
 
 
-def test_everything_that_ships_runs_in_an_image() -> None:
+def test_every_shipped_module_is_used_in_an_image() -> None:
     imports = Modules(REPOSITORY).imports
     needed, waiting = set[str](), [f"{SHIPPED}.mods.at_start"]
     while waiting:
@@ -26,7 +26,7 @@ def test_everything_that_ships_runs_in_an_image() -> None:
     assert {name for name in imports if name.startswith(SHIPPED)} == needed | packages
 
 
-def test_it_needs_nothing_but_itself_and_what_every_image_has() -> None:
+def test_shipped_modules_import_only_what_every_image_has() -> None:
     roots = set[str]()
     for path in (REPOSITORY / "images" / "shipped").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -37,9 +37,7 @@ def test_it_needs_nothing_but_itself_and_what_every_image_has() -> None:
     assert roots - sys.stdlib_module_names - IN_EVERY_ENVIRONMENT == {"images"}
 
 
-def test_an_edit_of_the_library_changes_no_digest_and_one_of_the_package_does(
-    factory_checkout: Checkout, tmp_path: Path
-) -> None:
+def test_only_shipped_files_change_the_key_of_the_layer(factory_checkout: Checkout, tmp_path: Path) -> None:
     assert all(name.startswith("images/") for name in serve_files(factory_checkout.root))
     before = serve_layer(factory_checkout.root).key
     library = factory_checkout.root / "imagefactory"

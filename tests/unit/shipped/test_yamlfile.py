@@ -1,4 +1,4 @@
-"""Reading YAML: strict, and with the line of everything."""
+"""YAML is parsed strictly, with the line of every key and item."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
 from images.shipped.yamlfile import parse_yaml, read_yaml
 
 
-def where(text: str) -> str:
-    with pytest.raises(YamlSyntaxError) as failure:
-        parse_yaml(text, "a.yaml")
-    assert failure.value.why
-    return failure.value.where
-
-
-def test_every_key_and_item_knows_its_line() -> None:
+def test_every_key_and_item_has_its_line() -> None:
     file = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2}\n", "a.yaml")
     assert file.data == {"a": 1, "b": ["x", {"c": 2}]}
     assert str(file.location(("b", 1, "c"))) == "a.yaml:4"
     assert str(file.location(())) == "a.yaml:1"
 
 
-def test_a_path_that_is_not_there_points_to_its_nearest_part() -> None:
+def test_an_unknown_path_has_the_line_of_its_longest_known_part() -> None:
     file = parse_yaml("a:\n  b: 1\n", "a.yaml")
     assert str(file.location(("a", "missing", 3))) == "a.yaml:1"
     assert str(file.location(("a", "a-validators-own-word", "b"))) == "a.yaml:2"
 
 
-def test_a_duplicate_key_names_both_lines() -> None:
+def test_a_duplicate_key_is_refused_with_both_lines() -> None:
     with pytest.raises(DuplicateKeyError) as failure:
         parse_yaml("models:\n  a: 1\n  b: 2\n  a: 3\n", "a.yaml")
     assert failure.value.where == "a.yaml:4"
@@ -56,11 +49,14 @@ def test_a_duplicate_key_names_both_lines() -> None:
         ("a:\n" + "[" * 100_000, 2),
     ],
 )
-def test_what_is_not_plain_yaml_is_refused_with_its_line(text: str, line: int) -> None:
-    assert where(text) == f"a.yaml:{line}"
+def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int) -> None:
+    with pytest.raises(YamlSyntaxError) as failure:
+        parse_yaml(text, "a.yaml")
+    assert failure.value.why
+    assert failure.value.where == f"a.yaml:{line}"
 
 
-def test_an_empty_file_holds_nothing() -> None:
+def test_an_empty_file_has_no_data() -> None:
     assert parse_yaml("# only a comment\n", "a.yaml").data is None
 
 
@@ -68,7 +64,7 @@ def test_dates_and_versions_stay_text() -> None:
     assert parse_yaml("a: 2024-01-01\nb: 0.32.0\n", "a.yaml").data == {"a": "2024-01-01", "b": "0.32.0"}
 
 
-def test_a_file_that_is_missing_unreadable_or_not_text_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+def test_a_missing_unreadable_or_binary_file_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"a: 1\nb: \xff\xfe\n")
     for path, place in ((tmp_path / "none.yaml", "none.yaml"), (tmp_path, tmp_path.name), (binary, "yaml:2")):

@@ -1,4 +1,4 @@
-"""The GPU level, shown servers that do and do not what was intended; the words are those of the serve program."""
+"""The tests of the GPU level, with fake servers that log what the serve program would."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quan
 
 
 class Served:
-    """A server with a log, and with metrics that go on with every question."""
+    """A server with a log, and metrics that change with every request."""
 
     def __init__(self, log: list[str], metrics: Iterator[str] | None = None) -> None:
         chosen = watch.choices(log)
@@ -50,24 +50,24 @@ INTENDED = plan(ATTENTION_BACKEND="triton_attn", DRAFT_ATTENTION_BACKEND="flash_
 
 
 def test_the_intended_backends_pass() -> None:
-    smoke.test_backends_are_the_intended_ones(Served(LOG), INTENDED)  # type: ignore[arg-type]
-    smoke.test_backends_are_the_intended_ones(Served(LOG), plan(ATTENTION_BACKEND="auto"))  # type: ignore[arg-type]
+    smoke.test_the_intended_backends_are_used(Served(LOG), INTENDED)  # type: ignore[arg-type]
+    smoke.test_the_intended_backends_are_used(Served(LOG), plan(ATTENTION_BACKEND="auto"))  # type: ignore[arg-type]
 
 
-def test_another_backend_is_named() -> None:
+def test_another_backend_is_found() -> None:
     with pytest.raises(AssertionError, match="model attention by FLASH_ATTN, intended: triton_attn"):
-        smoke.test_backends_are_the_intended_ones(Served(LOG[1:]), INTENDED)  # type: ignore[arg-type]
+        smoke.test_the_intended_backends_are_used(Served(LOG[1:]), INTENDED)  # type: ignore[arg-type]
 
 
-def test_a_log_that_says_nothing_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_backends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "PATIENCE", 0)
     with pytest.raises(AssertionError, match="does not say"):
-        smoke.test_backends_are_the_intended_ones(Served([]), INTENDED)  # type: ignore[arg-type]
+        smoke.test_the_intended_backends_are_used(Served([]), INTENDED)  # type: ignore[arg-type]
 
 
-def test_the_slow_way_is_found() -> None:
+def test_slow_kernels_are_found() -> None:
     with pytest.raises(AssertionError, match="FP4 runs through Marlin"):
-        smoke.test_backends_are_the_intended_ones(Served([*LOG, MARLIN]), INTENDED)  # type: ignore[arg-type]
+        smoke.test_the_intended_backends_are_used(Served([*LOG, MARLIN]), INTENDED)  # type: ignore[arg-type]
 
 
 def metrics(*counts: tuple[int, int, int]) -> Iterator[str]:
@@ -91,8 +91,7 @@ def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
     return figures
 
 
-def test_acceptance_is_what_this_question_brought() -> None:
-    # What the warm-up had drafted before does not count.
+def test_acceptance_excludes_earlier_requests() -> None:
     assert drafting((10, 150, 0), (20, 300, 60)) == {"draft_acceptance": 0.4}
 
 

@@ -1,4 +1,4 @@
-"""Smoke records: what did not run never passes, and a record speaks for one image."""
+"""Smoke records: a level that did not run never passes, and a record is about one image."""
 
 from __future__ import annotations
 
@@ -38,20 +38,23 @@ PASSED = LevelResult.of([result("one", "passed")])
 
 
 def test_a_level_passes_when_every_test_ran_and_passed() -> None:
-    assert (
-        LevelResult.of([result("one", "passed"), result("two", "not-applicable", "no GPU")]).outcome
-        == "passed"
-    )
+    tests = [result("one", "passed"), result("two", "not-applicable", "no GPU")]
+    assert LevelResult.of(tests).outcome == "passed"
 
 
-def test_one_failed_test_fails_the_level_and_names_itself() -> None:
-    found = LevelResult.of([result("one", "passed"), result("two", "failed", "\nbroken\nand more")])
-    assert (found.outcome, found.why) == ("failed", "two: broken")
-
-
-def test_one_test_that_did_not_run_leaves_the_level_open() -> None:
-    found = LevelResult.of([result("one", "passed"), result("two", "not-run", "no network")])
-    assert (found.outcome, found.why) == ("not-run", "two: no network")
+@pytest.mark.parametrize(
+    ("tests", "outcome", "why"),
+    [
+        ([result("two", "failed", "\nbroken\nand more")], "failed", "two: broken"),
+        ([result("two", "not-run", "no network")], "not-run", "two: no network"),
+        ([result("two", "not-run", "x"), result("three", "failed", "broken")], "failed", "three: broken"),
+    ],
+)
+def test_a_test_that_did_not_pass_determines_the_level(
+    tests: list[TestResult], outcome: TestOutcome, why: str
+) -> None:
+    found = LevelResult.of([result("one", "passed"), *tests])
+    assert (found.outcome, found.why) == (outcome, why)
 
 
 @pytest.mark.parametrize("tests", [[], [result("one", "not-applicable", "no compiler")]])
@@ -63,17 +66,17 @@ def test_a_level_without_a_test_did_not_run(tests: list[TestResult]) -> None:
     "tests",
     [(), (result("one", "failed", "x"),), (result("one", "passed"), result("two", "not-run", "x"))],
 )
-def test_nobody_can_write_passed_over_it(tests: tuple[TestResult, ...]) -> None:
+def test_a_level_cannot_claim_to_have_passed_against_its_tests(tests: tuple[TestResult, ...]) -> None:
     with pytest.raises(ValidationError, match="ran and passed"):
         LevelResult(outcome="passed", tests=tests)
 
 
-def test_what_did_not_pass_says_why() -> None:
-    with pytest.raises(ValidationError, match="says why"):
+def test_a_level_that_did_not_pass_needs_a_reason() -> None:
+    with pytest.raises(ValidationError, match="needs a reason"):
         LevelResult(outcome="not-run")
 
 
-def test_missing_names_levels_that_failed_did_not_run_or_were_never_tried() -> None:
+def test_required_levels_that_did_not_run_are_missing() -> None:
     found = record({"static": PASSED, "container": LevelResult.not_run("linux/arm64 on linux/amd64")})
     assert found.missing(["static", "container", "serve"]) == [
         "container: not run (linux/arm64 on linux/amd64)",
@@ -82,40 +85,34 @@ def test_missing_names_levels_that_failed_did_not_run_or_were_never_tried() -> N
     assert found.missing(["static"]) == []
 
 
-def test_a_failed_level_counts_even_when_nobody_requires_it() -> None:
+def test_an_optional_level_is_missing_only_if_it_failed() -> None:
     broken = LevelResult.of([result("tokens", "failed", "garbage")])
     assert record({"static": PASSED, "gpu": broken}).missing(["static"]) == ["gpu: failed (tokens: garbage)"]
-
-
-def test_a_level_that_did_not_run_and_is_not_required_is_no_hindrance() -> None:
     assert record({"static": PASSED, "gpu": LevelResult.not_run("no GPU")}).missing(["static"]) == []
 
 
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
+def test_a_record_can_be_written_and_read(tmp_path: Path) -> None:
     found = record({"static": PASSED})
     found.write(tmp_path / "smoke.json")
     assert SmokeRecord.read(tmp_path / "smoke.json") == found
 
 
-def test_levels_of_an_earlier_run_are_kept_with_its_time_and_place() -> None:
+def test_levels_of_an_earlier_run_keep_their_time_and_machine() -> None:
     earlier = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
     later = record({"container": PASSED}).model_copy(update={"machine": SmokeMachine(platform="linux/arm64")})
     found = later.with_earlier(earlier)
     assert list(found.levels) == ["static", "container"]
-    assert (found.levels["static"].started, found.levels["static"].machine) == (
-        earlier.started,
-        earlier.machine,
-    )
+    static = found.levels["static"]
+    assert (static.started, static.machine) == (earlier.started, earlier.machine)
     assert found.levels["container"] == PASSED
-    # Another run later, it is still that time and that place.
     again = record({"serve": PASSED}).with_earlier(found)
-    assert again.levels["static"] == found.levels["static"]
+    assert again.levels["static"] == static
     assert again.levels["container"].machine == later.machine
 
 
-def test_a_record_takes_nothing_over_from_another_image() -> None:
+def test_records_of_different_images_cannot_be_merged() -> None:
     other = record({"static": PASSED}, digest=f"sha256:{'c' * 64}")
-    with pytest.raises(ValueError, match="one image"):
+    with pytest.raises(ValueError, match="different images"):
         record({"container": PASSED}).with_earlier(other)
 
 
@@ -128,11 +125,11 @@ def test_a_tampered_record_is_refused(tmp_path: Path) -> None:
     assert "ran and passed" in caught.value.why
 
 
-def test_a_missing_record_is_named(tmp_path: Path) -> None:
+def test_a_missing_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SmokeRecordError, match="no smoke record"):
         SmokeRecord.read(tmp_path / "none.json")
 
 
-def test_a_record_without_a_digest_is_none() -> None:
+def test_a_record_needs_a_digest() -> None:
     with pytest.raises(ValidationError):
         record({"static": PASSED}, digest="latest")

@@ -1,9 +1,10 @@
-"""A smoke run: what keeps levels from running, and what becomes of tests that never ended."""
+"""Smoke runs: levels that cannot run, and tests that do not end."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from imagefactory.smoke.record import LEVELS, Level, LevelResult, TestResult
 from imagefactory.smoke.runner import _follow, _level, refuse_failed
 from imagefactory.smoke.subject import Subject
 from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.serving import SERVING
 from tests.unit.smoke.test_record import record
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
@@ -37,7 +38,7 @@ def subject(**cell: str) -> Subject:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A daemon of some machine that has every image; nothing is really started."""
+    """Pretend to have a daemon with every image."""
 
     def be(machine: str) -> None:
         monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine))
@@ -47,92 +48,93 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return be
 
 
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    says(monkeypatch, 125, stderr='could not select device driver "" with capabilities: [[gpu]].')
-
-
 def says(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: str = "") -> None:
     done = subprocess.CompletedProcess(["docker"], code, stdout, stderr)
     monkeypatch.setattr(Containers, "once", lambda *_, **__: done)
 
 
-def hindrances(tested: Subject, *levels: Level, project: Project | None = None) -> dict[Level, str]:
-    with assigned(project or Project(REPOSITORY), tested, levels) as assignment:
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A checkout without locks."""
+    shutil.copy(SERVING, tmp_path / "matrix.yaml")
+    return Project(tmp_path)
+
+
+def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level, str]:
+    with assigned(project, tested, levels) as assignment:
         return assignment.hindered
 
 
-def test_without_an_engine_everything_but_the_static_level_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_only_the_static_level_can_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none() -> None:
         raise EngineError(
             "The Docker daemon does not answer.", where="here", why="No\nsocket.", fix="Start it."
         )
 
     monkeypatch.setattr(daemon, "ask", none)
-    found = hindrances(subject(), *LEVELS)
+    found = hindrances(project, subject(), *LEVELS)
     assert sorted(found) == ["container", "gpu", "serve"]
     assert set(found.values()) == {"The Docker daemon does not answer. No socket."}
 
 
-def test_a_foreign_image_is_not_run(engine: Callable[[str], None]) -> None:
+def test_a_foreign_image_is_not_run(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    found = hindrances(subject(arch="gb10", platform="linux/arm64"), "container", "gpu")
     why = "the image is for linux/arm64 and the engine runs on linux/amd64"
-    assert found == {"container": why, "gpu": why}
+    foreign = subject(arch="gb10", platform="linux/arm64")
+    assert hindrances(project, foreign, "container", "gpu") == {"container": why, "gpu": why}
+    foreign = subject(model="tiny", arch="cpu", platform="linux/arm64")
+    assert hindrances(project, foreign, "serve") == {"serve": why}
 
 
-def test_a_foreign_image_for_cpus_does_not_serve_by_another_one(engine: Callable[[str], None]) -> None:
-    engine("arm64")
-    found = hindrances(subject(model="tiny", arch="cpu"), "serve")
-    assert found == {"serve": "the image is for linux/amd64 and the engine runs on linux/arm64"}
-
-
-def test_a_vllm_whose_cpu_cell_is_not_locked_does_not_serve(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_needs_a_locked_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    monkeypatch.setattr(Project, "is_locked", lambda *_: False)
-    found = hindrances(subject(vllm="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(vllm="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "tiny@0.24.0/cpu is not locked for linux/amd64"}
 
 
-def test_a_vllm_without_a_cpu_cell_does_not_serve(engine: Callable[[str], None]) -> None:
+def test_serve_needs_a_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    found = hindrances(subject(vllm="nightly", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(vllm="nightly", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "vLLM nightly has no cell for a CPU on linux/amd64"}
 
 
-def test_an_image_for_cpus_has_nothing_to_show_on_a_gpu(engine: Callable[[str], None]) -> None:
+def test_a_cpu_image_does_not_run_on_a_gpu(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    assert hindrances(subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
+    assert hindrances(project, subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_without_a_gpu_the_reason_is_what_docker_says(engine: Callable[[str], None]) -> None:
+def test_without_a_gpu_the_reason_is_dockers_message(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine("amd64")
-    [why] = hindrances(subject(), "gpu").values()
+    says(monkeypatch, 125, stderr='could not select device driver "" with capabilities: [[gpu]].')
+    [why] = hindrances(project, subject(), "gpu").values()
     assert why.startswith("containers see no NVIDIA GPU here (could not select device driver")
 
 
-def test_another_gpu_than_the_archs_is_not_used(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_a_gpu_of_another_arch_is_not_used(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine("amd64")
     says(monkeypatch, 0, "NVIDIA H200, 9.0\n")
-    [why] = hindrances(subject(), "gpu").values()
+    [why] = hindrances(project, subject(), "gpu").values()
     assert why == "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"
 
 
-def test_a_gpu_of_the_arch_is_used(engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_of_the_arch_is_used(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine("amd64")
     says(monkeypatch, 0, "NVIDIA GeForce RTX 5090, 12.0\n")
-    with assigned(Project(REPOSITORY), subject(), ["gpu"]) as assignment:
+    with assigned(project, subject(), ["gpu"]) as assignment:
         assert assignment.hindered == {}
         assert (assignment.image, assignment.gpus) == (OTHER, ("NVIDIA GeForce RTX 5090",))
 
 
-def test_what_was_loaded_for_a_run_goes_with_it(
-    engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_loaded_images_are_removed_after_the_run(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine("amd64")
     removed: list[str] = []
@@ -140,12 +142,9 @@ def test_what_was_loaded_for_a_run_goes_with_it(
         assignments, "bring_into_daemon", lambda subject: (subject.config, "imagefactory-smoke:x")
     )
     monkeypatch.setattr(daemon, "remove_name", removed.append)
-    with assigned(Project(REPOSITORY), subject(), ["container"]):
+    with assigned(project, subject(), ["container"]):
         assert removed == []
     assert removed == ["imagefactory-smoke:x"]
-
-
-# --- results -----------------------------------------------------------------------------------------------------
 
 
 def planned(name: str) -> dict[str, Any]:
@@ -163,27 +162,24 @@ def judged(entries: list[dict[str, Any]], tmp_path: Path, code: int = 0) -> Leve
     return _level("static", assignment, entries, code, tmp_path)
 
 
-def test_tests_that_passed_make_a_level_that_passed(tmp_path: Path) -> None:
+def test_a_level_passes_with_its_tests(tmp_path: Path) -> None:
     found = judged([planned("one"), ended("one")], tmp_path)
-    assert (found.outcome, found.tests[0].means, found.tests[0].measured) == (
-        "passed",
-        "it is broken",
-        {"figure": 2.0},
-    )
+    [test] = found.tests
+    assert (found.outcome, test.means, test.measured) == ("passed", "it is broken", {"figure": 2.0})
 
 
-def test_a_run_that_broke_off_leaves_the_level_open(tmp_path: Path) -> None:
+def test_a_level_is_not_run_if_the_run_ends_early(tmp_path: Path) -> None:
     found = judged([planned("one"), planned("two"), ended("one")], tmp_path, code=-9)
     assert (found.outcome, found.why) == ("not-run", "two: the test run ended before this test did")
 
 
-def test_a_run_that_never_began_leaves_the_level_open(tmp_path: Path) -> None:
+def test_a_level_is_not_run_if_pytest_does_not_start(tmp_path: Path) -> None:
     found = judged([], tmp_path, code=3)
-    assert found.outcome == "not-run"
-    assert found.why == "pytest ended with code 3 before any test: INTERNALERROR> broken"
+    why = "pytest ended with code 3 before any test: INTERNALERROR> broken"
+    assert (found.outcome, found.why) == ("not-run", why)
 
 
-def test_results_are_told_as_they_come_and_read_to_the_last(tmp_path: Path) -> None:
+def test_results_are_reported_as_they_arrive(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     lines = [json.dumps(entry) for entry in (planned("one"), ended("one"), ended("two", "failed", "broken"))]
     writing = "open(sys.argv[1], 'a').write(line + '\\n'); time.sleep(0.2)"
@@ -202,29 +198,26 @@ FAILED = LevelResult.of([TestResult(name="one", outcome="failed", message="broke
 PASSED = LevelResult.of([TestResult(name="one", outcome="passed")])
 
 
-def test_a_failed_level_fails_the_command_with_its_reason(tmp_path: Path) -> None:
+def test_a_failed_level_fails_the_command(tmp_path: Path) -> None:
     with pytest.raises(SmokeFailedError) as caught:
         refuse_failed(record({"static": FAILED}), ["static"], by_name=False, folder=tmp_path)
     assert caught.value.why == "static: failed (one: broken)"
 
 
-def test_a_level_that_could_not_run_fails_only_who_asked_for_it(tmp_path: Path) -> None:
+def test_a_level_that_could_not_run_fails_the_command_only_if_requested(tmp_path: Path) -> None:
     found = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
     refuse_failed(found, ["static", "container"], by_name=False, folder=tmp_path)
     with pytest.raises(SmokeFailedError, match="did not pass"):
         refuse_failed(found, ["container"], by_name=True, folder=tmp_path)
 
 
-def test_a_failure_of_an_earlier_run_does_not_fail_this_one(tmp_path: Path) -> None:
+def test_a_failure_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
     refuse_failed(record({"static": PASSED, "container": FAILED}), ["static"], by_name=True, folder=tmp_path)
-
-
-# --- containers --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A docker command that does what a test says."""
+    """Install a script as the docker command."""
 
     def write(script: str) -> None:
         program = tmp_path / "bin" / "docker"
@@ -236,18 +229,18 @@ def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return write
 
 
-def test_a_container_that_does_not_start_says_what_docker_says(fake_docker: Callable[[str], None]) -> None:
+def test_a_container_that_does_not_start_raises_dockers_message(fake_docker: Callable[[str], None]) -> None:
     fake_docker('echo "exec: /none: no such file" >&2; exit 127')
     with pytest.raises(ContainerError, match="does not start: exec: /none: no such file"):
         Containers("x").start("image")
 
 
-def test_a_command_that_never_ends_is_ended(fake_docker: Callable[[str], None]) -> None:
+def test_a_docker_command_times_out(fake_docker: Callable[[str], None]) -> None:
     fake_docker("exec sleep 60")
     done = docker("run", timeout=0.5)
-    assert (done.returncode, done.stderr) == (124, "no end after 0 s")
+    assert (done.returncode, done.stderr) == (124, "timed out after 0 s")
 
 
-def test_no_docker_command_is_a_reason_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_docker_command_has_code_127(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert docker("version").returncode == 127

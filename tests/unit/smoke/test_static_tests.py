@@ -1,4 +1,4 @@
-"""The static smoke tests find what they are for: each is shown an image with exactly that fault."""
+"""Each static smoke test finds its fault in an image in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SITE = f"{VENV}/lib/python3.11/site-packages"
 
 
 class Image:
-    """An image in memory; what is not said about a file is as it should be."""
+    """An image in memory; files are valid by default."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {
@@ -36,14 +36,8 @@ class Image:
         return self.listed
 
     def add(self, path: str, data: bytes = b"", **other: Any) -> None:
-        fields: dict[str, Any] = {
-            "kind": "file",
-            "mode": "0644",
-            "uid": 0,
-            "gid": 0,
-            "mtime": MTIME,
-            "target": "",
-        } | other
+        fields: dict[str, Any] = {"kind": "file", "mode": "0644", "mtime": MTIME, "target": ""}
+        fields |= {"uid": 0, "gid": 0, **other}
         sha256 = hashlib.sha256(data).hexdigest() if fields["kind"] == "file" else ""
         self.listed[path] = ListedPath(path=path, size=len(data), sha256=sha256, **fields)
         self.data[path] = data
@@ -74,35 +68,35 @@ def found_by(test: Callable[..., None], *arguments: Any) -> str:
     return str(caught.value).splitlines()[0]
 
 
-def test_a_file_that_all_may_write_is_found(image: Image) -> None:
-    smoke.test_modes_lend_nobody_more_than_debian_does(image)
+def test_a_world_writable_file_is_found(image: Image) -> None:
+    smoke.test_permissions_are_no_wider_than_debians(image)
     image.add("usr/bin/tool", mode="0777")
-    assert "usr/bin/tool" in found_by(smoke.test_modes_lend_nobody_more_than_debian_does, image)
+    assert "usr/bin/tool" in found_by(smoke.test_permissions_are_no_wider_than_debians, image)
 
 
-def test_a_program_with_roots_rights_is_found(image: Image) -> None:
+def test_an_unknown_setuid_program_is_found(image: Image) -> None:
     image.add("usr/bin/su", mode="4755")
-    smoke.test_modes_lend_nobody_more_than_debian_does(image)
+    smoke.test_permissions_are_no_wider_than_debians(image)
     image.add("usr/bin/mine", mode="4755")
-    assert "usr/bin/mine" in found_by(smoke.test_modes_lend_nobody_more_than_debian_does, image)
+    assert "usr/bin/mine" in found_by(smoke.test_permissions_are_no_wider_than_debians, image)
 
 
 @pytest.mark.parametrize("field", [{"uid": 501}, {"mtime": MTIME + 1}])
 def test_traces_of_the_builders_machine_are_found(image: Image, field: dict[str, Any]) -> None:
-    smoke.test_owners_and_times_are_the_fixed_ones(image)
+    smoke.test_owners_and_times_are_fixed(image)
     image.add(f"{SITE}/x.py", **field)
-    assert found_by(smoke.test_owners_and_times_are_the_fixed_ones, image)
+    assert found_by(smoke.test_owners_and_times_are_fixed, image)
 
 
 def test_packages_with_missing_or_changed_files_are_found(image: Image) -> None:
     image.add(f"{SITE}/x.py", b"one")
     texts = {f"{SITE}/x-1.dist-info/RECORD": record(("x.py", b"one"))}
-    smoke.test_packages_are_whole(image, texts, SITE)
+    smoke.test_packages_are_complete(image, texts, SITE)
     image.add(f"{SITE}/x.py", b"two")
-    assert "x.py has other bytes" in found_by(smoke.test_packages_are_whole, image, texts, SITE)
+    assert "x.py has other bytes" in found_by(smoke.test_packages_are_complete, image, texts, SITE)
     del image.listed[f"{SITE}/x.py"]
-    assert "x.py is missing" in found_by(smoke.test_packages_are_whole, image, texts, SITE)
-    assert "no package" in found_by(smoke.test_packages_are_whole, image, {}, SITE)
+    assert "x.py is missing" in found_by(smoke.test_packages_are_complete, image, texts, SITE)
+    assert "no package" in found_by(smoke.test_packages_are_complete, image, {}, SITE)
 
 
 def test_stale_bytecode_is_found(image: Image) -> None:
@@ -122,26 +116,26 @@ def test_stale_bytecode_is_found(image: Image) -> None:
     "name", ["root/.netrc", "root/.docker/config.json", "root/.ssh/id_rsa", "app/.env", "src/.git/config"]
 )
 def test_secrets_are_found_by_name(image: Image, name: str) -> None:
-    smoke.test_no_secrets_are_inside(image, {}, [])
+    smoke.test_it_contains_no_secrets(image, {}, [])
     image.add(name)
-    assert name in found_by(smoke.test_no_secrets_are_inside, image, {}, [])
+    assert name in found_by(smoke.test_it_contains_no_secrets, image, {}, [])
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "DB_PASSWORD"])
 def test_secrets_in_variables_are_found(image: Image, name: str) -> None:
     image.config["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", f"{name}="]
-    smoke.test_no_secrets_are_inside(image, {}, [])
+    smoke.test_it_contains_no_secrets(image, {}, [])
     image.config["config"]["Env"].append(f"{name}=x")
-    assert name in found_by(smoke.test_no_secrets_are_inside, image, {}, [])
+    assert name in found_by(smoke.test_it_contains_no_secrets, image, {}, [])
 
 
 @pytest.mark.parametrize(
     "text", ["-----BEGIN RSA PRIVATE KEY-----", f"hf_{'a' * 34}", f"ghp_{'a' * 36}", "https://me:pass@host/x"]
 )
-def test_secrets_in_the_factorys_own_files_are_found(image: Image, text: str) -> None:
+def test_secrets_in_files_of_the_factory_are_found(image: Image, text: str) -> None:
     path = "usr/share/imagefactory/model.json"
-    smoke.test_no_secrets_are_inside(image, {path: b"https://host/x"}, [path])
-    assert path in found_by(smoke.test_no_secrets_are_inside, image, {path: f"x {text} y".encode()}, [path])
+    smoke.test_it_contains_no_secrets(image, {path: b"https://host/x"}, [path])
+    assert path in found_by(smoke.test_it_contains_no_secrets, image, {path: f"x {text} y".encode()}, [path])
 
 
 @pytest.fixture
@@ -158,27 +152,29 @@ def plan() -> Plan:
     )  # fmt: skip
 
 
-def test_packages_without_any_licence_are_found(image: Image, plan: Plan) -> None:
+def test_packages_without_a_licence_are_found(image: Image, plan: Plan) -> None:
     folder = f"{SITE}/x-1.dist-info"
     texts = {f"{folder}/METADATA": b"Name: x\nLicense: UNKNOWN\n", f"{folder}/RECORD": record(("x.py", b""))}
-    assert "x-1.dist-info" in found_by(smoke.test_licences_are_there, image, texts, plan)
-    smoke.test_licences_are_there(image, {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}, plan)
+    assert "x-1.dist-info" in found_by(smoke.test_licences_are_included, image, texts, plan)
+    smoke.test_licences_are_included(
+        image, {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}, plan
+    )
     image.add(f"{folder}/licenses/LICENSE")
-    smoke.test_licences_are_there(image, texts, plan)
+    smoke.test_licences_are_included(image, texts, plan)
 
 
 def test_debian_packages_without_copyright_are_found(image: Image, plan: Plan) -> None:
     image.add("var/lib/dpkg/info/libc6:amd64.list")
-    assert "libc6" in found_by(smoke.test_licences_are_there, image, {}, plan)
+    assert "libc6" in found_by(smoke.test_licences_are_included, image, {}, plan)
     image.add("usr", kind="directory")
     for folder in ("usr/share", "usr/share/doc", "usr/share/doc/other"):
         image.add(folder, kind="directory")
     image.add("usr/share/doc/other/copyright")
     image.add("usr/share/doc/libc6", kind="symlink", target="other")
-    smoke.test_licences_are_there(image, {}, plan)
+    smoke.test_licences_are_included(image, {}, plan)
 
 
-def test_links_that_lead_nowhere_or_in_a_circle_are_no_files(image: Image) -> None:
+def test_broken_and_circular_links_lead_to_no_file(image: Image) -> None:
     image.add("a", kind="symlink", target="b")
     image.add("b", kind="symlink", target="/a")
     assert smoke.resolved(image.files, "a") is None
@@ -186,7 +182,7 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_no_files(image: Image) -> No
     assert smoke.resolved(image.files, "a") == image.files["b"]
 
 
-def test_mods_that_are_not_as_promised_are_found(image: Image) -> None:
+def test_a_wrong_label_of_mods_is_found(image: Image) -> None:
     smoke.test_mods_are_recorded(image, {}, [], SITE)
     image.config["config"]["Labels"]["imagefactory.mods"] = "marker"
     assert "the label says marker" in found_by(smoke.test_mods_are_recorded, image, {}, [], SITE)

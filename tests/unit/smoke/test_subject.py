@@ -1,4 +1,4 @@
-"""The image under test: by its digest, whole, and the one that the daemon really has."""
+"""The image under test is identified by its digest and verified."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def built(small_factory: SmallFactory) -> Built:
 
 
 class Daemon:
-    """What a Docker daemon would say."""
+    """A fake Docker daemon."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images: dict[str, dict[str, Any]] = {}
@@ -51,11 +51,9 @@ class Daemon:
         self.pulled.append(reference)
         return self.images[reference]
 
-    def published(self, built: Built) -> None:
-        self.in_registry = {
-            "digest": built.image.digest,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        }
+    def published(self, built: Built, kind: str = "manifest") -> None:
+        media_type = f"application/vnd.oci.image.{kind}.v1+json"
+        self.in_registry = {"digest": built.image.digest, "mediaType": media_type}
 
     def has(self, built: Built, name: str, *digests: str) -> None:
         config = json.loads(built.image.config)
@@ -73,14 +71,14 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return Daemon(monkeypatch)
 
 
-def test_a_target_is_its_built_image(small_factory: SmallFactory, built: Built) -> None:
+def test_a_target_leads_to_its_built_image(small_factory: SmallFactory, built: Built) -> None:
     found = subject_of_target(small_factory.project, "tiny")
     assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
     assert (found.cell, found.plan_key, found.layout) == (CELL, built.plan.key, built.layout.folder)
     assert plan_of(small_factory.project, found) == built.plan
 
 
-def test_an_image_of_another_plan_has_no_plan_here(small_factory: SmallFactory, built: Built) -> None:
+def test_the_plan_of_a_foreign_image_is_unknown(small_factory: SmallFactory, built: Built) -> None:
     found = subject_of_layout(small_factory.project, built.layout)
     assert plan_of(small_factory.project, found.model_copy(update={"plan_key": "0" * 64})) is None
 
@@ -96,7 +94,7 @@ def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built
         subject_of_layout(small_factory.project, built.layout)
 
 
-def test_an_image_of_somebody_else_is_refused(
+def test_an_image_without_labels_is_refused(
     small_factory: SmallFactory, built: Built, tmp_path: Path
 ) -> None:
     other = with_config(built.layout, tmp_path / "other", lambda config: config["config"].pop("Labels"))
@@ -114,22 +112,19 @@ def test_a_changed_image_has_another_digest(
     assert found.digest == f"sha256:{sha256_of(other.blob(found.digest).read_bytes())}" != built.image.digest
 
 
-def test_a_pulled_image_is_the_one_of_that_digest(
+def test_a_pulled_image_has_the_requested_digest(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"registry.example/small@{built.image.digest}"
     docker.published(built)
     docker.has(built, reference, reference)
     found = subject_of_image(small_factory.project, reference)
-    assert (found.digest, found.config, found.name) == (
-        built.image.digest,
-        built.image.config_digest,
-        reference,
-    )
+    assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
+    assert found.name == reference
     assert docker.pulled == [reference]
 
 
-def test_a_tag_is_settled_to_a_digest_before_it_is_pulled(
+def test_a_tag_is_resolved_to_a_digest_before_the_pull(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"localhost:5000/small@{built.image.digest}"
@@ -138,7 +133,7 @@ def test_a_tag_is_settled_to_a_digest_before_it_is_pulled(
     assert subject_of_image(small_factory.project, "localhost:5000/small:latest").name == reference
 
 
-def test_a_daemon_that_pulled_something_else_is_not_believed(
+def test_a_pulled_image_with_another_digest_is_refused(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     reference = f"registry.example/small@{built.image.digest}"
@@ -148,7 +143,7 @@ def test_a_daemon_that_pulled_something_else_is_not_believed(
         subject_of_image(small_factory.project, reference)
 
 
-def test_a_foreign_image_that_lies_here_is_not_pulled_for_nothing(
+def test_a_foreign_image_with_a_local_layout_is_not_pulled(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     docker.machine = machine_of(FOREIGN)
@@ -158,41 +153,38 @@ def test_a_foreign_image_that_lies_here_is_not_pulled_for_nothing(
 
 
 def test_an_index_is_refused(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
-    docker.in_registry = {
-        "digest": built.image.digest,
-        "mediaType": "application/vnd.oci.image.index.v1+json",
-    }
+    docker.published(built, kind="index")
     with pytest.raises(ImageMissingError, match="an index of several images"):
         subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
 
 
-def test_a_loaded_image_is_bound_by_the_manifest_that_names_its_id(
+def test_a_loaded_image_gets_the_manifest_digest_of_its_configuration(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     docker.has(built, "small:tiny")
     assert subject_of_image(small_factory.project, "small:tiny").digest == built.image.digest
-    # Without its layout, the record of known layers tells the digest.
+    # Without its layout, the digest follows from the known layers.
     (built.layout.folder / "index.json").unlink()
     found = subject_of_image(small_factory.project, "small:tiny")
     assert (found.digest, found.layout) == (built.image.digest, None)
 
 
-def test_a_loaded_image_whose_manifest_nobody_knows_is_refused(
+def test_a_loaded_image_with_an_unknown_manifest_is_refused(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     docker.has(built, "small:tiny")
     docker.images["small:tiny"]["Id"] = f"sha256:{'1' * 64}"
-    with pytest.raises(SmokeRecordError, match="The manifest of small:tiny is not known"):
+    with pytest.raises(SmokeRecordError, match="The manifest of small:tiny is unknown"):
         subject_of_image(small_factory.project, "small:tiny")
 
 
-def test_an_image_that_is_nowhere_is_named(small_factory: SmallFactory, docker: Daemon) -> None:
+def test_an_unknown_image_is_refused(small_factory: SmallFactory, docker: Daemon) -> None:
     assert docker.images == {}
     with pytest.raises(ImageMissingError, match="Docker has no image small:none"):
         subject_of_image(small_factory.project, "small:none")
 
 
-def test_the_daemon_is_given_the_image_once_and_held_to_it(
+def test_an_image_is_loaded_once_and_its_id_is_verified(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     subject = subject_of_layout(small_factory.project, built.layout)
@@ -207,7 +199,7 @@ def test_the_daemon_is_given_the_image_once_and_held_to_it(
         bring_into_daemon(subject)
 
 
-def test_contents_are_what_a_container_would_see(small_factory: SmallFactory, built: Built) -> None:
+def test_contents_are_the_files_that_a_container_sees(small_factory: SmallFactory, built: Built) -> None:
     contents = LayoutContents(built.layout, small_factory.project.store)
     found = contents.read(["etc/motd", "opt/models/tiny/config.json", "etc/none", "etc"])
     assert found["etc/motd"] == b"a small base\n"
