@@ -1,4 +1,4 @@
-"""Targets are how users name cells: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
+"""Selects cells by target: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
 
 from __future__ import annotations
 

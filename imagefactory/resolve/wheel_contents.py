@@ -1,12 +1,14 @@
-"""List the contents of a wheel from its zip directory, by HTTP range requests instead of a full download."""
+"""Lists the contents of a wheel from its zip directory, by HTTP range requests instead of a full download."""
 
 from __future__ import annotations
 
 import configparser
+import hashlib
 import json
 import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import requests
@@ -21,11 +23,20 @@ from imagefactory.store.indexes import WheelLocation
 from imagefactory.store.ranges import RangeFile, RangesRefusedError
 
 FACTS = "wheel-contents-1"
+_DAMAGED = (
+    BadZipFile,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    configparser.Error,
+)
 
 
 @dataclass(frozen=True)
 class WheelContents:
-    """Every path that a wheel installs with a fingerprint of its content, and the wheel's packed and unpacked size."""
+    """The paths that a wheel installs, and its packed and unpacked size."""
 
     size: int
     unpacked: int
@@ -47,6 +58,12 @@ def wheel_contents(
     return contents
 
 
+def file_sha256(path: Path) -> Sha256:
+    """Hash a file on this machine."""
+    with path.open("rb") as file:
+        return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
+
+
 def installed_path(member: str, *, distribution: str, python: str) -> str:
     """Return where a file of a wheel is installed, relative to the environment's root (PEP 427 `.data` folders)."""
     site = f"lib/python{python}/site-packages"
@@ -66,6 +83,7 @@ def installed_path(member: str, *, distribution: str, python: str) -> str:
 
 
 def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
+    why: Exception
     try:
         if location.local is not None:
             with ZipFile(location.local) as archive:
@@ -74,26 +92,18 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         with ZipFile(remote) as archive:
             return _describe(archive, location.file, remote.size, python)
     except RangesRefusedError as error:
-        raise _unreadable(
-            location,
+        why, fix = (
             error,
-            "Use an index that answers range requests, or put the wheel into a folder of PIP_FIND_LINKS.",
-        ) from None
+            "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder.",
+        )
     except (requests.RequestException, OSError) as error:
-        raise _unreadable(location, error, "Check the network and run the command again.") from None
-    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, zlib.error) as error:
-        raise _unreadable(
-            location, error, "The file on the index is damaged; choose another version or another index."
-        ) from None
-    except configparser.Error as error:
-        raise _unreadable(location, error, "The wheel is malformed; choose another version.") from None
-
-
-def _unreadable(location: WheelLocation, error: Exception, fix: str) -> DownloadError:
-    return DownloadError(
+        why, fix = error, "Check the network and run the command again."
+    except _DAMAGED as error:
+        why, fix = error, "The file on the index is damaged; choose another version or another index."
+    raise DownloadError(
         f"The directory of {location.file} cannot be read.",
         where=redact(location.url),
-        why=f"{type(error).__name__}: {redact(str(error))}",
+        why=f"{type(why).__name__}: {redact(str(why))}",
         fix=fix,
     )
 

@@ -1,4 +1,4 @@
-"""Read which GPU targets a shared library has code for, with NVIDIA's cuobjdump."""
+"""Reads which GPU targets a shared library has code for, with NVIDIA's cuobjdump."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from imagefactory.errors.kernels import AuditError
-from imagefactory.locks.kernel_policy import GpuCode
+from imagefactory.locks.kernels import GpuCode
 
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
@@ -24,13 +24,12 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
         [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
     )
+    said = done.stderr.strip() or done.stdout.strip()
     if done.returncode and _NOTHING not in done.stdout + done.stderr:
         raise AuditError(
             f"{library.name} cannot be inspected.",
             where=library,
-            why=(done.stderr.strip() or done.stdout.strip() or f"cuobjdump ended with {done.returncode}")[
-                :200
-            ],
+            why=said[:200] or f"cuobjdump ended with {done.returncode}",
             fix="Check that the file is a complete shared library.",
         )
     found = _CODE.findall(done.stdout)
@@ -42,6 +41,6 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
 
 
 def _mentions(library: Path, word: bytes) -> bool:
-    """Return whether a file contains a word, without reading it into memory."""
+    """Whether a file contains a word, without reading it into memory."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(word) >= 0

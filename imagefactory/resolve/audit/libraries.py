@@ -1,8 +1,7 @@
-"""Find the libraries to audit: in a file, in a wheel (local or remote), or in the layers of an image."""
+"""Finds the libraries to audit: in a file, in a wheel (local or remote), or in the layers of an image."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from isal import igzip
 
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
+from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.store.cache import Store
 
 _LIBRARIES = ("*.so", "*.so.*")
@@ -32,11 +32,12 @@ class GpuLibrary:
     name: str
     identity: str
     """Identifies the content, so that findings about it stay valid."""
-    unpack: Callable[[Path], None]
+    unpack: Callable[[Path], object]
+    """Writes the library to a path."""
 
 
 def is_library(name: str) -> bool:
-    """Return whether a path is a shared library of an audited package."""
+    """Whether a path is a shared library of an audited package."""
     return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
         fnmatchcase(name, pattern) for pattern in _PACKAGES
     )
@@ -44,13 +45,7 @@ def is_library(name: str) -> bool:
 
 def from_file(path: Path) -> Iterator[GpuLibrary]:
     """Yield a library from disk."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    yield GpuLibrary(path.name, f"file:{digest}", partial(_from_file, path))
-
-
-def _from_file(path: Path, target: Path) -> None:
-    _copy(path.open("rb"), target)
+    yield GpuLibrary(path.name, f"file:{file_sha256(path)}", partial(shutil.copyfile, path))
 
 
 def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:

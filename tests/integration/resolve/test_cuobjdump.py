@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.kernels import AuditFailedError
-from imagefactory.locks.kernel_policy import GpuCode, judge
+from imagefactory.locks.kernels import GpuCode, judge
 from imagefactory.locks.project import Project
 from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
 from imagefactory.resolve.audit.cuobjdump import read_kernels

@@ -11,8 +11,7 @@ from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
-from imagefactory.locks.kernel_policy import GpuCode
-from imagefactory.locks.kernels import Audit, recorded_audit
+from imagefactory.locks.kernels import Audit, GpuCode, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.plan.make import make_plan

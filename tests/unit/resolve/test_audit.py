@@ -8,7 +8,7 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.errors.kernels import AuditError, AuditFailedError
-from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
+from imagefactory.locks.kernels import GpuCode, KernelVerdict, judge
 from imagefactory.matrix.matrix import CubinPolicy
 from imagefactory.resolve.audit.auditing import refuse_failing
 from imagefactory.resolve.audit.cuobjdump import read_kernels

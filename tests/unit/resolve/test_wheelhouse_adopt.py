@@ -20,7 +20,7 @@ from imagefactory.errors.wheelhouse import (
     WrongWheelError,
 )
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelLock
-from imagefactory.locks.kernel_policy import GpuCode
+from imagefactory.locks.kernels import GpuCode
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import source_mods
