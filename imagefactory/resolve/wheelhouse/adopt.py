@@ -1,4 +1,4 @@
-"""Choose the compiled wheel that a lock adopts. Once locked, the lock decides, not what is on disk."""
+"""Chooses the compiled wheel that a lock adopts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from imagefactory.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
 from imagefactory.mods.choose import source_mods
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.resolve.audit.auditing import look_into, refuse_failing
 from imagefactory.resolve.wheelhouse.fit import same_version
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
-from imagefactory.resolve.wheelhouse.remote import opened, pull, remote_wheels, shared_at
+from imagefactory.resolve.wheelhouse.remote import pull, remote_wheels, shared_at
 
 
 def choose_compiled(
@@ -27,20 +28,13 @@ def choose_compiled(
     name: str,
     version: str,
     *,
-    asked: Sequence[str] = (),
-    locked: str | None = None,
+    asked: Sequence[str],
+    locked: str | None,
     say: Say,
 ) -> KeptWheel:
     """Find the wheel of a package that was compiled for a cell, first locally and then in the registry.
 
-    Args:
-        project: the checkout.
-        cell: the cell to be locked.
-        name: the package.
-        version: its version.
-        asked: keys (or key prefixes) that the user named.
-        locked: the key in the current lock, which is kept if it still fits.
-        say: called with progress messages and warnings.
+    A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
     """
 
     def fits(inputs: CompileInputs) -> bool:
@@ -56,7 +50,7 @@ def choose_compiled(
     where = shared_at(project.matrix)
     if where is not None and not any(key.startswith(wanted) for key in here):
         say(f"Asking {where} for {name} {version}")
-        with opened(where) as repository:
+        with Repository.open(where) as repository:
             offers = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
             there = {str(wheel.key): wheel for wheel in offers if wheel.key not in here}
             if there:
@@ -79,7 +73,7 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
     known = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
     if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
-        with opened(where) as repository:
+        with Repository.open(where) as repository:
             known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
     for begin in asked:
         if not any(key.startswith(begin) for key in known):
@@ -163,11 +157,9 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
 
 def _other_version(project: Project, cell: Cell) -> str:
     usual = replace(cell, vllm=project.matrix.defaults.vllm)
-    return (
-        ""
-        if compiled_distributions(project.matrix, usual)
-        else f" Or use vLLM {usual.vllm}, which needs no compiled wheel."
-    )
+    if compiled_distributions(project.matrix, usual):
+        return ""
+    return f" Or use vLLM {usual.vllm}, which needs no compiled wheel."
 
 
 def _compile_command(cell: Cell, name: str) -> str:

@@ -28,7 +28,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.making import LockResult, make_locks
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
-from imagefactory.resolve.wheelhouse.locate import compiled_locations
+from imagefactory.resolve.wheelhouse.share import compiled_locations
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex

@@ -238,9 +238,7 @@ def test_bytes_that_changed_on_the_way_do_not_get_in(shelf: Any, kept: KeptWheel
 
 
 def test_the_table_says_where_a_wheel_is() -> None:
-    row = ListedWheel(
-        WANTED.key, "vllm.whl", "0" * 64, 5_000_000, WANTED, here=True, shared=None, locked=False
-    )
+    row = ListedWheel("vllm.whl", sha256_of(b""), 5_000_000, WANTED, here=True, shared=None, locked=False)
     both = replace(row, shared=True, locked=True)
     table = wheels_table([row, both])
     cells = [list(column.cells) for column in table.columns]  # type: ignore[union-attr]
