@@ -1,4 +1,4 @@
-"""Lock the Debian packages of a base: those named in matrix.yaml, and everything they depend on.
+"""Locks the Debian packages of a base: those named in matrix.yaml, and everything they depend on.
 
 Depends and Pre-Depends are followed; Recommends are not. Conflicts and Breaks are ignored on purpose: a base made
 from scratch upgrades nothing, and two packages that own the same path fail when they are unpacked. Essential packages
@@ -18,7 +18,6 @@ from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
 from imagefactory.resolve.debian_index import Index, IndexedPackage, read_index
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, join
-from imagefactory.store.digests import Sha256
 
 ROOT = "matrix.yaml"
 """What `needed_by` says for packages that the matrix itself names."""
@@ -107,28 +106,17 @@ def _moment(suites: Sequence[LockedSuite], archive: Archive) -> datetime | None:
 
 
 def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
-    return LockedDeb(
-        name=package.name,
-        version=package.version,
-        architecture=package.architecture,
-        archive=package.archive,
-        file=package.file,
-        sha256=Sha256(package.sha256),
-        size=package.size,
-        unpacked=package.unpacked,
-        needed_by=tuple(sorted(needed_by)),
-    )
+    shared = {name: getattr(package, name) for name in LockedDeb.model_fields if name != "needed_by"}
+    return LockedDeb(**shared, needed_by=tuple(sorted(needed_by)))
 
 
 def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackageError:
     providers = choices.providers(name)
+    why = f"No suite of {index.debian} has it for {index.architecture}."
+    fix = _nearest(name, index)
     if providers:
-        why, fix = (
-            f"{name} is a virtual package that others provide.",
-            f"Name one of them: {', '.join(providers)}.",
-        )
-    else:
-        why, fix = f"No suite of {index.debian} has it for {index.architecture}.", _nearest(name, index)
+        why = f"{name} is a virtual package that others provide."
+        fix = f"Name one of them: {', '.join(providers)}."
     return DebianPackageError(
         f"There is no Debian package {name}.", where=Location(file=ROOT), why=why, fix=fix
     )

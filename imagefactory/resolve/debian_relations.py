@@ -1,4 +1,4 @@
-"""Debian's dependency syntax, `a (>= 1.2) | b, c:any`, and the packages that satisfy it."""
+"""Parses Debian dependencies, such as `a (>= 1.2) | b, c:any`, and finds the packages that satisfy them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Relation:
         return f"{self.name} ({self.comparison} {self.version})" if self.comparison else self.name
 
     def allows(self, version: str) -> bool:
-        """Return whether a version is acceptable."""
+        """Whether a version is acceptable."""
         return not self.comparison or _COMPARE[self.comparison](Version(version), Version(self.version))
 
 

@@ -1,4 +1,4 @@
-"""Model revisions: look up which commit `main` of a model repository is at."""
+"""Looks up the commits that model repositories are at."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Conflicts between wheels: two wheels that install different content at the same path.
-
-They are found in the zip directories when a lock is made. matrix.yaml decides which wheel wins; an undecided
-conflict is an error.
-"""
+"""Finds wheels that install different content at the same path; matrix.yaml decides which of them wins."""
 
 from __future__ import annotations
 

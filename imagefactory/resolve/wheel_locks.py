@@ -1,8 +1,7 @@
-"""Making wheel locks: uv resolves the versions, the indexes provide the files."""
+"""Makes wheel locks: uv resolves the versions, the indexes provide the files."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import tempfile
@@ -31,7 +30,7 @@ from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix.cells import KernelOrigin
 from imagefactory.matrix.matrix import Arch, Base, Conflict
 from imagefactory.resolve.wheel_conflicts import settle
-from imagefactory.resolve.wheel_contents import WheelContents, wheel_contents
+from imagefactory.resolve.wheel_contents import WheelContents, file_sha256, wheel_contents
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
@@ -44,13 +43,15 @@ _UV_KNOWS = 40
 """The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
+_CHOOSE_ANOTHER = "Choose another version, or another base in matrix.yaml."
+_CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used."
 Adopt = Callable[[str, str], KeptWheel]
 """Returns the compiled wheel of a package and version, or raises an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRequest:
-    """Everything that decides a wheel lock."""
+    """Everything that determines a wheel lock."""
 
     vllm: str
     release: str
@@ -63,6 +64,9 @@ class WheelRequest:
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()
     """Packages whose wheels we compile ourselves."""
+
+    def __str__(self) -> str:
+        return f"vLLM {self.vllm} on {self.arch_name} ({self.platform})"
 
 
 @dataclass(frozen=True)
@@ -80,12 +84,12 @@ def lock_wheels(
     config: IndexConfig,
     store: Store,
     adopt: Adopt | None = None,
-    keep: Iterable[LockedWheel] = (),
+    keep: Sequence[LockedWheel] = (),
     say: Say,
 ) -> WheelLock:
     """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
     config = config.with_extra(_reachable_only(request.arch.indexes, say))
-    pins, compiled = _resolve_compiled(request, config, list(keep), adopt)
+    pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
     tags = _ranked(platform_tags(request.base, request.platform))
@@ -94,8 +98,14 @@ def lock_wheels(
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
             own = compiled.get(pin.name)
-            location = _offer(own) if own else choose_file(indexes.files(pin.name), pin, tags, request)
-            digest = Sha256(location.sha256 or _hash_local(location))
+            if own:
+                location = WheelLocation(
+                    file=own.filename, url=own.path.absolute().as_uri(), sha256=own.sha256
+                )
+            else:
+                location = choose_file(indexes.files(pin.name), pin, tags, request)
+            unhashed = location.local if location.sha256 is None else None
+            digest = file_sha256(unhashed) if unhashed else Sha256(str(location.sha256))
             contents = wheel_contents(
                 location, digest, python=request.base.python, store=store, session=session
             )
@@ -112,7 +122,6 @@ def lock_wheels(
             return wheel, contents
 
         found = list(pool.map(look_up, pins))
-    wheels = settle(found, request.conflicts)
     return WheelLock(
         made_from=request.made_from,
         vllm=request.vllm,
@@ -120,7 +129,7 @@ def lock_wheels(
         platform=request.platform,
         python=request.base.python,
         kernels=request.kernels,
-        wheels=tuple(wheels),
+        wheels=tuple(settle(found, request.conflicts)),
     )
 
 
@@ -133,35 +142,26 @@ def _resolve_compiled(
     FlashInfer's.
     """
     if not request.compiled or adopt is None:
-        return resolve(request, config=config, keep=keep), {}
-    own, others = (
-        [name for name in request.compiled if (name == "vllm") is first] for first in (True, False)
-    )
-    compiled = {name: adopt(name, request.release) for name in own}
-    pins = resolve(request, config=config, keep=keep, compiled=compiled)
+        return _resolve(request, config, keep, {}), {}
+    compiled = {name: adopt(name, request.release) for name in request.compiled if name == "vllm"}
+    pins = _resolve(request, config, keep, compiled)
+    others = [name for name in request.compiled if name != "vllm"]
     if others:
         versions = {pin.name: pin.version for pin in pins}
         usual = versions.get(_FLASHINFER, request.release)
         compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
-        pins = resolve(request, config=config, keep=keep, compiled=compiled)
+        pins = _resolve(request, config, keep, compiled)
     return pins, compiled
 
 
-def _offer(wheel: KeptWheel) -> WheelLocation:
-    return WheelLocation(file=wheel.filename, url=wheel.path.absolute().as_uri(), sha256=wheel.sha256)
-
-
-def resolve(
+def _resolve(
     request: WheelRequest,
-    *,
     config: IndexConfig,
-    keep: Iterable[LockedWheel] = (),
-    compiled: Mapping[str, KeptWheel] | None = None,
+    keep: Iterable[LockedWheel],
+    compiled: Mapping[str, KeptWheel],
 ) -> list[Pin]:
     """Let uv resolve versions for the image's Python and platform rather than this machine's."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
-
-    compiled = compiled or {}
 
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
@@ -213,45 +213,51 @@ def choose_file(
     of_version: list[str] = []
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []
-    for location in offered:
-        try:
-            name, version, build, file_tags = parse_wheel_filename(location.file)
-        except InvalidWheelFilename:
-            continue
-        if name != pin.name or version != Version(pin.version):
-            continue
+    accepted = Version(pin.version).local in (None, *request.arch.local_versions)
+    for location, build, file_tags in wheels_of(pin.name, pin.version, offered):
         of_version.append(location.file)
-        accepted = version.local is None or version.local in request.arch.local_versions
         ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
         if ranks and not location.sha256 and not location.local:
             unhashed.append(location.file)
         elif ranks:
-            fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
+            fitting.append((min(ranks), -build, location.file, location))
     if fitting:
         # min() returns the first of equals, so the preferred source of the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
-    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
     if unhashed:
         raise WheelMissingError(
             f"No index provides the sha256 of {unhashed[0]}.",
-            where=where,
+            where=str(request),
             why="A lock identifies files by their sha256, and this index does not provide it.",
             fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
         )
     if of_version:
         raise IncompatibleWheelError(
             f"No wheel of {pin.name} {pin.version} runs on this base.",
-            where=where,
+            where=str(request),
             why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
             f"{', '.join(sorted(set(of_version)))}.",
-            fix="Choose another version, or another base in matrix.yaml.",
+            fix=_CHOOSE_ANOTHER,
         )
     raise WheelMissingError(
         f"No index has a wheel of {pin.name} {pin.version}.",
-        where=where,
+        where=str(request),
         why="uv chose it, but the configured indexes do not have the file.",
-        fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+        fix=_CHECK_INDEXES,
     )
+
+
+def wheels_of(
+    name: str, version: str, offered: Iterable[WheelLocation]
+) -> Iterator[tuple[WheelLocation, int, frozenset[Tag]]]:
+    """Yield the wheels of one version, each with its build number and tags."""
+    for location in offered:
+        try:
+            found, its_version, build, tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if found == name and its_version == Version(version):
+            yield location, build[0] if build else 0, tags
 
 
 def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
@@ -261,18 +267,13 @@ def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
     return ranks
 
 
-def _hash_local(location: WheelLocation) -> str:
-    if location.local is None:
-        raise ValueError(location.url)
-    with location.local.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:
     """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
-    found = [url for url in urls if reachable(url)]
+    found = []
     for url in urls:
-        if url not in found:
+        if reachable(url):
+            found.append(url)
+        else:
             say(f"{redact(url)} does not answer; continuing without it")
     return found
 
@@ -337,33 +338,21 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    if _INDEX_FAILED.search(why):
-        return IndexUnreachableError(
-            "The package index does not answer.",
-            where=config.describe(),
-            why=why,
-            fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
-        )
-    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
     misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
-    if misfit:
-        return IncompatibleWheelError(
-            f"No wheel of {misfit[1]} runs on this base.",
-            where=where,
-            why=why,
-            fix="Choose another version, or another base in matrix.yaml.",
-        )
     missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
-    if missing:
-        return WheelMissingError(
-            f"No index has a wheel of {missing[1] or missing[2]}.",
-            where=where,
-            why=why,
-            fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
-        )
-    return ResolutionError(
-        f"{request.arch.distribution} {request.release} cannot be resolved for {request.arch_name}.",
-        where=where,
-        why=why,
-        fix="Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS).",
-    )
+    kind: type[FactoryError]
+    where = str(request)
+    if _INDEX_FAILED.search(why):
+        kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
+        fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
+    elif misfit:
+        kind, what = IncompatibleWheelError, f"No wheel of {misfit[1]} runs on this base."
+        fix = _CHOOSE_ANOTHER
+    elif missing:
+        kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."
+        fix = _CHECK_INDEXES
+    else:
+        kind, package = ResolutionError, f"{request.arch.distribution} {request.release}"
+        what = f"{package} cannot be resolved for {request.arch_name}."
+        fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
+    return kind(what, where=where, why=why, fix=fix)
