@@ -213,7 +213,7 @@ def test_unsatisfiable_dependency_is_refused_with_the_available_version(archive:
     ],
 )
 def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw: str, what: str) -> None:
-    archive.publish(codename="bullseye" if flaw == "other suite" else None)
+    archive.publish()
     suite = archive.suite("bookworm")
     inrelease = suite / "InRelease"
     match flaw:
@@ -227,6 +227,8 @@ def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw:
         case "other packages":
             packages = lzma.compress(stanza("evil").encode())
             (suite / "main" / "binary-arm64" / "Packages.xz").write_bytes(packages)
+        case _:
+            archive.publish(codename="bullseye")
     with pytest.raises(ArchiveSignatureError, match=what) as caught:
         archive.index()
     assert "\n" not in caught.value.why

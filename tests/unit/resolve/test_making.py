@@ -1,4 +1,4 @@
-"""Making locks: reproducibly, and whole or not at all."""
+"""Tests making locks: reproducibly, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imagefactory.errors.locks import (
 )
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.store import DownloadError
-from imagefactory.locks.files import WheelLock
+from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
 from imagefactory.resolve.making import LockResult, make_locks
@@ -55,63 +55,50 @@ def wheel_lock(checkout: Checkout) -> Path:
     return checkout.locks / "2.0" / "gpu-linux-arm64.toml"
 
 
-def forget_wheels(checkout: Checkout) -> None:
-    wheel_lock(checkout).unlink()
+def locked_wheels(checkout: Checkout) -> tuple[LockedWheel, ...]:
+    return WheelLock.read(wheel_lock(checkout)).wheels
 
 
 def changed(results: list[LockResult]) -> list[str]:
     return [result.path.name for result in results if result.changed]
 
 
-def test_locks_that_answer_the_matrix_stay_as_they_are_without_asking_anybody(
-    locked_checkout: Checkout, index: SimpleIndex
-) -> None:
+def test_matching_locks_stay_without_any_request(locked_checkout: Checkout, index: SimpleIndex) -> None:
     assert changed(lock(locked_checkout)) == []
     assert index.log == []
 
 
-def test_a_missing_lock_is_made_and_making_it_again_changes_nothing(
-    locked_checkout: Checkout, index: SimpleIndex
-) -> None:
-    forget_wheels(locked_checkout)
+def test_missing_lock_is_made_and_stays_the_same(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    wheel_lock(locked_checkout).unlink()
     assert changed(lock(locked_checkout)) == ["gpu-linux-arm64.toml", "kernels.toml"]
     made = wheel_lock(locked_checkout).read_bytes()
     assert changed(lock(locked_checkout)) == []
     assert changed(lock(locked_checkout, upgrade=("small",))) == []
     assert wheel_lock(locked_checkout).read_bytes() == made
     assert index.url.encode() not in made
-
-
-def test_a_lock_says_who_needs_what(locked_checkout: Checkout, index: SimpleIndex) -> None:
-    del index
-    forget_wheels(locked_checkout)
-    lock(locked_checkout)
-    wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
-    assert [(wheel.name, wheel.needed_by) for wheel in wheels] == [
+    assert [(wheel.name, wheel.needed_by) for wheel in locked_wheels(locked_checkout)] == [
         ("small", ("vllm",)),
         ("torch", ("vllm",)),
         ("vllm", ("matrix.yaml",)),
     ]
 
 
-def test_only_what_is_named_is_upgraded(
+def test_upgrade_changes_only_the_named_packages(
     locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
 ) -> None:
-    def versions() -> dict[str, str]:
-        wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
-        return {wheel.name: wheel.version for wheel in wheels}
+    def upgraded(*names: str) -> dict[str, str]:
+        lock(locked_checkout, upgrade=names)
+        return {wheel.name: wheel.version for wheel in locked_wheels(locked_checkout)}
 
     index.add(wheel_factory("other", "1.0"), wheel_factory("small", "1.0", requires=["other"]))
-    forget_wheels(locked_checkout)
+    wheel_lock(locked_checkout).unlink()
     lock(locked_checkout)
     index.add(wheel_factory("small", "1.1", requires=["other"]), wheel_factory("other", "1.1"))
-    lock(locked_checkout, upgrade=("small",))
-    assert versions() == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
-    lock(locked_checkout, upgrade=("other",))
-    assert versions() == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    assert upgraded("small") == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    assert upgraded("other") == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
 
 
-def test_base_stands_for_every_debian_package(
+def test_upgrade_base_means_every_debian_package(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error messages advise `lock --upgrade base`, whatever the base is called."""
@@ -128,12 +115,12 @@ def test_base_stands_for_every_debian_package(
         lock(locked_checkout, upgrade=("base",))
 
 
-def test_upgrading_what_is_not_locked_names_the_nearest(locked_checkout: Checkout) -> None:
+def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Checkout) -> None:
     with pytest.raises(UnknownNameError, match="torch"):
         lock(locked_checkout, upgrade=("torhc",))
 
 
-def test_what_has_to_be_compiled_cannot_be_locked(locked_checkout: Checkout) -> None:
+def test_version_that_must_be_compiled_cannot_be_locked(locked_checkout: Checkout) -> None:
     with pytest.raises(CompileNeededError, match=r"1\.0"):
         lock(locked_checkout, "big@1.0/gpu")
 
@@ -145,7 +132,7 @@ def broken(
     wheel_factory: WheelFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[type[FactoryError]]:
-    """Spoil the index in one way, and say which failure that is."""
+    """Break the index in one way, and yield the error that causes."""
     match request.param:
         case "unreachable":
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
@@ -167,7 +154,7 @@ def broken(
                 yield IndexUnreachableError
 
 
-def test_a_failed_lock_leaves_the_old_one_as_it_was(
+def test_failed_lock_leaves_all_locks_unchanged(
     locked_checkout: Checkout, broken: type[FactoryError]
 ) -> None:
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
@@ -178,7 +165,7 @@ def test_a_failed_lock_leaves_the_old_one_as_it_was(
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 
 
-def test_model_revisions_are_pinned_when_the_hub_is_asked_and_kept_afterwards(
+def test_model_revisions_are_looked_up_on_request_and_kept(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(lambda *_: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:

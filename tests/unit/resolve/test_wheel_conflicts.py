@@ -1,4 +1,4 @@
-"""Two wheels, one path: harmless when the bytes agree, settled by name, refused otherwise."""
+"""Tests conflicts between wheels that install the same path."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def without(found: list[Found], *rules: Conflict) -> dict[str, tuple[str, ...]]:
     return {locked.name: locked.without for locked in settle(found, rules)}
 
 
-def test_wheels_that_share_nothing_or_the_same_bytes_keep_everything() -> None:
+def test_equal_content_is_no_conflict() -> None:
     assert without([wheel("a", x="1:1", y="2:2"), wheel("b", x="1:1", z="3:3")]) == {"a": (), "b": ()}
 
 
-def test_silence_about_a_conflict_is_an_error_that_says_what_to_write() -> None:
+def test_undecided_conflict_is_refused_with_the_entry_to_add() -> None:
     with pytest.raises(PathConflictError) as failure:
         without([wheel("b", x="1:1", y="1:1"), wheel("a", x="2:2", y="2:2")])
     assert "a and b both install x" in failure.value.what
@@ -49,13 +49,13 @@ def test_silence_about_a_conflict_is_an_error_that_says_what_to_write() -> None:
     assert "between: [a, b]" in failure.value.fix
 
 
-def test_a_settled_conflict_takes_the_paths_from_the_other_side() -> None:
+def test_decided_conflict_removes_the_paths_from_the_loser() -> None:
     found = [wheel("a", x="1:1", y="1:1", z="1:1"), wheel("b", x="2:2", y="1:1", z="2:2")]
     assert without(found, rule("a", "b", "a")) == {"a": (), "b": ("x", "z")}
     assert without(found, rule("b", "a", "b")) == {"a": ("x", "z"), "b": ()}
 
 
-def test_three_owners_need_every_pair_settled() -> None:
+def test_conflict_of_three_wheels_needs_every_pair_decided() -> None:
     found = [wheel("a", x="1:1"), wheel("b", x="2:2"), wheel("c", x="3:3")]
     with pytest.raises(PathConflictError, match="b and c"):
         without(found, rule("a", "b", "a"), rule("a", "c", "a"))
@@ -63,13 +63,13 @@ def test_three_owners_need_every_pair_settled() -> None:
     assert settled == {"a": (), "b": ("x",), "c": ("x",)}
 
 
-def test_two_commands_of_one_name_conflict_unless_they_start_the_same() -> None:
+def test_commands_of_one_name_conflict_unless_equal() -> None:
     assert without([wheel("a", tool="m:main"), wheel("b", tool="m:main")]) == {"a": (), "b": ()}
     with pytest.raises(PathConflictError):
         without([wheel("a", tool="m:main"), wheel("b", tool="n:main")])
 
 
-def test_the_order_in_which_wheels_are_found_does_not_matter() -> None:
+def test_order_of_wheels_does_not_matter() -> None:
     found = [wheel(name, shared=f"{number}:1", own="1:1") for number, name in enumerate("abcd")]
     rules = [rule(one, other, min(one, other)) for one in "abcd" for other in "abcd" if one < other]
     expected = settle(found, rules)
