@@ -1,4 +1,4 @@
-"""The status of a target: what the matrix and the locks know about it."""
+"""Tests the status of a target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from imagefactory.locks.target_status import TargetStatus, target_status
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 
-def test_a_target_is_described_from_the_matrix_and_its_locks(small_factory: SmallFactory) -> None:
+def test_status_comes_from_the_matrix_and_the_locks(small_factory: SmallFactory) -> None:
     project = small_factory.project
     known = TargetStatus(
         model=CELL.model,
