@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
-from imagefactory.matrix.matrix import Arch, CubinPolicy
+from imagefactory.matrix.matrix import Arch
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"
@@ -93,25 +93,24 @@ def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Au
 
 def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[KernelVerdict, ...]:
     """Judge the libraries in wheels by the policy of an arch."""
-    if arch.cubins is None or arch.capability is None:
-        return ()
     judged = (
-        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch.cubins, arch.capability)
+        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch)
         for wheel in wheels
         for library in wheel.libraries
     )
     return tuple(verdict for verdict in judged if verdict is not None)
 
 
-def judge(library: str, kernels: GpuCode, policy: CubinPolicy, capability: str) -> KernelVerdict | None:
-    """Judge a library by the policy of an arch; return None if it contains no GPU code."""
-    if not kernels.cubins and not kernels.ptx:
+def judge(library: str, kernels: GpuCode, arch: Arch) -> KernelVerdict | None:
+    """Judge a library by the policy of an arch; return None if there is no policy or no GPU code."""
+    policy, capability = arch.cubins, arch.capability
+    if policy is None or capability is None or not (kernels.cubins or kernels.ptx):
         return None
-    accepted = [arch for arch in policy.accept if arch in kernels.cubins]
-    special = [arch for arch in accepted if arch[-1] in "af"]
-    refused = [arch for arch in policy.refuse if arch in kernels.cubins]
+    accepted = [sm for sm in policy.accept if sm in kernels.cubins]
+    special = [sm for sm in accepted if sm[-1] in "af"]
+    refused = [sm for sm in policy.refuse if sm in kernels.cubins]
     holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
-    usable = [arch for arch in kernels.ptx if _runs_by_jit(arch, capability)]
+    usable = [sm for sm in kernels.ptx if _runs_by_jit(sm, capability)]
     outcome: KernelOutcome = "fails"
     if refused and not special:
         why = f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}"
@@ -128,14 +127,14 @@ def judge(library: str, kernels: GpuCode, policy: CubinPolicy, capability: str) 
     return KernelVerdict(library, outcome, why, kernels)
 
 
-def _runs_by_jit(arch: str, capability: str) -> bool:
+def _runs_by_jit(sm: str, capability: str) -> bool:
     """Whether PTX can be compiled for a GPU: it must target an older one, without special features."""
-    return arch[-1].isdigit() and _number(arch) <= int(capability.replace(".", ""))
+    return sm[-1].isdigit() and _number(sm) <= int(capability.replace(".", ""))
 
 
-def _number(arch: str) -> int:
-    return int(re.sub(r"\D", "", arch))
+def _number(sm: str) -> int:
+    return int(re.sub(r"\D", "", sm))
 
 
-def _counts(kernels: GpuCode, archs: list[str]) -> str:
-    return ", ".join(f"{arch} x{kernels.cubins[arch]}" for arch in archs)
+def _counts(kernels: GpuCode, sms: list[str]) -> str:
+    return ", ".join(f"{sm} x{kernels.cubins[sm]}" for sm in sms)

@@ -21,10 +21,9 @@ from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, L
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import host_machine, select
+from imagefactory.matrix.targets import host_machine, select, unknown_name
 from imagefactory.oci.layout import Layout
-from imagefactory.resolve.audit.cuobjdump import read_kernels
-from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel
+from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.atomic import writing
@@ -138,12 +137,7 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by the policy of an arch, leaving out those without GPU code."""
     if arch not in project.matrix.archs:
-        raise UnknownNameError(
-            f"Unknown arch {arch!r}.",
-            where="the --arch option",
-            why="matrix.yaml has no arch of that name.",
-            fix=did_you_mean(arch, project.matrix.archs).capitalize(),
-        )
+        raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(
@@ -152,10 +146,7 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
             why="It has no `cubins` or no `capability`, so there is no GPU.",
             fix="Name an arch with a GPU, or give this one a policy.",
         )
-    verdicts = [
-        judge(library.name, _kernels(project, library), settings.cubins, settings.capability)
-        for library in libraries
-    ]
+    verdicts = [judge(library.name, _kernels(project, library), settings) for library in libraries]
     return [verdict for verdict in verdicts if verdict is not None]
 
 

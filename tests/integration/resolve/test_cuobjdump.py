@@ -11,7 +11,7 @@ from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.locks.kernels import GpuCode, judge
 from imagefactory.locks.project import Project
 from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
-from imagefactory.resolve.audit.cuobjdump import read_kernels
+from imagefactory.resolve.audit.libraries import read_kernels
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import Nvcc
 from tests.fixtures.wheels import make_wheel
@@ -59,11 +59,8 @@ def test_library_without_kernels_is_accepted(project: Project, tmp_path: Path) -
 def test_gpu_targets_decide_how_kernels_run_on_a_spark(
     project: Project, nvcc: Nvcc, code: list[str], word: str, outcome: str
 ) -> None:
-    arch = project.matrix.archs["gb10"]
-    assert arch.cubins is not None
-    assert arch.capability is not None
     kernels = read_kernels(nvcc(*code, word=word), cuobjdump(project))
-    verdict = judge("vllm/_C.abi3.so", kernels, arch.cubins, arch.capability)
+    verdict = judge("vllm/_C.abi3.so", kernels, project.matrix.archs["gb10"])
     assert verdict is not None
     assert verdict.outcome == outcome
 

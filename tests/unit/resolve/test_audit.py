@@ -9,21 +9,23 @@ import pytest
 
 from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, judge
-from imagefactory.matrix.matrix import CubinPolicy
+from imagefactory.matrix.matrix import Arch, CubinPolicy
 from imagefactory.resolve.audit.auditing import refuse_failing
-from imagefactory.resolve.audit.cuobjdump import read_kernels
-from imagefactory.resolve.audit.libraries import from_file, from_wheel
+from imagefactory.resolve.audit.libraries import from_file, from_wheel, read_kernels
 
-GB10 = CubinPolicy(
-    accept=["sm_121a", "sm_121f", "sm_121", "sm_120f", "sm_120"], refuse=["sm_120a"], fp4=["vllm/_C*.so"]
+GB10 = Arch(
+    capability="12.1",
+    platforms=["linux/arm64"],
+    base="bookworm",
+    cubins=CubinPolicy(
+        accept=["sm_121a", "sm_121f", "sm_121", "sm_120f", "sm_120"], refuse=["sm_120a"], fp4=["vllm/_C*.so"]
+    ),
 )
-
-
 C, MOE, FA = "vllm/_C.abi3.so", "vllm/_moe_C.abi3.so", "vllm/fa3.so"
 
 
 def verdict(kernels: GpuCode, library: str = C) -> KernelVerdict:
-    found = judge(library, kernels, GB10, "12.1")
+    found = judge(library, kernels, GB10)
     assert found is not None
     return found
 
@@ -61,7 +63,7 @@ def test_policy_judges_a_library_by_its_gpu_targets(
 
 
 def test_library_without_gpu_code_is_not_judged() -> None:
-    assert judge("vllm/spinloop.so", GpuCode(), GB10, "12.1") is None
+    assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
 
 
 def test_failing_library_is_reported_with_its_reason() -> None:

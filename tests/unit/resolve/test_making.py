@@ -102,16 +102,9 @@ def test_upgrade_base_means_every_debian_package(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error messages advise `lock --upgrade base`, whatever the base is called."""
-
-    class ResolvedAgainError(Exception):
-        pass
-
-    def resolve(*_: object, **__: object) -> None:
-        raise ResolvedAgainError
-
-    monkeypatch.setattr("imagefactory.resolve.making.lock_base", resolve)
+    monkeypatch.setattr("imagefactory.resolve.making.lock_base", lambda **_: pytest.fail("resolved again"))
     lock(locked_checkout)
-    with pytest.raises(ResolvedAgainError):
+    with pytest.raises(pytest.fail.Exception, match="resolved again"):
         lock(locked_checkout, upgrade=("base",))
 
 

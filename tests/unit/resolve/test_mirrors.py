@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import requests
 
 from imagefactory.errors.locks import MirrorError
 from imagefactory.resolve import mirrors
 from imagefactory.resolve.mirrors import DebianMirrors, fetch, join
 from imagefactory.store.retry import Retry
+from tests.fixtures.servers import Answer, serving
 
 DEB822 = """\
 # Debian itself
@@ -111,42 +111,22 @@ def test_folder_can_be_a_mirror(tmp_path: Path, form: str) -> None:
     assert join(root, "a/b") == str(tmp_path / "with space" / "a" / "b")
 
 
-class Answers:
-    """Replaces `requests.get`, with prepared responses."""
-
-    def __init__(self, *answers: int | Exception) -> None:
-        self.answers = list(answers)
-
-    def __call__(self, url: str, *, timeout: tuple[float, float]) -> requests.Response:
-        assert timeout
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        response = requests.Response()
-        response.status_code, response.reason, response.url = answer, "Whatever", url
-        response._content = b"content"
-        return response
-
-
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.resolve.mirrors.RETRY", Retry(attempts=3, pause=0))
+    monkeypatch.setattr(mirrors, "RETRY", Retry(attempts=3, pause=0))
 
 
-def test_temporary_server_error_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(503, requests.ConnectionError("reset"), 200))
-    assert fetch("http://mirror.example", "file") == b"content"
+def test_temporary_server_error_is_retried_but_not_a_missing_file() -> None:
+    answers = [Answer(status=503), Answer(b"content"), Answer(status=404)]
+    with serving(lambda *_: answers.pop(0)) as server:
+        assert fetch(server.url, "file") == b"content"
+        assert fetch(server.url, "file") is None
+    assert len(server.log) == 3
 
 
-def test_missing_file_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(404))
-    assert fetch("http://mirror.example", "file") is None
-
-
-def test_unresponsive_mirror_is_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(*[requests.Timeout("too slow")] * 3))
+def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
     with pytest.raises(MirrorError) as caught:
-        fetch("http://mirror.example", "file")
-    assert caught.value.where == "http://mirror.example/file"
-    assert "too slow" in caught.value.why
+        fetch("http://127.0.0.1:9", "file")
+    assert caught.value.where == "http://127.0.0.1:9/file"
+    assert caught.value.why.endswith("Connection refused (3 attempts)")
     assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
