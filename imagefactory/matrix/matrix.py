@@ -336,7 +336,6 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    """Check that every name refers to something that the matrix defines."""
     references: list[tuple[tuple[str | int, ...], str, list[str], str]] = [
         (("defaults", "vllm"), matrix.defaults.vllm, list(matrix.vllm), "vLLM version"),
         (("defaults", "arch"), matrix.defaults.arch, list(matrix.archs), "arch"),

@@ -149,7 +149,6 @@ def wheels_to_audit(project: Project) -> list[LockedWheel]:
 
 
 def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
-    """Describe how a lock differs from what is expected of it."""
     lock = expected.kind.read(expected.path)
     home = lock.home(project.locks)
     if home != expected.path:

@@ -21,7 +21,7 @@ from imagefactory.locks.files import (
 )
 from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions, intended_kernels
+from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base
 from imagefactory.resolve.drift import (
@@ -84,7 +84,6 @@ def _make_wheel_lock(
     project: Project, cell: Cell, upgrade: Sequence[str], wheels: Sequence[str], say: Say
 ) -> LockResult:
     matrix, path = project.matrix, project.wheel_lock_path(cell)
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
     names = {wheel.name for wheel in old.wheels} if old else set()
@@ -93,13 +92,10 @@ def _make_wheel_lock(
         return LockResult(path, changed=False)
     say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
-        vllm=cell.vllm,
-        release=str(version.version),
-        arch_name=cell.arch,
+        cell=cell,
+        release=str(matrix.vllm[cell.vllm].version),
         arch=arch_of(matrix, cell),
-        base=matrix.bases[arch.base],
-        platform=cell.platform,
-        kernels=intended_kernels(matrix, cell),
+        base=matrix.bases[matrix.archs[cell.arch].base],
         conflicts=matrix.conflicts,
         made_from=made_from,
         compiled=compiled_distributions(matrix, cell),

@@ -27,7 +27,7 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
-from imagefactory.matrix.cells import KernelOrigin
+from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, Base, Conflict
 from imagefactory.resolve.wheel_conflicts import settle
 from imagefactory.resolve.wheel_contents import WheelContents, file_sha256, wheel_contents
@@ -53,20 +53,18 @@ Adopt = Callable[[str, str], KeptWheel]
 class WheelRequest:
     """Everything that determines a wheel lock."""
 
-    vllm: str
+    cell: Cell
+    """The vLLM version, the arch and the platform; the model does not matter."""
     release: str
-    arch_name: str
     arch: Arch
     base: Base
-    platform: str
-    kernels: KernelOrigin
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()
     """Packages whose wheels we compile ourselves."""
 
     def __str__(self) -> str:
-        return f"vLLM {self.vllm} on {self.arch_name} ({self.platform})"
+        return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def lock_wheels(
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
-    tags = _ranked(platform_tags(request.base, request.platform))
+    tags = _ranked(platform_tags(request.base, request.cell.platform))
 
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
@@ -124,11 +122,11 @@ def lock_wheels(
         found = list(pool.map(look_up, pins))
     return WheelLock(
         made_from=request.made_from,
-        vllm=request.vllm,
-        arch=request.arch_name,
-        platform=request.platform,
+        vllm=request.cell.vllm,
+        arch=request.cell.arch,
+        platform=request.cell.platform,
         python=request.base.python,
-        kernels=request.kernels,
+        kernels="compiled" if "vllm" in request.compiled else "upstream",
         wheels=tuple(settle(found, request.conflicts)),
     )
 
@@ -179,7 +177,7 @@ def _resolve(
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if request.arch.without else []),
             "--python-version", request.base.python,
-            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_2_{glibc}",
+            "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
         ]  # fmt: skip
@@ -353,6 +351,6 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
         fix = _CHECK_INDEXES
     else:
         kind, package = ResolutionError, f"{request.arch.distribution} {request.release}"
-        what = f"{package} cannot be resolved for {request.arch_name}."
+        what = f"{package} cannot be resolved for {request.cell.arch}."
         fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
     return kind(what, where=where, why=why, fix=fix)

@@ -63,9 +63,7 @@ class DebianArchive:
     def suite(self, name: str) -> Path:
         return self.folder / ("debian-security" if "security" in name else "debian") / "dists" / name
 
-    def publish(
-        self, *, architecture: str = "arm64", codename: str | None = None, date: str = "10:16:37"
-    ) -> None:
+    def publish(self, *, architecture: str = "arm64", codename: str = "") -> None:
         (self.folder / "keys").mkdir(exist_ok=True)
         (self.folder / "keys" / "bookworm-test.asc").write_text(str(self.key.extract_certificate()))
         for name, stanzas in self.suites.items():
@@ -75,7 +73,7 @@ class DebianArchive:
             binary.mkdir(parents=True, exist_ok=True)
             (binary / "Packages.xz").write_bytes(packages)
             release = (
-                f"Origin: Debian\nCodename: {codename or name}\nDate: Sat, 11 Jul 2026 {date} UTC\n"
+                f"Origin: Debian\nCodename: {codename or name}\nDate: Sat, 11 Jul 2026 10:16:37 UTC\n"
                 "Acquire-By-Hash: yes\nSHA256:\n"
                 f" {sha256} {len(packages):>8} main/binary-{architecture}/Packages.xz\n"
             )

@@ -16,6 +16,7 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel
+from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, Base, Conflict
 from imagefactory.resolve.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
 from imagefactory.store.cache import Store
@@ -30,13 +31,10 @@ VLLM_TAG = "cp38-abi3-manylinux_2_31_aarch64"
 
 def request(*, conflicts: tuple[Conflict, ...] = (), **arch: object) -> WheelRequest:
     return WheelRequest(
-        vllm="1.0",
+        cell=Cell("any", "1.0", "gb10", "linux/arm64"),
         release="1.0",
-        arch_name="gb10",
         arch=Arch.model_validate({"platforms": ["linux/arm64"], "base": "bookworm", **arch}),
         base=BASE,
-        platform="linux/arm64",
-        kernels="upstream",
         conflicts=conflicts,
         made_from={"vllm.1.0": Sha256("0" * 64)},
     )
