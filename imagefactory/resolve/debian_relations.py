@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from debian.deb822 import PkgRelation
 from debian.debian_support import Version
 
 from imagefactory.resolve.debian_index import Index
 
-_RELATION = re.compile(
-    r"^\s*([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?\s*(?:\(\s*([<>=]+)\s*([^\s)]+)\s*\))?\s*$"
-)
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<<": operator.lt,
     "<=": operator.le,
@@ -47,17 +44,10 @@ Alternatives = tuple[Relation, ...]
 
 def parse_depends(text: str) -> Iterator[Alternatives]:
     """Parse a Depends field: every group is needed, and any alternative satisfies a group."""
-    for group in filter(str.strip, text.split(",")):
-        yield tuple(parse_relation(relation) for relation in group.split("|"))
-
-
-def parse_relation(text: str) -> Relation:
-    """Parse one `name:arch (>= version)`."""
-    match = _RELATION.match(text)
-    if match is None:
-        raise ValueError(f"not a package relation: {text!r}")
-    name, architecture, comparison, version = match.groups(default="")
-    return Relation(name, architecture, comparison, version)
+    for group in PkgRelation.parse_relations(text) if text else ():
+        yield tuple(
+            Relation(one["name"], one["archqual"] or "", *(one["version"] or ("", ""))) for one in group
+        )
 
 
 class Choices:

@@ -90,7 +90,8 @@ def lock_wheels(
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
-    tags = _ranked(platform_tags(request.base, request.cell.platform))
+    ranked = dict.fromkeys(platform_tags(request.base, request.cell.platform))  # each tag once
+    tags = {tag: rank for rank, tag in enumerate(ranked)}
 
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
@@ -256,13 +257,6 @@ def wheels_of(
             continue
         if found == name and its_version == Version(version):
             yield location, build[0] if build else 0, tags
-
-
-def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
-    ranks: dict[Tag, int] = {}
-    for rank, tag in enumerate(tags):
-        ranks.setdefault(tag, rank)
-    return ranks
 
 
 def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:

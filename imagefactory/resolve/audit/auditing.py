@@ -21,7 +21,7 @@ from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, L
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import host_machine, select, unknown_name
+from imagefactory.matrix.targets import host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.resolve.wheel_contents import file_sha256
@@ -46,14 +46,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
         libraries = from_layout(Layout(path), project.store)
     else:
         _refuse_missing_path(subject)
-        [cell, *more] = select(project.matrix, [subject])
-        if more:
-            raise UnknownNameError(
-                f"{subject!r} matches {len(more) + 1} images; an audit needs exactly one.",
-                where="the audit's argument",
-                why="Each arch has a policy of its own.",
-                fix=f"Name one in full, for example {cell}.",
-            )
+        cell = select_one(project.matrix, subject)
         arch = arch or cell.arch
         wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])
         libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
@@ -62,9 +55,6 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
 
 def _refuse_missing_path(subject: str) -> None:
     """Raise an error for a subject that is clearly a path, not a target."""
-    looks_like_a_path = subject.startswith(("/", ".", "~")) or subject.endswith(
-        (".whl", ".so", ".zip", ".tar")
-    )
     if subject and Path(subject).is_dir():
         raise AuditError(
             f"{subject} is not an image.",
@@ -72,7 +62,7 @@ def _refuse_missing_path(subject: str) -> None:
             why="The folder has no index.json, as every OCI layout does.",
             fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
         )
-    if looks_like_a_path:
+    if subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
         raise FileMissingError(
             f"There is no {subject}.",
             where="the audit's argument",

@@ -20,7 +20,7 @@ from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.making import LockResult, make_locks
+from imagefactory.resolve.making import make_locks
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.locked_checkout import GPU_TARGET
 from tests.fixtures.servers import Answer, SimpleIndex, serving
@@ -44,11 +44,13 @@ def index(
 
 
 def lock(
-    checkout: Checkout, *targets: str, upgrade: tuple[str, ...] = (), models: bool = False
-) -> list[LockResult]:
+    checkout: Checkout, target: str = GPU_TARGET, *, upgrade: tuple[str, ...] = (), models: bool = False
+) -> list[str]:
+    """Make the locks of a target, and list those that changed."""
     project = Project(checkout.root)
-    cells = select(project.matrix, targets or [GPU_TARGET])
-    return list(make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None))
+    cells = select(project.matrix, [target])
+    made = make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None)
+    return [result.path.name for result in made if result.changed]
 
 
 def wheel_lock(checkout: Checkout) -> Path:
@@ -59,21 +61,17 @@ def locked_wheels(checkout: Checkout) -> tuple[LockedWheel, ...]:
     return WheelLock.read(wheel_lock(checkout)).wheels
 
 
-def changed(results: list[LockResult]) -> list[str]:
-    return [result.path.name for result in results if result.changed]
-
-
 def test_matching_locks_stay_without_any_request(locked_checkout: Checkout, index: SimpleIndex) -> None:
-    assert changed(lock(locked_checkout)) == []
+    assert lock(locked_checkout) == []
     assert index.log == []
 
 
 def test_missing_lock_is_made_and_stays_the_same(locked_checkout: Checkout, index: SimpleIndex) -> None:
     wheel_lock(locked_checkout).unlink()
-    assert changed(lock(locked_checkout)) == ["gpu-linux-arm64.toml", "kernels.toml"]
+    assert lock(locked_checkout) == ["gpu-linux-arm64.toml", "kernels.toml"]
     made = wheel_lock(locked_checkout).read_bytes()
-    assert changed(lock(locked_checkout)) == []
-    assert changed(lock(locked_checkout, upgrade=("small",))) == []
+    assert lock(locked_checkout) == []
+    assert lock(locked_checkout, upgrade=("small",)) == []
     assert wheel_lock(locked_checkout).read_bytes() == made
     assert index.url.encode() not in made
     assert [(wheel.name, wheel.needed_by) for wheel in locked_wheels(locked_checkout)] == [
@@ -168,5 +166,5 @@ def test_model_revisions_are_looked_up_on_request_and_kept(
     project = Project(locked_checkout.root)
     assert project.model_lock.commit_of("somebody/big") == COMMIT
     assert asked == len(project.model_lock.revisions)
-    assert changed(lock(locked_checkout)) == []
+    assert lock(locked_checkout) == []
     check_all_locks(Project(locked_checkout.root))
