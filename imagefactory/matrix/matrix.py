@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -336,22 +337,24 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    references: list[tuple[tuple[str | int, ...], str, list[str], str]] = [
-        (("defaults", "vllm"), matrix.defaults.vllm, list(matrix.vllm), "vLLM version"),
-        (("defaults", "arch"), matrix.defaults.arch, list(matrix.archs), "arch"),
+    defaults = matrix.defaults
+    references: list[tuple[tuple[str, ...], str, Iterable[str], str]] = [
+        (("defaults", "vllm"), defaults.vllm, matrix.vllm, "vLLM version"),
+        (("defaults", "arch"), defaults.arch, matrix.archs, "arch"),
+        *((("archs", name, "base"), arch.base, matrix.bases, "base") for name, arch in matrix.archs.items()),
+        *(
+            (("models", name, "arch"), model.arch, matrix.archs, "arch")
+            for name, model in matrix.models.items()
+            if model.arch
+        ),
     ]
-    for name, arch in matrix.archs.items():
-        references.append((("archs", name, "base"), arch.base, list(matrix.bases), "base"))
-    for name, model in matrix.models.items():
-        if model.arch:
-            references.append((("models", name, "arch"), model.arch, list(matrix.archs), "arch"))
     for path, value, known, what in references:
         if value not in known:
             raise UnknownNameError(
                 f"Unknown {what} {value!r}.",
                 where=source.location(path),
                 why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
-                fix=did_you_mean(value, known).capitalize(),
+                fix=did_you_mean(value, list(known)).capitalize(),
             )
     shared = set(matrix.vllm) & set(matrix.bases)
     if shared:

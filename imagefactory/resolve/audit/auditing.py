@@ -21,7 +21,7 @@ from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, L
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import host_machine, select, select_one, unknown_name
+from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.resolve.wheel_contents import file_sha256
@@ -46,6 +46,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
         libraries = from_layout(Layout(path), project.store)
     else:
         _refuse_missing_path(subject)
+        Selector.parse(subject)  # an empty subject does not mean the default target
         cell = select_one(project.matrix, subject)
         arch = arch or cell.arch
         wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])

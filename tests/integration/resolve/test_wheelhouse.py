@@ -96,10 +96,8 @@ class Machine:
     def labels(self) -> dict[str, str]:
         """Read the labels of the image that was built."""
         layout = self.layout()
-        labels: dict[str, str] = json.loads(layout.blob(layout.config_digest()).read_bytes())["config"][
-            "Labels"
-        ]
-        return labels
+        config = json.loads(layout.blob(layout.config_digest()).read_bytes())["config"]
+        return dict(config["Labels"])
 
     def layout(self) -> Layout:
         return Layout(self.small.project.build_folder(CELL))
