@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from packaging.markers import Environment, Marker
-from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
+from packaging.tags import Tag, mac_platforms
 
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum, requirements
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
-from imagefactory.resolve.wheel_locks import wheels_of
+from imagefactory.resolve.wheel_locks import PARALLEL, wheel_tags, wheels_of
 from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes, WheelLocation
 
-PARALLEL: Final = 16
 GLIBC: Final = 31
 """Minor version of the oldest supported glibc: Debian 11 and Ubuntu 20.04 have 2.31."""
 NEWEST_GLIBC: Final = 50
@@ -84,17 +83,9 @@ class Host:
 
     def tags(self, glibc: int = GLIBC) -> frozenset[Tag]:
         """Return the wheel tags that run on this host with a glibc of this minor version."""
-        python = tuple(int(part) for part in self.python.split("."))
-        interpreter = f"cp{self.python.replace('.', '')}"
-        platforms = (
-            list(mac_platforms((14, 0), self.machine)) if self.system == "darwin" else self._linux(glibc)
-        )
-        return frozenset(
-            [
-                *cpython_tags(python, platforms=platforms),
-                *compatible_tags(python, interpreter=interpreter, platforms=platforms),
-            ]
-        )
+        mac = self.system == "darwin"
+        platforms = list(mac_platforms((14, 0), self.machine)) if mac else self._linux(glibc)
+        return frozenset(wheel_tags(self.python, platforms))
 
     def _linux(self, glibc: int) -> list[str]:
         oldest = 17 if self.machine == "aarch64" else 5

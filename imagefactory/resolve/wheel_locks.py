@@ -192,16 +192,21 @@ def _resolve(
 def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
     """List the wheel tags that run on a base, most specific first."""
     machine = _MACHINES[platform]
-    python = tuple(int(part) for part in base.python.split("."))
-    interpreter = f"cp{base.python.replace('.', '')}"
     platforms: list[str] = []
     for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
             platforms.append(f"{_LEGACY[minor]}_{machine}")
     platforms.append(f"linux_{machine}")
-    yield from cpython_tags(python, abis=[interpreter], platforms=platforms)
-    yield from compatible_tags(python, interpreter=interpreter, platforms=platforms)
+    return wheel_tags(base.python, platforms)
+
+
+def wheel_tags(python: str, platforms: Sequence[str]) -> Iterator[Tag]:
+    """List the wheel tags that run with a Python version on platforms, most specific first."""
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{python.replace('.', '')}"
+    yield from cpython_tags(version, abis=[interpreter], platforms=platforms)
+    yield from compatible_tags(version, interpreter=interpreter, platforms=platforms)
 
 
 def choose_file(

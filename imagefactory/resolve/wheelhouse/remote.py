@@ -22,7 +22,6 @@ INPUTS: Final = "imagefactory.inputs"
 KEY: Final = "imagefactory.key"
 _PREFIX: Final = "wheel-"
 _KEY_IN_TAG: Final = 16
-_PLACEHOLDER: Final = "OWNER"
 
 
 class RemoteWheel(CompiledWheel):
@@ -37,7 +36,7 @@ class RemoteWheel(CompiledWheel):
 def shared_at(matrix: Matrix) -> str | None:
     """Return the repository that wheels are shared in; None while matrix.yaml only has a placeholder."""
     registry = matrix.effective_registry
-    return None if _PLACEHOLDER in registry else registry
+    return None if "OWNER" in registry else registry
 
 
 def tag_of(inputs: CompileInputs) -> str:

@@ -207,13 +207,6 @@ def test_wheel_with_kernels_for_another_gpu_is_refused(
     assert chip_builder.lock() == before
 
 
-def test_lock_without_the_wheel_names_the_command_that_compiles_it(builder: Machine) -> None:
-    done = builder.invoke("lock", "--target", "tiny")
-    assert done.returncode == 33
-    assert "invoke compile --vllm 1.0 --arch cpu --what vllm" in done.stderr
-    assert not (builder.small.root / "locks/kernels.toml").exists()
-
-
 def test_pull_fetches_the_locked_wheels(compiler: Machine, builder: Machine, kept: KeptWheel) -> None:
     compiler.run("wheels.push")
     builder.make_lock()

@@ -10,7 +10,6 @@ import pytest
 from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
-    CompileNeededError,
     IndexUnreachableError,
     PathConflictError,
     WheelMissingError,
@@ -109,11 +108,6 @@ def test_upgrade_base_means_every_debian_package(
 def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Checkout) -> None:
     with pytest.raises(UnknownNameError, match="torch"):
         lock(locked_checkout, upgrade=("torhc",))
-
-
-def test_version_that_must_be_compiled_cannot_be_locked(locked_checkout: Checkout) -> None:
-    with pytest.raises(CompileNeededError, match=r"1\.0"):
-        lock(locked_checkout, "big@1.0/gpu")
 
 
 @pytest.fixture(params=["unreachable", "missing", "conflicting", "breaking off", "nonsense"])

@@ -167,12 +167,6 @@ def test_conflict_of_three_wheels_needs_every_pair_decided() -> None:
     assert settled == {"a": (), "b": ("x",), "c": ("x",)}
 
 
-def test_commands_of_one_name_conflict_unless_equal() -> None:
-    assert without([wheel("a", tool="m:main"), wheel("b", tool="m:main")]) == {"a": (), "b": ()}
-    with pytest.raises(PathConflictError):
-        without([wheel("a", tool="m:main"), wheel("b", tool="n:main")])
-
-
 def test_order_of_wheels_does_not_matter() -> None:
     found = [wheel(name, shared=f"{number}:1", own="1:1") for number, name in enumerate("abcd")]
     rules = [rule(one, other, min(one, other)) for one in "abcd" for other in "abcd" if one < other]
