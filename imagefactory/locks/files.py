@@ -29,8 +29,6 @@ from imagefactory.matrix.cells import KernelOrigin
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
-FORMAT = 1
-
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MadeFrom = dict[str, Hash]
 """Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
@@ -140,7 +138,7 @@ class Lock(_Frozen):
         """Write the lock atomically; return whether the file changed."""
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
-        data = {"format": FORMAT, "integrity": sealed.integrity, **data}
+        data = {"format": self.format, "integrity": sealed.integrity, **data}
         text = f"# {self.header}\n# Made by `invoke lock`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:
             return False

@@ -26,8 +26,6 @@ PATIENCE = 20
 NEEDED_DISK = 20_000_000_000
 """Downloads and blobs of one full-size image, with room to spare."""
 BUILD: Final = "build"
-TEST: Final = "test"
-RUN_IMAGES: Final = "run, smoke, compile"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
 Result = tuple[Health, str, str]
@@ -56,8 +54,8 @@ def examine(project: Project) -> Iterator[Diagnosis]:
     yield Diagnosis("cache", BUILD, *_cache(project.store.root))
     yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
     yield Diagnosis("checkout", BUILD, *_checkout(project.root))
-    yield Diagnosis("container engine", RUN_IMAGES, *_engine())
-    yield Diagnosis("test programs", TEST, *_test_programs())
+    yield Diagnosis("container engine", "run, smoke, compile", *_engine())
+    yield Diagnosis("test programs", "test", *_test_programs())
 
 
 def _system() -> Result:
