@@ -140,20 +140,16 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
     others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
     kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
+    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    needs_none = not compiled_distributions(project.matrix, usual)
+    advice = f" Or use vLLM {usual.vllm}, which needs no compiled wheel." if needs_none else ""
     return CompileNeededError(
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.vllm}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
-        f"`invoke lock --target {cell}`.{_other_version(project, cell)}",
+        f"`invoke lock --target {cell}`.{advice}",
     )
-
-
-def _other_version(project: Project, cell: Cell) -> str:
-    usual = replace(cell, vllm=project.matrix.defaults.vllm)
-    if compiled_distributions(project.matrix, usual):
-        return ""
-    return f" Or use vLLM {usual.vllm}, which needs no compiled wheel."
 
 
 def _compile_command(cell: Cell, name: str) -> str:
