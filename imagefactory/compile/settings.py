@@ -10,8 +10,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix.field_types import DebianPackage
-from imagefactory.matrix.matrix import Base, VllmVersion
+from imagefactory.matrix.matrix import Base, DebianPackage, VllmVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 

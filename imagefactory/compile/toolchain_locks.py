@@ -195,13 +195,10 @@ def _lock_compilers(
     arch = arch_of(project.matrix, cell)
     others = [text for text in requires if canonicalize_name(Requirement(text).name) != "torch"]
     request = WheelRequest(
-        vllm=cell.vllm,
+        cell=cell,
         release=pinned("torch", requires, f"vLLM {cell.vllm}, pyproject.toml"),
-        arch_name=cell.arch,
         arch=arch.model_copy(update={"distribution": "torch", "also": [*arch.also, *others]}),
         base=project.matrix.bases[arch.base],
-        platform=cell.platform,
-        kernels="upstream",
         conflicts=project.matrix.conflicts,
         made_from=made_from,
     )

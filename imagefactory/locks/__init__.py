@@ -1,1 +1,1 @@
-"""What is pinned: lock files, the checkout that holds them, and what they say about kernels. Above `matrix`."""
+"""Lock files, the checkout that holds them, and the kernels they record. Above `matrix`."""

@@ -1,8 +1,7 @@
-"""Locks: the exact files that an image is made of, independent of where they are downloaded from.
+"""Reads and writes locks, which pin the exact files of images by sha256 and name no URL or host.
 
-A lock holds file names, sizes and sha256 sums, never a URL or a host. It also holds two kinds of checksum:
-`made_from` covers the parts of matrix.yaml that the lock was made from (to detect drift), and `integrity` covers
-the lock's own content (to detect manual edits).
+`made_from` holds checksums of the parts of matrix.yaml that a lock was made from, to detect drift; `integrity` is a
+checksum of the lock's own content, to detect manual edits.
 """
 
 from __future__ import annotations
@@ -30,11 +29,9 @@ from imagefactory.matrix.cells import KernelOrigin
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
-FORMAT = 1
-
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MadeFrom = dict[str, Hash]
-"""Checksums of the parts of matrix.yaml that a lock was made from, by name, so that drift can name what changed."""
+"""Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
 
 
 class _Frozen(BaseModel):
@@ -92,7 +89,7 @@ class LockedSuite(_Frozen):
 
 
 class Lock(_Frozen):
-    """What all kinds of lock share: a path of their own, checksums, reading and atomic writing."""
+    """The base of all kinds of lock: checksums, reading and atomic writing."""
 
     header: ClassVar[str]
 
@@ -131,7 +128,7 @@ class Lock(_Frozen):
         if lock.integrity != lock.content_checksum():
             raise LockEditedError(
                 f"The lock {path.name} was changed by hand.",
-                where=Location(file=str(path), line=_line_of(path, "integrity")),
+                where=Location(file=str(path), line=_line_of_integrity(path)),
                 why="Its content no longer matches the checksum that `invoke lock` wrote into it.",
                 fix="Undo the edit (git checkout), or change matrix.yaml and run `invoke lock`.",
             )
@@ -141,7 +138,7 @@ class Lock(_Frozen):
         """Write the lock atomically; return whether the file changed."""
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
-        data = {"format": FORMAT, "integrity": sealed.integrity, **data}
+        data = {"format": self.format, "integrity": sealed.integrity, **data}
         text = f"# {self.header}\n# Made by `invoke lock`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:
             return False
@@ -245,9 +242,8 @@ class ToolLock(_SingleLock):
 
     def find(self, name: str, machine: str) -> LockedSource:
         """Return the wheel of a program for a machine."""
-        return next(
-            entry for entry in (self.arm64 if machine == "arm64" else self.amd64) if entry.name == name
-        )
+        entries = self.arm64 if machine == "arm64" else self.amd64
+        return next(entry for entry in entries if entry.name == name)
 
 
 class LibraryKernels(_Frozen):
@@ -340,8 +336,6 @@ def _unreadable(path: Path, why: str) -> LockFormatError:
     )
 
 
-def _line_of(path: Path, key: str) -> int | None:
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        if line.startswith(f"{key} ="):
-            return number
-    return None
+def _line_of_integrity(path: Path) -> int | None:
+    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+    return next((number for number, line in lines if line.startswith("integrity =")), None)

@@ -1,4 +1,4 @@
-"""Finding a locked wheel or source archive on the configured package indexes."""
+"""Finds locked wheels and source archives on the configured package indexes."""
 
 from __future__ import annotations
 

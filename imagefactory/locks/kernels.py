@@ -1,19 +1,46 @@
-"""Whether an image's kernels allow publishing it, decided from the record without reading any wheel."""
+"""Judges the kernels of an image by the policy of its arch, from the record in locks/kernels.toml."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
-from imagefactory.locks.kernel_policy import GpuCode, KernelOutcome, KernelVerdict, judge
 from imagefactory.matrix.matrix import Arch
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"
 AuditResult = Literal["passed", "failed", "not-audited", "not-applicable"]
+KernelOutcome = Literal["native", "jit", "other chips", "fails"]
+
+
+@dataclass(frozen=True)
+class GpuCode:
+    """The number of cubins and PTX modules in a library, per GPU target."""
+
+    cubins: Mapping[str, int] = field(default_factory=dict)
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    fp4: bool = False
+    """Whether it contains FP4 kernels, judging by their names."""
+
+
+@dataclass(frozen=True)
+class KernelVerdict:
+    """How one library fares on one arch."""
+
+    library: str
+    outcome: KernelOutcome
+    why: str
+    kernels: GpuCode
+
+    @property
+    def passes(self) -> bool:
+        """False if the library prevents an image from being published."""
+        return self.outcome != "fails"
 
 
 @dataclass(frozen=True)
@@ -52,7 +79,7 @@ def audited_wheels(wheels: Iterable[LockedWheel], arch: Arch) -> list[LockedWhee
 
 
 def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
-    """Judge the locked wheels by what is on record about them."""
+    """Judge the locked wheels by the record, without reading any wheel."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
     wheels = audited_wheels(lock.wheels, arch) if lock else []
@@ -66,11 +93,48 @@ def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Au
 
 def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[KernelVerdict, ...]:
     """Judge the libraries in wheels by the policy of an arch."""
-    if arch.cubins is None or arch.capability is None:
-        return ()
     judged = (
-        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch.cubins, arch.capability)
+        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch)
         for wheel in wheels
         for library in wheel.libraries
     )
     return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def judge(library: str, kernels: GpuCode, arch: Arch) -> KernelVerdict | None:
+    """Judge a library by the policy of an arch; return None if there is no policy or no GPU code."""
+    policy, capability = arch.cubins, arch.capability
+    if policy is None or capability is None or not (kernels.cubins or kernels.ptx):
+        return None
+    accepted = [sm for sm in policy.accept if sm in kernels.cubins]
+    special = [sm for sm in accepted if sm[-1] in "af"]
+    refused = [sm for sm in policy.refuse if sm in kernels.cubins]
+    holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
+    usable = [sm for sm in kernels.ptx if _runs_by_jit(sm, capability)]
+    outcome: KernelOutcome = "fails"
+    if refused and not special:
+        why = f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}"
+    elif holds_fp4 and not special:
+        why = f"it holds FP4 kernels, and none is for an a or f target of {capability}"
+    elif accepted:
+        outcome, why = "native", _counts(kernels, accepted)
+    elif usable:
+        newest = max(usable, key=_number).replace("sm_", "compute_")
+        outcome, why = "jit", f"PTX {newest}, compiled at first use"
+    else:
+        others = ", ".join(sorted({*kernels.cubins, *kernels.ptx}, key=_number))
+        outcome, why = "other chips", f"only {others}; vLLM does not choose it here"
+    return KernelVerdict(library, outcome, why, kernels)
+
+
+def _runs_by_jit(sm: str, capability: str) -> bool:
+    """Whether PTX can be compiled for a GPU: it must target an older one, without special features."""
+    return sm[-1].isdigit() and _number(sm) <= int(capability.replace(".", ""))
+
+
+def _number(sm: str) -> int:
+    return int(re.sub(r"\D", "", sm))
+
+
+def _counts(kernels: GpuCode, sms: list[str]) -> str:
+    return ", ".join(f"{sm} x{kernels.cubins[sm]}" for sm in sms)

@@ -1,4 +1,4 @@
-"""A checkout of the factory: its matrix, its locks, its build folder and the machine's store."""
+"""Gives access to a checkout of the factory: its matrix, locks, mods and build folder, and the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from images.shipped.mods.manifest import Mod
 
 @dataclass(frozen=True)
 class Project:
-    """Where everything of one checkout is. It never changes: files are read once, when they are first needed."""
+    """A checkout, whose files are read once, when they are first needed."""
 
     root: Path
     store: Store = field(default_factory=Store)
@@ -50,7 +50,7 @@ class Project:
         return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Check whether everything that a cell is made of has been pinned."""
+        """Whether the wheels and the Debian packages of a cell have been locked."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:

@@ -1,4 +1,4 @@
-"""What is known about a target before it is planned: its mods and kernels, and whether it is locked."""
+"""Summarizes a target before it is planned: its mods and kernels, and whether it is locked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imagefactory.matrix.cells import Cell, intended_kernels
 
 @dataclass(frozen=True)
 class TargetStatus:
-    """A target in words, the same for the table and for JSON."""
+    """The status of a target, as the table and the JSON output show it."""
 
     model: str
     vllm: str

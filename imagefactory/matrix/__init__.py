@@ -1,1 +1,1 @@
-"""What to build: matrix.yaml, its cells, and how a user names them. Above `oci`."""
+"""What to build: matrix.yaml, its cells, and the targets that select them. Above `oci`."""

@@ -1,4 +1,4 @@
-"""Cells: the combinations of model, vLLM version, arch and platform that the matrix describes."""
+"""Lists cells, the combinations of model, vLLM version, arch and platform that can be built."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from imagefactory.matrix.matrix import Arch, Drafter, Matrix, ServedModel, VllmVersion
+from imagefactory.matrix.matrix import Arch, Drafter, Matrix
 from images.shipped.conditions import Condition
 
 KernelOrigin = Literal["upstream", "compiled"]
-
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """The settings of an arch that a vLLM version can add to."""
@@ -78,7 +77,7 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     if arch.distribution != "vllm" and version.release is None:
         return f"{arch.distribution} exists for releases only"
     for rule in matrix.exclude:
-        if rule.when.drafter is None and _holds(rule.when, cell, model, version, arch):
+        if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):
             return rule.reason
     if model.drafters and model.draft == "required" and not usable_drafters(matrix, cell):
         return drafter_exclusions(matrix, cell)[0][1]
@@ -93,26 +92,38 @@ def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
 
 def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
     """List the drafters that do not work in a cell, each with its reason."""
-    model, version, arch = matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     found: list[tuple[Drafter, str]] = []
-    for drafter in model.drafters:
+    for drafter in matrix.models[cell.model].drafters:
         rules = [
             rule.reason
             for rule in matrix.exclude
             if rule.when.drafter is not None
             and _matches(rule.when.drafter, drafter.method)
-            and _holds(rule.when, cell, model, version, arch)
+            and condition_holds(rule.when, matrix, cell)
         ]
         if rules:
             found.append((drafter, rules[0]))
-        elif not version.within(drafter.vllm):
+        elif not matrix.vllm[cell.vllm].within(drafter.vllm):
             found.append((drafter, f"{drafter.repo} needs vLLM {drafter.vllm}"))
     return found
 
 
 def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
-    """Return whether a condition holds for a cell, ignoring its drafter."""
-    return _holds(condition, cell, matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch])
+    """Whether every part of a condition except its drafter holds for a cell."""
+    globs = [
+        (condition.model, cell.model),
+        (condition.version, cell.vllm),
+        (condition.arch, cell.arch),
+        (condition.weights, matrix.models[cell.model].weights),
+    ]
+    if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
+        return False
+    if condition.vllm is not None and not matrix.vllm[cell.vllm].within(condition.vllm):
+        return False
+    if condition.capability is not None:
+        capability = matrix.archs[cell.arch].capability
+        return capability is not None and SpecifierSet(condition.capability).contains(capability)
+    return True
 
 
 def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
@@ -138,23 +149,6 @@ def arch_of(matrix: Matrix, cell: Cell) -> Arch:
     return arch.model_copy(
         update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
     )
-
-
-def _holds(when: Condition, cell: Cell, model: ServedModel, version: VllmVersion, arch: Arch) -> bool:
-    """Return whether every part of a condition except its drafter holds."""
-    globs = [
-        (when.model, cell.model),
-        (when.version, cell.vllm),
-        (when.arch, cell.arch),
-        (when.weights, model.weights),
-    ]
-    if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
-        return False
-    if when.vllm is not None and not version.within(when.vllm):
-        return False
-    if when.capability is not None:
-        return arch.capability is not None and SpecifierSet(when.capability).contains(arch.capability)
-    return True
 
 
 def _matches(pattern: str, value: str) -> bool:

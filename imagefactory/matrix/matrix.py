@@ -1,12 +1,13 @@
-"""The data model of matrix.yaml: what to build, validated on loading."""
+"""Loads and validates matrix.yaml, which describes what to build."""
 
 from __future__ import annotations
 
 import os
-import re
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -24,12 +25,25 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
-from imagefactory.matrix.field_types import ArchList, Count, DebianPackage, unique
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
+
+def unique(values: list[str]) -> list[str]:
+    """Reject a list with duplicates."""
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})
+    return values
+
+
 Platform = Literal["linux/arm64", "linux/amd64"]
+SmokeLevel = Literal["static", "container", "serve", "gpu"]
+DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
+ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
+Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class _Model(BaseModel):
@@ -52,9 +66,6 @@ class Base(_Model):
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
 
-Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
-
-
 class CubinPolicy(_Model):
     """Which machine code runs on an arch."""
 
@@ -71,9 +82,6 @@ class Tool(_Model):
 
     distribution: Distribution
     version: VersionText
-
-
-SmokeLevel = Literal["static", "container", "serve", "gpu"]
 
 
 class Arch(_Model):
@@ -268,7 +276,7 @@ class Matrix(_Model):
     @classmethod
     def _lower_case(cls, registry: str) -> str:
         # OWNER is a placeholder until a fork sets it; registries accept lower case only.
-        return registry if re.search("OWNER", registry) else registry.lower()
+        return registry if "OWNER" in registry else registry.lower()
 
     @property
     def effective_registry(self) -> str:
@@ -294,14 +302,14 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
     location = source.location(first["loc"])
-    at = ".".join(str(part) for part in first["loc"]) or "the file"
+    at = _dotted(first["loc"]) or "the file"
     more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
     if first["type"] == "extra_forbidden":
         key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
         return MatrixError(
             f"Unknown key {key!r}{more}.",
             where=location,
-            why=f"{'.'.join(str(part) for part in first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
+            why=f"{_dotted(first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
             fix=did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation.",
         )
     kind = SpecifierError if first["type"] == "specifier" else MatrixError
@@ -315,43 +323,38 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
     """List the keys that are allowed at a path in the file."""
-    kind: object = Matrix
-    collections: dict[str, type[BaseModel]] = {
-        "bases": Base,
-        "archs": Arch,
-        "vllm": VllmVersion,
-        "models": ServedModel,
-        "drafters": Drafter,
-        "conflicts": Conflict,
-        "broken_records": BrokenRecord,
-        "exclude": Rule,
-    }
-    single: dict[str, type[BaseModel]] = {"defaults": Defaults, "serve": Serve, "when": Condition}
-    for depth, part in enumerate(path):
-        # Settings are at these depths; in between are names that the user chose.
-        if depth in (0, 2):
-            kind = single.get(str(part)) or collections.get(str(part)) or kind
-    return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+    kind: Any = Matrix
+    for part in path:
+        fields = getattr(kind, "model_fields", None)
+        kind = fields[part].annotation if fields else get_args(kind)[-1]
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+    return sorted(getattr(kind, "model_fields", ()))
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))
 
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    """Check that every name refers to something that the matrix defines."""
-    references: list[tuple[tuple[str | int, ...], str, list[str], str]] = [
-        (("defaults", "vllm"), matrix.defaults.vllm, list(matrix.vllm), "vLLM version"),
-        (("defaults", "arch"), matrix.defaults.arch, list(matrix.archs), "arch"),
+    defaults = matrix.defaults
+    references: list[tuple[tuple[str, ...], str, Iterable[str], str]] = [
+        (("defaults", "vllm"), defaults.vllm, matrix.vllm, "vLLM version"),
+        (("defaults", "arch"), defaults.arch, matrix.archs, "arch"),
+        *((("archs", name, "base"), arch.base, matrix.bases, "base") for name, arch in matrix.archs.items()),
+        *(
+            (("models", name, "arch"), model.arch, matrix.archs, "arch")
+            for name, model in matrix.models.items()
+            if model.arch
+        ),
     ]
-    for name, arch in matrix.archs.items():
-        references.append((("archs", name, "base"), arch.base, list(matrix.bases), "base"))
-    for name, model in matrix.models.items():
-        if model.arch:
-            references.append((("models", name, "arch"), model.arch, list(matrix.archs), "arch"))
     for path, value, known, what in references:
         if value not in known:
             raise UnknownNameError(
                 f"Unknown {what} {value!r}.",
                 where=source.location(path),
-                why=f"{'.'.join(str(part) for part in path)} refers to something that matrix.yaml does not define.",
-                fix=did_you_mean(value, known).capitalize(),
+                why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
+                fix=did_you_mean(value, list(known)).capitalize(),
             )
     shared = set(matrix.vllm) & set(matrix.bases)
     if shared:

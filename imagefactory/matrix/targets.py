@@ -1,4 +1,4 @@
-"""Targets are how users name cells: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
+"""Selects cells by target: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
 
 from __future__ import annotations
 
@@ -121,14 +121,19 @@ def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
 
 
 def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that match a pattern; if none does, the error suggests the nearest."""
+    """Return the known names that match a pattern; raise an error if none does."""
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
-        raise UnknownNameError(
-            f"Unknown {what} {pattern!r}.",
-            where=f"the target {target!r}",
-            why=f"matrix.yaml has no {what} of that name.",
-            fix=f"{did_you_mean(pattern, names).capitalize()} `invoke targets` lists all.",
-        )
+        raise unknown_name(what, pattern, names, f"the target {target!r}")
     return found
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UnknownNameError:
+    """Return an error that suggests the nearest known names."""
+    return UnknownNameError(
+        f"Unknown {what} {name!r}.",
+        where=where,
+        why=f"matrix.yaml has no {what} of that name.",
+        fix=f"{did_you_mean(name, list(known)).capitalize()} `invoke targets` lists all.",
+    )

@@ -1,1 +1,1 @@
-"""From the matrix to locks: wheels, Debian packages, model revisions, kernels, compiled wheels. Above `mods`."""
+"""Makes locks from the matrix: wheels, Debian packages, model revisions, kernels. Above `mods`."""

@@ -1,4 +1,4 @@
-"""Lock the Debian packages of a base: those named in matrix.yaml, and everything they depend on.
+"""Locks the Debian packages of a base: those named in matrix.yaml, and everything they depend on.
 
 Depends and Pre-Depends are followed; Recommends are not. Conflicts and Breaks are ignored on purpose: a base made
 from scratch upgrades nothing, and two packages that own the same path fail when they are unpacked. Essential packages
@@ -7,7 +7,7 @@ are not added implicitly: only what matrix.yaml lists is installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
@@ -17,8 +17,7 @@ from imagefactory.errors.locks import DebianPackageError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
 from imagefactory.resolve.debian_index import Index, IndexedPackage, read_index
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
-from imagefactory.resolve.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, join
-from imagefactory.store.digests import Sha256
+from imagefactory.resolve.mirrors import SNAPSHOT_DATE, DebianMirrors, join
 
 ROOT = "matrix.yaml"
 """What `needed_by` says for packages that the matrix itself names."""
@@ -81,7 +80,10 @@ def closure(index: Index, roots: Sequence[str]) -> dict[str, set[str]]:
 
 def deb_locations(deb: LockedDeb, suites: Sequence[LockedSuite], mirrors: DebianMirrors) -> list[str]:
     """List the URLs of a locked package in the order to try: mirrors first, then the snapshots of that day."""
-    return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=_moment(suites, deb.archive))]
+    dates = [suite.date for suite in suites if suite.archive == deb.archive]
+    # When its last suite was signed, the archive had every file that the lock names.
+    signed = datetime.strptime(max(dates), SNAPSHOT_DATE).replace(tzinfo=UTC) if dates else None
+    return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=signed)]
 
 
 def successor(deb: LockedDeb, index: Index) -> LockedDeb:
@@ -100,35 +102,18 @@ def successor(deb: LockedDeb, index: Index) -> LockedDeb:
     return _locked(package, set(deb.needed_by))
 
 
-def _moment(suites: Sequence[LockedSuite], archive: Archive) -> datetime | None:
-    """Return the latest signing date of an archive's suites, when it had every file that the lock names."""
-    dates = [suite.date for suite in suites if suite.archive == archive]
-    return datetime.strptime(max(dates), SNAPSHOT_DATE).replace(tzinfo=UTC) if dates else None
-
-
 def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
-    return LockedDeb(
-        name=package.name,
-        version=package.version,
-        architecture=package.architecture,
-        archive=package.archive,
-        file=package.file,
-        sha256=Sha256(package.sha256),
-        size=package.size,
-        unpacked=package.unpacked,
-        needed_by=tuple(sorted(needed_by)),
-    )
+    shared = {name: getattr(package, name) for name in LockedDeb.model_fields if name != "needed_by"}
+    return LockedDeb(**shared, needed_by=tuple(sorted(needed_by)))
 
 
 def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackageError:
     providers = choices.providers(name)
+    why = f"No suite of {index.debian} has it for {index.architecture}."
+    fix = _nearest(name, index)
     if providers:
-        why, fix = (
-            f"{name} is a virtual package that others provide.",
-            f"Name one of them: {', '.join(providers)}.",
-        )
-    else:
-        why, fix = f"No suite of {index.debian} has it for {index.architecture}.", _nearest(name, index)
+        why = f"{name} is a virtual package that others provide."
+        fix = f"Name one of them: {', '.join(providers)}."
     return DebianPackageError(
         f"There is no Debian package {name}.", where=Location(file=ROOT), why=why, fix=fix
     )
@@ -136,18 +121,18 @@ def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackage
 
 def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> DebianPackageError:
     wanted = " | ".join(str(alternative) for alternative in alternatives)
+    available = []
+    for name in dict.fromkeys(alternative.name for alternative in alternatives):
+        known = index.packages.get(name)
+        available.append(
+            f"there is {name} {known.version}" if known else f"there is no {name}; {_nearest(name, index)}"
+        )
     return DebianPackageError(
         f"{package.name} {package.version} needs {wanted}, which Debian {index.debian} does not have.",
         where=package.file,
-        why="; ".join(_what_there_is(alternatives, index)),
+        why="; ".join(available),
         fix="The mirror may be updating: try again, or use another one (FACTORY_DEBIAN_MIRROR).",
     )
-
-
-def _what_there_is(alternatives: Alternatives, index: Index) -> Iterator[str]:
-    for name in dict.fromkeys(alternative.name for alternative in alternatives):
-        known = index.packages.get(name)
-        yield f"there is {name} {known.version}" if known else f"there is no {name}; {_nearest(name, index)}"
 
 
 def _nearest(name: str, index: Index) -> str:

@@ -1,20 +1,17 @@
-"""Debian's dependency syntax, `a (>= 1.2) | b, c:any`, and the packages that satisfy it."""
+"""Parses Debian dependencies, such as `a (>= 1.2) | b, c:any`, and finds the packages that satisfy them."""
 
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from debian.deb822 import PkgRelation
 from debian.debian_support import Version
 
 from imagefactory.resolve.debian_index import Index
 
-_RELATION = re.compile(
-    r"^\s*([a-z0-9][a-z0-9+.-]*)(?::([a-z0-9-]+))?\s*(?:\(\s*([<>=]+)\s*([^\s)]+)\s*\))?\s*$"
-)
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "<<": operator.lt,
     "<=": operator.le,
@@ -38,7 +35,7 @@ class Relation:
         return f"{self.name} ({self.comparison} {self.version})" if self.comparison else self.name
 
     def allows(self, version: str) -> bool:
-        """Return whether a version is acceptable."""
+        """Whether a version is acceptable."""
         return not self.comparison or _COMPARE[self.comparison](Version(version), Version(self.version))
 
 
@@ -47,17 +44,10 @@ Alternatives = tuple[Relation, ...]
 
 def parse_depends(text: str) -> Iterator[Alternatives]:
     """Parse a Depends field: every group is needed, and any alternative satisfies a group."""
-    for group in filter(str.strip, text.split(",")):
-        yield tuple(parse_relation(relation) for relation in group.split("|"))
-
-
-def parse_relation(text: str) -> Relation:
-    """Parse one `name:arch (>= version)`."""
-    match = _RELATION.match(text)
-    if match is None:
-        raise ValueError(f"not a package relation: {text!r}")
-    name, architecture, comparison, version = match.groups(default="")
-    return Relation(name, architecture, comparison, version)
+    for group in PkgRelation.parse_relations(text) if text else ():
+        yield tuple(
+            Relation(one["name"], one["archqual"] or "", *(one["version"] or ("", ""))) for one in group
+        )
 
 
 class Choices:

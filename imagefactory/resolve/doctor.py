@@ -1,4 +1,4 @@
-"""Check this machine for everything that commands rely on, and suggest a remedy for whatever is wrong."""
+"""Checks this machine for everything that commands rely on, and suggests a remedy for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from imagefactory.environment.setup import STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.resolve.mirrors import DebianMirrors, fetch
-from imagefactory.store.cache import Store
 from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
@@ -27,17 +26,10 @@ PATIENCE = 20
 NEEDED_DISK = 20_000_000_000
 """Downloads and blobs of one full-size image, with room to spare."""
 BUILD: Final = "build"
-TEST: Final = "test"
-RUN_IMAGES: Final = "run, smoke, compile"
-TEST_PROGRAMS: Final = {
-    "git": "git",
-    "docker-registry": "docker-registry",
-    "skopeo": "skopeo",
-    "podman": "podman",
-    "umoci": "umoci",
-    "shellcheck": "shellcheck",
-}
-"""Programs that tests use besides Docker, each with its Debian package; tests that lack theirs are skipped."""
+TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck")
+"""Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
+Result = tuple[Health, str, str]
+"""The health, the details, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -53,130 +45,123 @@ class Diagnosis:
 
 def examine(project: Project) -> Iterator[Diagnosis]:
     """Run all checks, one after the other."""
-    yield _system()
-    yield _environment(project.root)
-    yield _uv()
-    yield _index()
+    yield Diagnosis("system", BUILD, *_system())
+    yield Diagnosis("environment", BUILD, *_environment(project.root))
+    yield Diagnosis("uv", "lock", *_uv())
+    yield Diagnosis("package index", BUILD, *_index())
     for base in project.matrix.bases.values():
-        yield _mirror(base.debian)
-    yield from _store(project.store)
-    yield _checkout(project.root)
-    yield _engine()
-    yield _test_programs()
+        yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
+    yield Diagnosis("cache", BUILD, *_cache(project.store.root))
+    yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
+    yield Diagnosis("checkout", BUILD, *_checkout(project.root))
+    yield Diagnosis("container engine", "run, smoke, compile", *_engine())
+    yield Diagnosis("test programs", "test", *_test_programs())
 
 
-def _system() -> Diagnosis:
+def _system() -> Result:
     version = ".".join(map(str, sys.version_info[:3]))
     machine = platform.machine()
     detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
     if sys.platform != "linux":
-        return Diagnosis(
-            "system", BUILD, "warning", detail, "Only Linux is tested, and images run only on Linux."
-        )
+        return "warning", detail, "Only Linux is tested, and images run only on Linux."
     if machine not in {"aarch64", "x86_64"}:
         remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
-        return Diagnosis("system", BUILD, "warning", detail, remedy)
-    return Diagnosis("system", BUILD, "ok", detail)
+        return "warning", detail, remedy
+    return "ok", detail, ""
 
 
-def _environment(root: Path) -> Diagnosis:
+def _environment(root: Path) -> Result:
     """Compare what is installed with locks/environment/."""
     prefix = Path(sys.prefix)
     if not (prefix / STAMPS).is_dir():
         detail = f"{prefix} was not made by ./inv; its packages are not checked"
-        return Diagnosis("environment", BUILD, "warning", detail, "Use ./inv, which installs what is locked.")
+        return "warning", detail, "Use ./inv, which installs what is locked."
     if not is_current(root, prefix, {RUN}):
-        return Diagnosis(
-            "environment", BUILD, "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
-        )
-    there = [name for name in SETS if is_current(root, prefix, {name})]
-    return Diagnosis("environment", BUILD, "ok", f"as locked ({', '.join(there)})")
+        return "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
+    return "ok", f"as locked ({', '.join(name for name in SETS if is_current(root, prefix, {name}))})", ""
 
 
-def _uv() -> Diagnosis:
-    remedy = "Reinstall the environment: remove .venv and run ./inv again."
+def _uv() -> Result:
     try:
         from uv import find_uv_bin  # noqa: PLC0415 - its absence is a finding, not a crash
 
-        version = _output([find_uv_bin(), "--version"])
+        return "ok", _output([find_uv_bin(), "--version"]), ""
     except (ImportError, OSError, subprocess.SubprocessError) as error:
-        return Diagnosis("uv", "lock", "failed", str(error), remedy)
-    return Diagnosis("uv", "lock", "ok", version)
+        return "failed", str(error), "Reinstall the environment: remove .venv and run ./inv again."
 
 
-def _engine() -> Diagnosis:
+def _engine() -> Result:
     """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
     remedy = "Building does not need it. To run images, install Docker and start the daemon."
     docker = shutil.which("docker")
     if docker is None:
-        return Diagnosis("container engine", RUN_IMAGES, "warning", "no docker on PATH", remedy)
+        return "warning", "no docker on PATH", remedy
     try:
-        version = _output([docker, "version", "--format", "{{.Server.Version}}"])
+        return "ok", f"Docker {_output([docker, 'version', '--format', '{{.Server.Version}}'])}", ""
     except (OSError, subprocess.SubprocessError):
-        detail = "the Docker daemon does not answer"
-        return Diagnosis("container engine", RUN_IMAGES, "warning", detail, remedy)
-    return Diagnosis("container engine", RUN_IMAGES, "ok", f"Docker {version}")
+        return "warning", "the Docker daemon does not answer", remedy
 
 
-def _test_programs() -> Diagnosis:
-    missing = [package for program, package in TEST_PROGRAMS.items() if shutil.which(program) is None]
+def _test_programs() -> Result:
+    missing = [program for program in TEST_PROGRAMS if shutil.which(program) is None]
     if missing:
         remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
-        return Diagnosis("test programs", TEST, "warning", f"missing: {', '.join(missing)}", remedy)
-    return Diagnosis("test programs", TEST, "ok", ", ".join(TEST_PROGRAMS))
+        return "warning", f"missing: {', '.join(missing)}", remedy
+    return "ok", ", ".join(TEST_PROGRAMS), ""
 
 
-def _index() -> Diagnosis:
+def _index() -> Result:
     config = IndexConfig.from_environment()
     try:
         files = Indexes(config).files("vllm")
     except FactoryError as error:
-        return Diagnosis("package index", BUILD, "failed", f"{error.where}: {error.why}", error.fix)
+        return "failed", f"{error.where}: {error.why}", error.fix
     if not files:
-        detail = f"{config.describe()} has no vllm"
         remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
-        return Diagnosis("package index", BUILD, "failed", detail, remedy)
-    return Diagnosis("package index", BUILD, "ok", config.describe())
+        return "failed", f"{config.describe()} has no vllm", remedy
+    return "ok", config.describe(), ""
 
 
-def _mirror(debian: str) -> Diagnosis:
-    subject, remedy = f"Debian mirror ({debian})", "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
+def _mirror(debian: str) -> Result:
+    remedy = "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
     try:
         mirrors = DebianMirrors.discover(debian)
         if not mirrors.main:
-            detail = "none configured; the snapshot archive is used, which is slow"
-            return Diagnosis(subject, BUILD, "warning", detail, remedy)
+            return "warning", "none configured; the snapshot archive is used, which is slow", remedy
         for root in mirrors.main:
             if fetch(root, f"dists/{debian}/InRelease") is None:
-                return Diagnosis(subject, BUILD, "failed", f"{redact(root)} has no {debian}", remedy)
+                return "failed", f"{redact(root)} has no {debian}", remedy
     except FactoryError as error:
-        return Diagnosis(subject, BUILD, "failed", f"{redact(error.where)}: {error.why}", remedy)
-    return Diagnosis(subject, BUILD, "ok", ", ".join(map(redact, mirrors.main)))
+        return "failed", f"{redact(error.where)}: {error.why}", remedy
+    return "ok", ", ".join(map(redact, mirrors.main)), ""
 
 
-def _store(store: Store) -> Iterator[Diagnosis]:
-    folder = _nearest_existing(store.root)
-    remedy = "Set FACTORY_CACHE to a folder that you can write to."
+def _cache(store: Path) -> Result:
+    folder = _nearest_existing(store)
     if folder.is_dir() and os.access(folder, os.W_OK):
-        yield Diagnosis("cache", BUILD, "ok", str(store.root))
-    else:
-        yield Diagnosis("cache", BUILD, "failed", f"{store.root} is not a writable folder", remedy)
-    free = shutil.disk_usage(folder).free
+        return "ok", str(store), ""
+    return (
+        "failed",
+        f"{store} is not a writable folder",
+        "Set FACTORY_CACHE to a folder that you can write to.",
+    )
+
+
+def _disk(store: Path) -> Result:
+    free = shutil.disk_usage(_nearest_existing(store)).free
     detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
     if free >= NEEDED_DISK:
-        yield Diagnosis("free disk", BUILD, "ok", detail)
-    else:
-        remedy = "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
-        yield Diagnosis("free disk", BUILD, "warning", detail, remedy)
+        return "ok", detail, ""
+    return "warning", detail, "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
 
 
-def _checkout(root: Path) -> Diagnosis:
+def _checkout(root: Path) -> Result:
     """Check that build/ and locks/ can be written: images go into one, records of new layers into the other."""
     closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
     if closed:
         remedy = "Clone the repository into a folder that you own, or build with --output elsewhere."
-        return Diagnosis("checkout", BUILD, "failed", f"cannot be written: {closed[0]}", remedy)
-    return Diagnosis("checkout", BUILD, "ok", str(root))
+        return "failed", f"cannot be written: {closed[0]}", remedy
+    return "ok", str(root), ""
 
 
 def _output(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Drift: whether the committed locks still match the parts of matrix.yaml that they were made from."""
+"""Checks that the committed locks still match the parts of matrix.yaml that they were made from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from imagefactory.store.digests import checksum
 
 @dataclass(frozen=True)
 class Expected:
-    """A lock that belongs to the checkout, and what it has to be made from."""
+    """A lock that the checkout should have, and what it should be made from."""
 
     path: Path
     kind: type[Lock]
@@ -63,7 +63,7 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
         LockDriftError: a lock is missing, out of date, in the wrong place or no longer needed.
     """
     known = {entry.path: entry for entry in expected}
-    # Nothing in the matrix decides layer digests and licences: those files are records, not answers.
+    # Layer digests and licences are records; nothing in the matrix determines them.
     records = {project.known_layers, LicenceLock.path(project.locks)}
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}
@@ -149,7 +149,6 @@ def wheels_to_audit(project: Project) -> list[LockedWheel]:
 
 
 def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
-    """Describe how a lock differs from what is expected of it."""
     lock = expected.kind.read(expected.path)
     home = lock.home(project.locks)
     if home != expected.path:

@@ -1,4 +1,4 @@
-"""Locking the factory's own environment: uv resolves versions, the index provides the wheels for every platform."""
+"""Locks the factory's own environment: uv resolves versions, the index provides the wheels for every platform."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from packaging.markers import Environment, Marker
-from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
+from packaging.tags import Tag, mac_platforms
 
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum, requirements
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
+from imagefactory.resolve.wheel_locks import PARALLEL, wheel_tags, wheels_of
 from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes, WheelLocation
 
-PARALLEL: Final = 16
 GLIBC: Final = 31
 """Minor version of the oldest supported glibc: Debian 11 and Ubuntu 20.04 have 2.31."""
 NEWEST_GLIBC: Final = 50
@@ -46,7 +44,7 @@ class OwnPin:
     marker: str
 
     def applies(self, environment: Mapping[str, str]) -> bool:
-        """Return whether this package is installed in an environment."""
+        """Whether this package is installed in an environment."""
         return not self.marker or Marker(self.marker).evaluate(dict(environment))
 
     def __str__(self) -> str:
@@ -85,17 +83,9 @@ class Host:
 
     def tags(self, glibc: int = GLIBC) -> frozenset[Tag]:
         """Return the wheel tags that run on this host with a glibc of this minor version."""
-        python = tuple(int(part) for part in self.python.split("."))
-        interpreter = f"cp{self.python.replace('.', '')}"
-        platforms = (
-            list(mac_platforms((14, 0), self.machine)) if self.system == "darwin" else self._linux(glibc)
-        )
-        return frozenset(
-            [
-                *cpython_tags(python, platforms=platforms),
-                *compatible_tags(python, interpreter=interpreter, platforms=platforms),
-            ]
-        )
+        mac = self.system == "darwin"
+        platforms = list(mac_platforms((14, 0), self.machine)) if mac else self._linux(glibc)
+        return frozenset(wheel_tags(self.python, platforms))
 
     def _linux(self, glibc: int) -> list[str]:
         oldest = 17 if self.machine == "aarch64" else 5
@@ -128,7 +118,6 @@ def lock_environment(root: Path, say: Say, *, upgrade: bool = False) -> list[tup
         text = _text(root, name, pins[name], wheels)
         path = LockedSet.of(root, name).path
         changed = not path.exists() or path.read_text("utf-8") != text
-        path.parent.mkdir(parents=True, exist_ok=True)
         if changed:
             write_text(path, text)
         written.append((path, changed))
@@ -194,7 +183,8 @@ def _for_our_hosts(pin: OwnPin) -> OwnPin | None:
 
 def _wheels(pin: OwnPin, indexes: Indexes) -> list[WheelLocation]:
     """Collect the wheels of a version that install on any of our hosts; every supported host must have one."""
-    offered = list(_of_version(pin, indexes.files(pin.name)))
+    found = wheels_of(pin.name, pin.version, indexes.files(pin.name))
+    offered = [(location, file_tags) for location, _, file_tags in found if location.sha256]
     useful: dict[str, WheelLocation] = {}
     for host in (*SUPPORTED, *WELCOME):
         if not pin.applies(host.markers):
@@ -210,21 +200,10 @@ def _wheels(pin: OwnPin, indexes: Indexes) -> list[WheelLocation]:
                 fix="Require another version in pyproject.toml, or another package.",
             )
         newer = host.tags(NEWEST_GLIBC)
-        for location in (location for location, file_tags in offered if newer & file_tags):
-            useful.setdefault(location.file, location)
+        for location, file_tags in offered:
+            if newer & file_tags:
+                useful.setdefault(location.file, location)
     return [useful[file] for file in sorted(useful)]
-
-
-def _of_version(
-    pin: OwnPin, files: Iterable[WheelLocation]
-) -> Iterator[tuple[WheelLocation, frozenset[Tag]]]:
-    for location in files:
-        try:
-            name, version, _, tags = parse_wheel_filename(location.file)
-        except InvalidWheelFilename:
-            continue
-        if location.sha256 and name == pin.name and version == Version(pin.version):
-            yield location, tags
 
 
 def _text(

@@ -1,4 +1,4 @@
-"""Making locks: resolve what a set of cells needs, and leave alone what still matches the matrix."""
+"""Makes the locks that a set of cells needs, and leaves alone those that still match the matrix."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from imagefactory.locks.files import (
     WheelKernels,
     WheelLock,
 )
+from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions, intended_kernels
+from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base
 from imagefactory.resolve.drift import (
@@ -37,7 +38,6 @@ from imagefactory.resolve.release_archives import lock_sources, lock_tool
 from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
-from imagefactory.store.indexes import Indexes
 
 UPGRADE_ALL = "all"
 UPGRADE_BASE = "base"
@@ -63,13 +63,8 @@ def make_locks(
 ) -> Iterator[LockResult]:
     """Make the locks that cells need; locks that still match the matrix are left alone.
 
-    Args:
-        project: the checkout.
-        cells: the cells to lock.
-        upgrade: packages to upgrade to their newest version.
-        wheels: keys (or key prefixes) of the compiled wheels to adopt when several fit.
-        models: also look up model revisions.
-        say: called with progress messages.
+    `upgrade` names packages to upgrade, `wheels` the keys (or key prefixes) of the compiled wheels to adopt when
+    several fit, and `models` also looks up model revisions.
     """
     _check_upgrade_names(project, cells, upgrade)
     refuse_unknown(project, wheels)
@@ -89,7 +84,6 @@ def _make_wheel_lock(
     project: Project, cell: Cell, upgrade: Sequence[str], wheels: Sequence[str], say: Say
 ) -> LockResult:
     matrix, path = project.matrix, project.wheel_lock_path(cell)
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
     names = {wheel.name for wheel in old.wheels} if old else set()
@@ -98,13 +92,10 @@ def _make_wheel_lock(
         return LockResult(path, changed=False)
     say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
-        vllm=cell.vllm,
-        release=str(version.version),
-        arch_name=cell.arch,
+        cell=cell,
+        release=str(matrix.vllm[cell.vllm].version),
         arch=arch_of(matrix, cell),
-        base=matrix.bases[arch.base],
-        platform=cell.platform,
-        kernels=intended_kernels(matrix, cell),
+        base=matrix.bases[matrix.archs[cell.arch].base],
         conflicts=matrix.conflicts,
         made_from=made_from,
         compiled=compiled_distributions(matrix, cell),
@@ -145,10 +136,8 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
     made_from = base_made_from(project.matrix, cell)
     if path.exists():
         old = BaseLock.read(path)
-        packages = {deb.name for deb in old.debs}
-        if old.made_from == made_from and not packages.union([name, UPGRADE_ALL, UPGRADE_BASE]).intersection(
-            upgrade
-        ):
+        names = {name, UPGRADE_ALL, UPGRADE_BASE, *(deb.name for deb in old.debs)}
+        if old.made_from == made_from and names.isdisjoint(upgrade):
             return LockResult(path, changed=False)
     say(f"Resolving {name} for {cell.platform}")
     lock = lock_base(
@@ -170,7 +159,7 @@ def _make_source_lock(project: Project, say: Say) -> LockResult:
         return LockResult(path, changed=False)
     releases = [version.release for version in project.matrix.vllm.values() if version.release is not None]
     say(f"Looking up the archives of {len(releases)} releases")
-    indexes = Indexes(IndexConfig.from_environment())
+    indexes = configured_indexes()
     sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
     return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
 
@@ -181,7 +170,7 @@ def _make_tool_lock(project: Project, say: Say) -> LockResult:
     if path.exists() and ToolLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
     say(f"Looking up {len(project.matrix.tools)} programs")
-    indexes = Indexes(IndexConfig.from_environment())
+    indexes = configured_indexes()
     amd64, arm64 = (
         tuple(lock_tool(tool, machine, indexes) for tool in project.matrix.tools.values())
         for machine in ("amd64", "arm64")
@@ -191,9 +180,8 @@ def _make_tool_lock(project: Project, say: Say) -> LockResult:
 
 def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
     path = ModelLock.path(project.locks)
-    old = project.model_lock
     wanted = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
-    revisions = tuple(entry for entry in old.revisions if entry.repo in wanted)
+    revisions = tuple(entry for entry in project.model_lock.revisions if entry.repo in wanted)
     if look_up:
         say(f"Asking the model hub for {len(wanted)} revisions")
         revisions = tuple(lock_revision(repo) for repo in wanted)

@@ -1,7 +1,7 @@
-"""Where Debian packages are found: on a mirror the user names, on those of the host's apt, or in snapshots.
+"""Finds Debian mirrors: the one the user names, else those of the host's apt, else the snapshot archive.
 
-Nothing here is trusted. An index is believed for its signature and a package for its sha256, so a plain
-HTTP mirror, a folder on a USB stick and the permanent archive are all the same to us.
+Mirrors need not be trusted: indexes are verified by their signature and packages by their sha256. A mirror may be a
+plain HTTP server or a folder.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Literal, Self
 from urllib.parse import unquote
 
 import requests
+from debian.deb822 import Deb822
 
 from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import MirrorError
 from imagefactory.store.retry import Retry, judge
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
-"""Debian's permanent archive of every state its mirrors ever had: the last resort, never the first choice."""
+"""Debian's permanent archive of all past states of its mirrors, used as a last resort."""
 
 KEYS = Path(__file__).parent / "debian-keys"
 
@@ -31,8 +32,8 @@ Archive = Literal["main", "security"]
 _RELEASES = ("bullseye", "bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable")
 
 SNAPSHOT_DATE = "%Y%m%dT%H%M%SZ"
-# A snapshot is taken hours after a Release file is signed, and asking for a moment gives the snapshot before
-# it. So later moments are asked for: half a day, then a day and a half, before a file can be cleaned away.
+# A snapshot is taken hours after a Release file is signed, and the archive returns the snapshot before the requested
+# time. So request later ones: after half a day, then after a day and a half, before mirrors remove old files.
 SNAPSHOT_DELAYS = (timedelta(hours=12), timedelta(hours=36))
 
 RETRY = Retry(attempts=3)
@@ -42,7 +43,7 @@ _SERVER_ERROR = 500
 
 @dataclass(frozen=True, kw_only=True)
 class DebianMirrors:
-    """The roots of Debian archives in the order to ask them, and the keys an index must be signed with."""
+    """The roots of Debian archives in the order to try, and the keys that sign their indexes."""
 
     main: tuple[str, ...] = ()
     security: tuple[str, ...] = ()
@@ -53,10 +54,7 @@ class DebianMirrors:
     def discover(
         cls, debian: str, *, environ: Mapping[str, str] = os.environ, apt: Path = Path("/etc/apt")
     ) -> Self:
-        """Take the mirrors that the user names, else those of the host's own apt.
-
-        Those that it uses for this release come first; a mirror of another release mostly has this one as well.
-        """
+        """Return the mirrors that the user names, else those that the host's apt uses."""
         named = environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
         if named:
             security = environ.get("FACTORY_DEBIAN_SECURITY_MIRROR", "").rstrip("/") or f"{named}-security"
@@ -68,7 +66,7 @@ class DebianMirrors:
         )
 
     def roots(self, archive: Archive, *, at: datetime | None = None) -> list[str]:
-        """List where an archive's files may be, the snapshots of a moment last (of now, if none is given)."""
+        """List the roots of an archive, the snapshots taken after a time (default: now) last."""
         mirrors = [*(self.main if archive == "main" else self.security)]
         if self.snapshots is None:
             return mirrors
@@ -79,7 +77,7 @@ class DebianMirrors:
 
 @dataclass(frozen=True)
 class AptSource:
-    """One line of apt's sources: a root, and the suites and components that are asked of it."""
+    """An apt source: its root, and the suites and components that apt uses of it."""
 
     root: str
     suites: tuple[str, ...]
@@ -104,21 +102,16 @@ def _one_line_sources(text: str) -> Iterator[AptSource]:
 
 
 def _deb822_sources(text: str) -> Iterator[AptSource]:
-    uncommented = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    for stanza in re.split(r"\n\s*\n", uncommented):
-        fields = {
-            name.lower(): value.split()
-            for name, value in re.findall(r"^([A-Za-z-]+):((?:.*)(?:\n[ \t].*)*)", stanza, re.MULTILINE)
-        }
-        if fields.get("enabled", ["yes"]) == ["no"] or "deb" not in fields.get("types", ()):
+    for stanza in Deb822.iter_paragraphs(text, use_apt_pkg=False):
+        if stanza.get("Enabled", "yes") == "no" or "deb" not in stanza.get("Types", "").split():
             continue
-        for root in fields.get("uris", ()):
-            suites, components = fields.get("suites", []), fields.get("components", [])
-            yield AptSource(root.rstrip("/"), tuple(suites), tuple(components))
+        suites, components = (tuple(stanza.get(name, "").split()) for name in ("Suites", "Components"))
+        for root in stanza.get("URIs", "").split():
+            yield AptSource(root.rstrip("/"), suites, components)
 
 
 def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tuple[str, ...]:
-    """Pick the roots of an archive's main component, each once, in order: those that are asked for this very suite."""
+    """Return the roots of an archive's main component, preferably those that apt uses for this suite."""
     usable = [
         source
         for source in sources
@@ -127,7 +120,7 @@ def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tup
     ]
     asked = [source.root for source in usable if suite in source.suites]
     if not asked:
-        # A mirror of another Debian release has this one as well; what else apt knows are other people's archives.
+        # A mirror of another Debian release usually has this one too; other sources are not Debian archives.
         suffix = "-security" if archive == "security" else ""
         releases = {f"{name}{suffix}" for name in _RELEASES}
         asked = [source.root for source in usable if releases.intersection(source.suites)]
@@ -149,7 +142,7 @@ def join(root: str, path: str) -> str:
 
 
 def fetch(root: str, path: str) -> bytes | None:
-    """Read one file below a root; None when the mirror answers that it has no such file."""
+    """Read a file from a mirror; return None if the mirror does not have it."""
     folder = local_path(root)
     if folder is not None:
         try:
@@ -179,7 +172,7 @@ def _download(url: str) -> bytes | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Describe the innermost error: requests wraps the one that matters several times."""
+    """Describe the innermost error, which requests wraps several times."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {error}"

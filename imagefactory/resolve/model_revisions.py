@@ -1,8 +1,9 @@
-"""Model revisions: look up which commit `main` of a model repository is at."""
+"""Looks up the commits that model repositories are at."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import quote
 
@@ -24,25 +25,21 @@ def lock_revision(repo: str) -> LockedRevision:
     """Look up the commit that a model repository is at."""
     url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
     token = os.environ.get("HF_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = requests.get(
-            url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=TIMEOUT
-        )
+        answer = requests.get(url, headers=headers, timeout=TIMEOUT)
     except requests.RequestException as error:
-        raise _failed(repo, f"The hub does not answer ({type(error).__name__}).") from None
-    if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
-        raise _failed(repo, why)
-    if answer.status_code != HTTPStatus.OK:
-        raise _failed(repo, f"The hub answered {answer.status_code} {answer.reason}.")
-    try:
-        return LockedRevision(repo=repo, commit=answer.json()["sha"])
-    except (ValueError, KeyError, TypeError):
-        raise _failed(repo, "The hub's response contains no commit.") from None
-
-
-def _failed(repo: str, why: str) -> ModelHubError:
-    return ModelHubError(
+        why = f"The hub does not answer ({type(error).__name__})."
+    else:
+        if answer.status_code == HTTPStatus.OK:
+            why = "The hub's response contains no commit."
+            with suppress(ValueError, KeyError, TypeError):
+                return LockedRevision(repo=repo, commit=answer.json()["sha"])
+        elif answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
+        else:
+            why = f"The hub answered {answer.status_code} {answer.reason}."
+    raise ModelHubError(
         f"The revision of {repo} cannot be looked up.",
         where=redact(hub_endpoint()) or "HF_ENDPOINT",
         why=why,

@@ -1,6 +1,8 @@
-"""Source locks: the archives of vLLM releases that mods are checked against and compiles start from."""
+"""Pins archives of releases: the sdists and wheels that mods are checked against, and the factory's programs."""
 
 from __future__ import annotations
+
+from fnmatch import fnmatchcase
 
 import requests
 from packaging.utils import (
@@ -15,73 +17,58 @@ from imagefactory.errors.locks import WheelMissingError
 from imagefactory.locks.files import LockedSource
 from imagefactory.matrix.matrix import Tool
 from imagefactory.store.digests import Sha256
-from imagefactory.store.indexes import Indexes, WheelLocation
+from imagefactory.store.indexes import Indexes
 from imagefactory.store.ranges import RangeFile
+
+_PATTERNS = {
+    "wheel": "*.whl",
+    "sdist": "*.tar.gz",
+    "amd64 wheel": "*manylinux*x86_64.whl",
+    "arm64 wheel": "*manylinux*aarch64.whl",
+}
 
 
 def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
-    """Pin the sdist and one wheel of a release; the Python files are the same in all of its wheels."""
-    offers = [
-        offer
-        for offer in indexes.files(project)
-        if _version_of(offer.file) == Version(release) and offer.sha256
-    ]
-    wheels = sorted((offer for offer in offers if offer.file.endswith(".whl")), key=lambda offer: offer.file)
-    sdists = [offer for offer in offers if offer.file.endswith(".tar.gz")]
-    if not wheels or not sdists:
-        raise WheelMissingError(
-            f"The index lacks the {'wheel' if not wheels else 'sdist'} of {project} {release}.",
-            where=f"matrix.yaml, vllm.{release}",
-            why="Mods are checked against both.",
-            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
-        )
-    with requests.Session() as session:
-        return [_locked(project, release, offer, session) for offer in (wheels[0], sdists[0])]
+    """Pin one wheel and the sdist of a release; the Python files are the same in all of its wheels."""
+    where, why = f"matrix.yaml, vllm.{release}", "Mods are checked against both."
+    return [_lock(kind, project, release, indexes, where=where, why=why) for kind in ("wheel", "sdist")]
 
 
 def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
     """Pin the sdist of a release."""
-    offers = [
-        offer
-        for offer in indexes.files(project)
-        if offer.file.endswith(".tar.gz") and _version_of(offer.file) == Version(release) and offer.sha256
-    ]
-    if not offers:
-        raise WheelMissingError(
-            f"The index lacks the sdist of {project} {release}.",
-            where=f"{project} {release}",
-            why="It has to be compiled from source.",
-            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
-        )
-    with requests.Session() as session:
-        return _locked(project, release, offers[0], session)
+    why = "It has to be compiled from source."
+    return _lock("sdist", project, release, indexes, where=f"{project} {release}", why=why)
 
 
 def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
     """Pin the wheel of a program for one machine architecture."""
-    suffix = {"amd64": "x86_64.whl", "arm64": "aarch64.whl"}[machine]
+    why = "The factory runs it on that architecture."
+    kind, where = f"{machine} wheel", "matrix.yaml, tools"
+    return _lock(kind, tool.distribution, tool.version, indexes, where=where, why=why)
+
+
+def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str, why: str) -> LockedSource:
+    """Pin the first matching file by name; raise an error with this place and reason if there is none."""
     offers = [
         offer
-        for offer in indexes.files(tool.distribution)
-        if offer.file.endswith(suffix) and "manylinux" in offer.file and offer.sha256
-        if _version_of(offer.file) == Version(tool.version)
+        for offer in indexes.files(project)
+        if offer.sha256
+        and fnmatchcase(offer.file, _PATTERNS[kind])
+        and _version_of(offer.file) == Version(release)
     ]
     if not offers:
         raise WheelMissingError(
-            f"No index has a wheel of {tool.distribution} {tool.version} for {machine}.",
-            where="matrix.yaml, tools",
-            why="The factory runs it on that architecture.",
+            f"The index lacks the {kind} of {project} {release}.",
+            where=where,
+            why=why,
             fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
         )
-    with requests.Session() as session:
-        return _locked(tool.distribution, tool.version, min(offers, key=lambda offer: offer.file), session)
-
-
-def _locked(project: str, release: str, offer: WheelLocation, session: requests.Session) -> LockedSource:
+    offer = min(offers, key=lambda offer: offer.file)
     local = offer.local
-    size = local.stat().st_size if local is not None else RangeFile(offer.url, session).size
+    with requests.Session() as session:
+        size = local.stat().st_size if local is not None else RangeFile(offer.url, session).size
     return LockedSource(
-        name=project, version=release, file=offer.file, sha256=Sha256(offer.sha256 or ""), size=size
+        name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size
     )
 
 

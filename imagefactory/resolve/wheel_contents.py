@@ -1,19 +1,29 @@
-"""List the contents of a wheel from its zip directory, by HTTP range requests instead of a full download."""
+"""Lists the paths that wheels install, and settles conflicts between wheels that install different content.
+
+Only the zip directory of a wheel is read, by HTTP range requests instead of a full download.
+"""
 
 from __future__ import annotations
 
 import configparser
+import hashlib
 import json
 import zlib
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import requests
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.environment.index_config import redact
+from imagefactory.errors.locks import PathConflictError
 from imagefactory.errors.store import DownloadError
+from imagefactory.locks.files import LockedWheel
+from imagefactory.matrix.matrix import Conflict
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
@@ -21,11 +31,20 @@ from imagefactory.store.indexes import WheelLocation
 from imagefactory.store.ranges import RangeFile, RangesRefusedError
 
 FACTS = "wheel-contents-1"
+_DAMAGED = (
+    BadZipFile,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    configparser.Error,
+)
 
 
 @dataclass(frozen=True)
 class WheelContents:
-    """Every path that a wheel installs with a fingerprint of its content, and the wheel's packed and unpacked size."""
+    """The paths that a wheel installs, and its packed and unpacked size."""
 
     size: int
     unpacked: int
@@ -47,6 +66,12 @@ def wheel_contents(
     return contents
 
 
+def file_sha256(path: Path) -> Sha256:
+    """Hash a file on this machine."""
+    with path.open("rb") as file:
+        return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
+
+
 def installed_path(member: str, *, distribution: str, python: str) -> str:
     """Return where a file of a wheel is installed, relative to the environment's root (PEP 427 `.data` folders)."""
     site = f"lib/python{python}/site-packages"
@@ -66,6 +91,7 @@ def installed_path(member: str, *, distribution: str, python: str) -> str:
 
 
 def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
+    why: Exception
     try:
         if location.local is not None:
             with ZipFile(location.local) as archive:
@@ -74,26 +100,18 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         with ZipFile(remote) as archive:
             return _describe(archive, location.file, remote.size, python)
     except RangesRefusedError as error:
-        raise _unreadable(
-            location,
+        why, fix = (
             error,
-            "Use an index that answers range requests, or put the wheel into a folder of PIP_FIND_LINKS.",
-        ) from None
+            "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder.",
+        )
     except (requests.RequestException, OSError) as error:
-        raise _unreadable(location, error, "Check the network and run the command again.") from None
-    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, zlib.error) as error:
-        raise _unreadable(
-            location, error, "The file on the index is damaged; choose another version or another index."
-        ) from None
-    except configparser.Error as error:
-        raise _unreadable(location, error, "The wheel is malformed; choose another version.") from None
-
-
-def _unreadable(location: WheelLocation, error: Exception, fix: str) -> DownloadError:
-    return DownloadError(
+        why, fix = error, "Check the network and run the command again."
+    except _DAMAGED as error:
+        why, fix = error, "The file on the index is damaged; choose another version or another index."
+    raise DownloadError(
         f"The directory of {location.file} cannot be read.",
         where=redact(location.url),
-        why=f"{type(error).__name__}: {redact(str(error))}",
+        why=f"{type(why).__name__}: {redact(str(why))}",
         fix=fix,
     )
 
@@ -122,3 +140,45 @@ def console_scripts(entry_points: bytes) -> dict[str, str]:
     parser.read_string(entry_points.decode("utf-8"))
     sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]
     return {name: target for section in sections for name, target in parser.items(section)}
+
+
+def settle(
+    found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]
+) -> list[LockedWheel]:
+    """Record for every wheel the paths that it yields to another one; raise an error for undecided conflicts."""
+    owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for wheel, contents in found:
+        for path, content in contents.paths.items():
+            owners[path].append((wheel.name, content))
+    winner = {frozenset(conflict.between): conflict.wins for conflict in conflicts}
+    given_up: dict[str, set[str]] = defaultdict(set)
+    unsettled: dict[frozenset[str], list[str]] = defaultdict(list)
+    for path, claims in owners.items():
+        for index, (one, content) in enumerate(claims):
+            for other, other_content in claims[index + 1 :]:
+                if content == other_content:
+                    continue  # the same bytes from both: nothing to decide
+                pair = frozenset((one, other))
+                if pair in winner:
+                    given_up[other if winner[pair] == one else one].add(path)
+                else:
+                    unsettled[pair].append(path)
+    if unsettled:
+        raise _refuse(unsettled)
+    return [
+        wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))})
+        for wheel, _ in sorted(found, key=lambda item: item[0].name)
+    ]
+
+
+def _refuse(unsettled: dict[frozenset[str], list[str]]) -> PathConflictError:
+    pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
+    one, other = sorted(pair)
+    more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
+    return PathConflictError(
+        f"{one} and {other} both install {min(paths)}, with different content.",
+        where="matrix.yaml, `conflicts`",
+        why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "
+        f"the order of installation would decide which one the image gets.{more}",
+        fix=f"Add an entry to `conflicts`: between: [{one}, {other}], wins: one of them, and the reason.",
+    )

@@ -1,8 +1,7 @@
-"""Making wheel locks: uv resolves the versions, the indexes provide the files."""
+"""Makes wheel locks: uv resolves the versions, the indexes provide the files."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import tempfile
@@ -28,10 +27,9 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
-from imagefactory.matrix.cells import KernelOrigin
+from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, Base, Conflict
-from imagefactory.resolve.wheel_conflicts import settle
-from imagefactory.resolve.wheel_contents import WheelContents, wheel_contents
+from imagefactory.resolve.wheel_contents import WheelContents, file_sha256, settle, wheel_contents
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
@@ -44,25 +42,28 @@ _UV_KNOWS = 40
 """The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
+_CHOOSE_ANOTHER = "Choose another version, or another base in matrix.yaml."
+_CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used."
 Adopt = Callable[[str, str], KeptWheel]
 """Returns the compiled wheel of a package and version, or raises an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRequest:
-    """Everything that decides a wheel lock."""
+    """Everything that determines a wheel lock."""
 
-    vllm: str
+    cell: Cell
+    """The vLLM version, the arch and the platform; the model does not matter."""
     release: str
-    arch_name: str
     arch: Arch
     base: Base
-    platform: str
-    kernels: KernelOrigin
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()
     """Packages whose wheels we compile ourselves."""
+
+    def __str__(self) -> str:
+        return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,29 @@ def lock_wheels(
     config: IndexConfig,
     store: Store,
     adopt: Adopt | None = None,
-    keep: Iterable[LockedWheel] = (),
+    keep: Sequence[LockedWheel] = (),
     say: Say,
 ) -> WheelLock:
     """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
     config = config.with_extra(_reachable_only(request.arch.indexes, say))
-    pins, compiled = _resolve_compiled(request, config, list(keep), adopt)
+    pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
-    tags = _ranked(platform_tags(request.base, request.platform))
+    ranked = dict.fromkeys(platform_tags(request.base, request.cell.platform))  # each tag once
+    tags = {tag: rank for rank, tag in enumerate(ranked)}
 
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
             own = compiled.get(pin.name)
-            location = _offer(own) if own else choose_file(indexes.files(pin.name), pin, tags, request)
-            digest = Sha256(location.sha256 or _hash_local(location))
+            if own:
+                location = WheelLocation(
+                    file=own.filename, url=own.path.absolute().as_uri(), sha256=own.sha256
+                )
+            else:
+                location = choose_file(indexes.files(pin.name), pin, tags, request)
+            unhashed = location.local if location.sha256 is None else None
+            digest = file_sha256(unhashed) if unhashed else Sha256(str(location.sha256))
             contents = wheel_contents(
                 location, digest, python=request.base.python, store=store, session=session
             )
@@ -112,15 +120,14 @@ def lock_wheels(
             return wheel, contents
 
         found = list(pool.map(look_up, pins))
-    wheels = settle(found, request.conflicts)
     return WheelLock(
         made_from=request.made_from,
-        vllm=request.vllm,
-        arch=request.arch_name,
-        platform=request.platform,
+        vllm=request.cell.vllm,
+        arch=request.cell.arch,
+        platform=request.cell.platform,
         python=request.base.python,
-        kernels=request.kernels,
-        wheels=tuple(wheels),
+        kernels="compiled" if "vllm" in request.compiled else "upstream",
+        wheels=tuple(settle(found, request.conflicts)),
     )
 
 
@@ -133,35 +140,26 @@ def _resolve_compiled(
     FlashInfer's.
     """
     if not request.compiled or adopt is None:
-        return resolve(request, config=config, keep=keep), {}
-    own, others = (
-        [name for name in request.compiled if (name == "vllm") is first] for first in (True, False)
-    )
-    compiled = {name: adopt(name, request.release) for name in own}
-    pins = resolve(request, config=config, keep=keep, compiled=compiled)
+        return _resolve(request, config, keep, {}), {}
+    compiled = {name: adopt(name, request.release) for name in request.compiled if name == "vllm"}
+    pins = _resolve(request, config, keep, compiled)
+    others = [name for name in request.compiled if name != "vllm"]
     if others:
         versions = {pin.name: pin.version for pin in pins}
         usual = versions.get(_FLASHINFER, request.release)
         compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
-        pins = resolve(request, config=config, keep=keep, compiled=compiled)
+        pins = _resolve(request, config, keep, compiled)
     return pins, compiled
 
 
-def _offer(wheel: KeptWheel) -> WheelLocation:
-    return WheelLocation(file=wheel.filename, url=wheel.path.absolute().as_uri(), sha256=wheel.sha256)
-
-
-def resolve(
+def _resolve(
     request: WheelRequest,
-    *,
     config: IndexConfig,
-    keep: Iterable[LockedWheel] = (),
-    compiled: Mapping[str, KeptWheel] | None = None,
+    keep: Iterable[LockedWheel],
+    compiled: Mapping[str, KeptWheel],
 ) -> list[Pin]:
     """Let uv resolve versions for the image's Python and platform rather than this machine's."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
-
-    compiled = compiled or {}
 
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
@@ -179,7 +177,7 @@ def resolve(
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if request.arch.without else []),
             "--python-version", request.base.python,
-            "--python-platform", f"{_MACHINES[request.platform]}-manylinux_2_{glibc}",
+            "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
         ]  # fmt: skip
@@ -194,16 +192,21 @@ def resolve(
 def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
     """List the wheel tags that run on a base, most specific first."""
     machine = _MACHINES[platform]
-    python = tuple(int(part) for part in base.python.split("."))
-    interpreter = f"cp{base.python.replace('.', '')}"
     platforms: list[str] = []
     for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
             platforms.append(f"{_LEGACY[minor]}_{machine}")
     platforms.append(f"linux_{machine}")
-    yield from cpython_tags(python, abis=[interpreter], platforms=platforms)
-    yield from compatible_tags(python, interpreter=interpreter, platforms=platforms)
+    return wheel_tags(base.python, platforms)
+
+
+def wheel_tags(python: str, platforms: Sequence[str]) -> Iterator[Tag]:
+    """List the wheel tags that run with a Python version on platforms, most specific first."""
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{python.replace('.', '')}"
+    yield from cpython_tags(version, abis=[interpreter], platforms=platforms)
+    yield from compatible_tags(version, interpreter=interpreter, platforms=platforms)
 
 
 def choose_file(
@@ -213,66 +216,60 @@ def choose_file(
     of_version: list[str] = []
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []
-    for location in offered:
-        try:
-            name, version, build, file_tags = parse_wheel_filename(location.file)
-        except InvalidWheelFilename:
-            continue
-        if name != pin.name or version != Version(pin.version):
-            continue
+    accepted = Version(pin.version).local in (None, *request.arch.local_versions)
+    for location, build, file_tags in wheels_of(pin.name, pin.version, offered):
         of_version.append(location.file)
-        accepted = version.local is None or version.local in request.arch.local_versions
         ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
         if ranks and not location.sha256 and not location.local:
             unhashed.append(location.file)
         elif ranks:
-            fitting.append((min(ranks), -(build[0] if build else 0), location.file, location))
+            fitting.append((min(ranks), -build, location.file, location))
     if fitting:
         # min() returns the first of equals, so the preferred source of the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
-    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
     if unhashed:
         raise WheelMissingError(
             f"No index provides the sha256 of {unhashed[0]}.",
-            where=where,
+            where=str(request),
             why="A lock identifies files by their sha256, and this index does not provide it.",
             fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
         )
     if of_version:
         raise IncompatibleWheelError(
             f"No wheel of {pin.name} {pin.version} runs on this base.",
-            where=where,
+            where=str(request),
             why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
             f"{', '.join(sorted(set(of_version)))}.",
-            fix="Choose another version, or another base in matrix.yaml.",
+            fix=_CHOOSE_ANOTHER,
         )
     raise WheelMissingError(
         f"No index has a wheel of {pin.name} {pin.version}.",
-        where=where,
+        where=str(request),
         why="uv chose it, but the configured indexes do not have the file.",
-        fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
+        fix=_CHECK_INDEXES,
     )
 
 
-def _ranked(tags: Iterable[Tag]) -> dict[Tag, int]:
-    ranks: dict[Tag, int] = {}
-    for rank, tag in enumerate(tags):
-        ranks.setdefault(tag, rank)
-    return ranks
-
-
-def _hash_local(location: WheelLocation) -> str:
-    if location.local is None:
-        raise ValueError(location.url)
-    with location.local.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def wheels_of(
+    name: str, version: str, offered: Iterable[WheelLocation]
+) -> Iterator[tuple[WheelLocation, int, frozenset[Tag]]]:
+    """Yield the wheels of one version, each with its build number and tags."""
+    for location in offered:
+        try:
+            found, its_version, build, tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if found == name and its_version == Version(version):
+            yield location, build[0] if build else 0, tags
 
 
 def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:
     """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
-    found = [url for url in urls if reachable(url)]
+    found = []
     for url in urls:
-        if url not in found:
+        if reachable(url):
+            found.append(url)
+        else:
             say(f"{redact(url)} does not answer; continuing without it")
     return found
 
@@ -337,33 +334,21 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    if _INDEX_FAILED.search(why):
-        return IndexUnreachableError(
-            "The package index does not answer.",
-            where=config.describe(),
-            why=why,
-            fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
-        )
-    where = f"vLLM {request.vllm} on {request.arch_name} ({request.platform})"
     misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
-    if misfit:
-        return IncompatibleWheelError(
-            f"No wheel of {misfit[1]} runs on this base.",
-            where=where,
-            why=why,
-            fix="Choose another version, or another base in matrix.yaml.",
-        )
     missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
-    if missing:
-        return WheelMissingError(
-            f"No index has a wheel of {missing[1] or missing[2]}.",
-            where=where,
-            why=why,
-            fix="Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used.",
-        )
-    return ResolutionError(
-        f"{request.arch.distribution} {request.release} cannot be resolved for {request.arch_name}.",
-        where=where,
-        why=why,
-        fix="Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS).",
-    )
+    kind: type[FactoryError]
+    where = str(request)
+    if _INDEX_FAILED.search(why):
+        kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
+        fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
+    elif misfit:
+        kind, what = IncompatibleWheelError, f"No wheel of {misfit[1]} runs on this base."
+        fix = _CHOOSE_ANOTHER
+    elif missing:
+        kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."
+        fix = _CHECK_INDEXES
+    else:
+        kind, package = ResolutionError, f"{request.arch.distribution} {request.release}"
+        what = f"{package} cannot be resolved for {request.cell.arch}."
+        fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
+    return kind(what, where=where, why=why, fix=fix)

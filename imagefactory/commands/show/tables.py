@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # For annotations only: showing a plan must not import what resolves and downloads.
     from imagefactory.build.engines.options import BuiltImage
     from imagefactory.build.explain import Ownership
-    from imagefactory.locks.kernel_policy import KernelVerdict
+    from imagefactory.locks.kernels import KernelVerdict
     from imagefactory.locks.target_status import TargetStatus
     from imagefactory.matrix.cells import Exclusion
     from imagefactory.mods.compatibility import ModResult

@@ -1,1 +1,1 @@
-"""Auditing kernels: for which chips the code inside shared libraries was compiled, without a GPU."""
+"""Audits which GPUs the kernels in shared libraries were compiled for, without a GPU."""

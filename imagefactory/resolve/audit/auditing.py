@@ -1,4 +1,4 @@
-"""Audit the kernels of whatever a user names: a library, a wheel, an image or a target."""
+"""Audits the kernels of a library, a wheel, an image, a target or a vLLM release."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, LockedWheel, WheelKernels
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
-from imagefactory.locks.kernel_policy import GpuCode, KernelVerdict, judge
-from imagefactory.locks.kernels import audited_wheels
+from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.targets import host_machine, select
+from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
-from imagefactory.resolve.audit.cuobjdump import read_kernels
-from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel
+from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
+from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import sha256_of
@@ -39,46 +37,25 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
     """Judge every library of a subject by an arch's policy; by default the target's own arch, else the matrix's."""
-    if subject in project.matrix.vllm:
-        return audit_release(project, subject, arch or project.matrix.defaults.arch)
-    if arch:
-        refuse_unknown_arch(project, arch)
     path = Path(subject)
-    if path.is_file():
-        libraries = from_wheel(ZipFile(path), _sha256(path)) if is_zipfile(path) else from_file(path)
+    if subject in project.matrix.vllm:
+        libraries = _of_release(project, subject)
+    elif path.is_file():
+        libraries = from_wheel(ZipFile(path), file_sha256(path)) if is_zipfile(path) else from_file(path)
     elif (path / "index.json").exists():
         libraries = from_layout(Layout(path), project.store)
     else:
         _refuse_missing_path(subject)
-        [cell, *more] = select(project.matrix, [subject])
-        if more:
-            raise UnknownNameError(
-                f"{subject!r} matches {len(more) + 1} images; an audit needs exactly one.",
-                where="the audit's argument",
-                why="Each arch has a policy of its own.",
-                fix=f"Name one in full, for example {cell}.",
-            )
+        Selector.parse(subject)  # an empty subject does not mean the default target
+        cell = select_one(project.matrix, subject)
         arch = arch or cell.arch
-        libraries = _of_cell(project, cell)
+        wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])
+        libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
     return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
-
-
-def refuse_unknown_arch(project: Project, arch: str) -> None:
-    """Raise an error for an arch that matrix.yaml does not have."""
-    if arch not in project.matrix.archs:
-        raise UnknownNameError(
-            f"Unknown arch {arch!r}.",
-            where="the --arch option",
-            why="matrix.yaml has no arch of that name.",
-            fix=did_you_mean(arch, project.matrix.archs).capitalize(),
-        )
 
 
 def _refuse_missing_path(subject: str) -> None:
     """Raise an error for a subject that is clearly a path, not a target."""
-    looks_like_a_path = subject.startswith(("/", ".", "~")) or subject.endswith(
-        (".whl", ".so", ".zip", ".tar")
-    )
     if subject and Path(subject).is_dir():
         raise AuditError(
             f"{subject} is not an image.",
@@ -86,7 +63,7 @@ def _refuse_missing_path(subject: str) -> None:
             why="The folder has no index.json, as every OCI layout does.",
             fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
         )
-    if looks_like_a_path:
+    if subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
         raise FileMissingError(
             f"There is no {subject}.",
             where="the audit's argument",
@@ -95,8 +72,8 @@ def _refuse_missing_path(subject: str) -> None:
         )
 
 
-def audit_release(project: Project, release: str, arch: str) -> list[KernelVerdict]:
-    """Judge the published wheel of a release, whether or not a cell uses it."""
+def _of_release(project: Project, release: str) -> Iterator[GpuLibrary]:
+    """Return the libraries of a release's published wheel, whether or not a cell uses it."""
     locked = project.source_lock.find(release, ".whl")
     if locked is None:
         raise UnknownNameError(
@@ -105,7 +82,7 @@ def audit_release(project: Project, release: str, arch: str) -> list[KernelVerdi
             why="Only the releases in matrix.yaml are locked.",
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
-    return judge_libraries(project, _of_wheel(project, locked), arch)
+    return _of_wheel(project, locked)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
@@ -150,7 +127,8 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by the policy of an arch, leaving out those without GPU code."""
-    refuse_unknown_arch(project, arch)
+    if arch not in project.matrix.archs:
+        raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise AuditError(
@@ -159,24 +137,15 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
             why="It has no `cubins` or no `capability`, so there is no GPU.",
             fix="Name an arch with a GPU, or give this one a policy.",
         )
-    verdicts = [
-        judge(library.name, _kernels(project, library), settings.cubins, settings.capability)
-        for library in libraries
-    ]
+    verdicts = [judge(library.name, _kernels(project, library), settings) for library in libraries]
     return [verdict for verdict in verdicts if verdict is not None]
-
-
-def _of_cell(project: Project, cell: Cell) -> Iterator[GpuLibrary]:
-    """Yield the libraries of the wheels in a cell's lock."""
-    for wheel in audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch]):
-        yield from _of_wheel(project, wheel)
 
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
     """Inspect the GPU code in a wheel; only its libraries are downloaded, and only once."""
     found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
     libraries = tuple(
-        LibraryKernels(name=name, cubins=dict(kernels.cubins), ptx=dict(kernels.ptx), fp4=kernels.fp4)
+        LibraryKernels(name=name, **asdict(kernels))
         for name, kernels in sorted(found, key=lambda item: item[0])
         if kernels.cubins or kernels.ptx
     )
@@ -231,7 +200,3 @@ def cuobjdump(project: Project) -> Path:
                 file.write(wheel.read(member))
         program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return program
-
-
-def _sha256(path: Path) -> str:
-    return sha256_of(path.read_bytes())

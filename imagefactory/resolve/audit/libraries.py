@@ -1,10 +1,13 @@
-"""Find the libraries to audit: in a file, in a wheel (local or remote), or in the layers of an image."""
+"""Finds the libraries of files, wheels and images, and reads their GPU targets with NVIDIA's cuobjdump."""
 
 from __future__ import annotations
 
-import hashlib
+import mmap
+import re
 import shutil
+import subprocess
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,14 +18,19 @@ from zipfile import ZipFile, ZipInfo
 
 from isal import igzip
 
+from imagefactory.errors.kernels import AuditError
+from imagefactory.locks.kernels import GpuCode
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
+from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.store.cache import Store
 
 _LIBRARIES = ("*.so", "*.so.*")
 _PACKAGES = ("vllm/*", "flashinfer*/*")
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _SITE = "/site-packages/"
+_CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
+_NOTHING = "does not contain device code"
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,12 @@ class GpuLibrary:
     name: str
     identity: str
     """Identifies the content, so that findings about it stay valid."""
-    unpack: Callable[[Path], None]
+    unpack: Callable[[Path], object]
+    """Writes the library to a path."""
 
 
 def is_library(name: str) -> bool:
-    """Return whether a path is a shared library of an audited package."""
+    """Whether a path is a shared library of an audited package."""
     return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
         fnmatchcase(name, pattern) for pattern in _PACKAGES
     )
@@ -44,13 +53,7 @@ def is_library(name: str) -> bool:
 
 def from_file(path: Path) -> Iterator[GpuLibrary]:
     """Yield a library from disk."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    yield GpuLibrary(path.name, f"file:{digest}", partial(_from_file, path))
-
-
-def _from_file(path: Path, target: Path) -> None:
-    _copy(path.open("rb"), target)
+    yield GpuLibrary(path.name, f"file:{file_sha256(path)}", partial(shutil.copyfile, path))
 
 
 def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
@@ -90,3 +93,34 @@ def _from_layer(blob: Path, path: str, target: Path) -> None:
 def _copy(source: IO[bytes], target: Path) -> None:
     with source, target.open("wb") as file:
         shutil.copyfileobj(source, file, 1 << 20)
+
+
+def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
+    """Count the cubins and PTX modules of a library per GPU target.
+
+    This uses the plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides
+    whether the code runs on other GPUs of the family.
+    """
+    done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
+        [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
+    )
+    said = done.stderr.strip() or done.stdout.strip()
+    if done.returncode and _NOTHING not in done.stdout + done.stderr:
+        raise AuditError(
+            f"{library.name} cannot be inspected.",
+            where=library,
+            why=said[:200] or f"cuobjdump ended with {done.returncode}",
+            fix="Check that the file is a complete shared library.",
+        )
+    found = _CODE.findall(done.stdout)
+    return GpuCode(
+        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
+        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
+        fp4=_mentions(library, b"nvfp4"),
+    )
+
+
+def _mentions(library: Path, word: bytes) -> bool:
+    """Whether a file contains a word, without reading it into memory."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(word) >= 0

@@ -1,1 +1,1 @@
-"""The wheelhouse: compiled wheels, identified by their inputs, kept locally and in the registry."""
+"""The wheelhouse keeps compiled wheels by their inputs, locally and in the registry."""

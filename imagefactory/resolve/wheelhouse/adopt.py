@@ -1,4 +1,4 @@
-"""Choose the compiled wheel that a lock adopts. Once locked, the lock decides, not what is on disk."""
+"""Chooses the compiled wheel that a lock adopts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from imagefactory.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
 from imagefactory.mods.choose import source_mods
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.resolve.audit.auditing import look_into, refuse_failing
 from imagefactory.resolve.wheelhouse.fit import same_version
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
-from imagefactory.resolve.wheelhouse.remote import opened, pull, remote_wheels, shared_at
+from imagefactory.resolve.wheelhouse.remote import RemoteWheel, pull, remote_wheels, shared_at
 
 
 def choose_compiled(
@@ -27,46 +28,35 @@ def choose_compiled(
     name: str,
     version: str,
     *,
-    asked: Sequence[str] = (),
-    locked: str | None = None,
+    asked: Sequence[str],
+    locked: str | None,
     say: Say,
 ) -> KeptWheel:
     """Find the wheel of a package that was compiled for a cell, first locally and then in the registry.
 
-    Args:
-        project: the checkout.
-        cell: the cell to be locked.
-        name: the package.
-        version: its version.
-        asked: keys (or key prefixes) that the user named.
-        locked: the key in the current lock, which is kept if it still fits.
-        say: called with progress messages and warnings.
+    A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
     """
+    wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
 
     def fits(inputs: CompileInputs) -> bool:
-        wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
-        return same_version(inputs.version, version) and wanted == (
-            canonicalize_name(inputs.name),
-            inputs.platform,
-            inputs.arch_list,
-        )
+        found = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
+        return found == wanted and same_version(inputs.version, version)
 
-    here = {str(wheel.key): wheel for wheel in all_kept(project.store) if fits(wheel.inputs)}
-    wanted = tuple(asked) or (locked or "",)
+    found: list[KeptWheel | RemoteWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel.inputs)]
+    prefixes = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
-    if where is not None and not any(key.startswith(wanted) for key in here):
+    if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
         say(f"Asking {where} for {name} {version}")
-        with opened(where) as repository:
-            offers = [wheel for wheel in remote_wheels(repository, name) if fits(wheel.inputs)]
-            there = {str(wheel.key): wheel for wheel in offers if wheel.key not in here}
-            if there:
-                known = {key: wheel.inputs for key, wheel in here.items()}
-                known |= {key: wheel.inputs for key, wheel in there.items()}
-                key = _one_of(known, project, cell, asked, locked)
-                here |= {key: pull(repository, there[key], project.store)} if key in there else {}
-    if not here:
+        here = {wheel.key for wheel in found}
+        with Repository.open(where) as repository:
+            offers = remote_wheels(repository, name)
+        found += [wheel for wheel in offers if fits(wheel.inputs) and wheel.key not in here]
+    if not found:
         raise _compile_needed(project, cell, name, version)
-    wheel = here[_one_of({key: wheel.inputs for key, wheel in here.items()}, project, cell, asked, locked)]
+    wheel = _one_of(found, project, cell, asked, locked)
+    if isinstance(wheel, RemoteWheel):
+        with Repository.open(str(where)) as repository:
+            wheel = pull(repository, wheel, project.store)
     refuse_damaged(wheel)
     if name == "vllm" and wheel.inputs.mods != mods_of_sources(project, cell):
         say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
@@ -79,7 +69,7 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
     known = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
     if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
-        with opened(where) as repository:
+        with Repository.open(where) as repository:
             known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
     for begin in asked:
         if not any(key.startswith(begin) for key in known):
@@ -109,31 +99,29 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
 
 
 def _one_of(
-    found: dict[str, CompileInputs], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
-) -> str:
-    """Choose a key: the one named, else the locked one, else the one compiled with the mods of this checkout."""
-    named = [key for key in found if key.startswith(tuple(asked))] if asked else []
-    if len(named) == 1:
-        return named[0]
-    if not named and locked in found:
-        return str(locked)
-    if not named and len(found) > 1:
+    found: list[KeptWheel | RemoteWheel],
+    project: Project,
+    cell: Cell,
+    asked: Sequence[str],
+    locked: str | None,
+) -> KeptWheel | RemoteWheel:
+    """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
+    fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
+    fitting = fitting or [wheel for wheel in found if wheel.key == locked]
+    if not fitting and len(found) > 1:
         mods = mods_of_sources(project, cell)
-        named = [key for key, inputs in found.items() if inputs.mods == mods]
-    if len(named) == 1 or len(found) == 1:
-        return next(iter(named or found))
+        fitting = [wheel for wheel in found if wheel.inputs.mods == mods]
+    fitting = fitting or found
+    if len(fitting) == 1:
+        return fitting[0]
+    documents = [wheel.inputs.as_json() for wheel in found]
+    differing = [name for name in documents[0] if len({str(data[name]) for data in documents}) > 1]
     raise SeveralWheelsError(
         f"{len(found)} compiled wheels fit {cell}.",
         where="the wheelhouse (`invoke wheels.list`)",
-        why=f"They differ in {_differing(found)}: {', '.join(key[:16] for key in sorted(found))}.",
+        why=f"They differ in {', '.join(differing)}: {', '.join(sorted(wheel.key[:16] for wheel in found))}.",
         fix="Choose one: `invoke lock --wheel KEY`.",
     )
-
-
-def _differing(found: dict[str, CompileInputs]) -> str:
-    """Return the names of the inputs that differ."""
-    documents = [inputs.as_json() for inputs in found.values()]
-    return ", ".join(name for name in documents[0] if len({str(data[name]) for data in documents}) > 1)
 
 
 def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
@@ -152,21 +140,15 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
     others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
     kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
+    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    needs_none = not compiled_distributions(project.matrix, usual)
+    advice = f" Or use vLLM {usual.vllm}, which needs no compiled wheel." if needs_none else ""
     return CompileNeededError(
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.vllm}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
-        f"`invoke lock --target {cell}`.{_other_version(project, cell)}",
-    )
-
-
-def _other_version(project: Project, cell: Cell) -> str:
-    usual = replace(cell, vllm=project.matrix.defaults.vllm)
-    return (
-        ""
-        if compiled_distributions(project.matrix, usual)
-        else f" Or use vLLM {usual.vllm}, which needs no compiled wheel."
+        f"`invoke lock --target {cell}`.{advice}",
     )
 
 

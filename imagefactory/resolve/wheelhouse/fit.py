@@ -1,4 +1,4 @@
-"""Check that a wheel is the expected one: the right package, version and platform."""
+"""Checks that a wheel is of the expected package, version and platform."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 from zipfile import BadZipFile, ZipFile
 
-from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -38,24 +37,14 @@ def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
         raise _wrong(wheel, f"{wheel.name} is not a whole wheel.", f"{broken} in it is damaged.")
     for its_name, number in ((found, str(its_version)), metadata):
         if canonicalize_name(its_name) != canonicalize_name(name) or not same_version(number, version):
-            raise _wrong(
-                wheel,
-                f"{wheel.name} is not {name} {version}.",
-                f"It calls itself {its_name} {number}.",
-            )
+            what = f"{wheel.name} is not {name} {version}."
+            raise _wrong(wheel, what, f"It calls itself {its_name} {number}.")
     machine, _ = MACHINES[platform]
-    if not any(_fits(tag, machine) for tag in tags):
+    if not any(tag.platform == "any" or tag.platform.endswith(f"_{machine}") for tag in tags):
         raise _wrong(wheel, f"{wheel.name} is not for {platform}.", f"No tag of its name is for {machine}.")
     if foreign:
-        raise _wrong(
-            wheel,
-            f"{wheel.name} is not for {platform}.",
-            f"These libraries in it are for other machines: {', '.join(foreign[:3])}.",
-        )
-
-
-def _fits(tag: Tag, machine: str) -> bool:
-    return tag.platform == "any" or tag.platform.endswith(f"_{machine}")
+        why = f"These libraries in it are for other machines: {', '.join(foreign[:3])}."
+        raise _wrong(wheel, f"{wheel.name} is not for {platform}.", why)
 
 
 def same_version(found: str, wanted: str) -> bool:

@@ -1,8 +1,7 @@
-"""Keeping compiled wheels in the store: each is named by its inputs, checked, and written whole or not at all."""
+"""Keeps compiled wheels in the store, each under a key of its inputs."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.wheelhouse import DamagedWheelError
+from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -25,30 +25,30 @@ _RECORD = "inputs.json"
 
 @dataclass(frozen=True, kw_only=True)
 class CompileInputs:
-    """Everything that decides what a compile makes, as far as a compiler lets anything decide it."""
+    """Everything that determines the result of a compile."""
 
     name: str
     """The distribution: vllm, flashinfer-jit-cache, ..."""
     version: str
     sources: Mapping[str, str]
-    """The commit, or the digest of the tree, of every source by its name."""
+    """The commit or tree digest of every source, by name."""
     mods: tuple[str, ...] = ()
-    """The sha256 of every mod that was applied to the sources, in order."""
+    """The sha256 of every mod applied to the sources, in order."""
     toolchain: str
-    """The digest of the image that holds the compilers."""
+    """The digest of the image with the compilers."""
     arch_list: str
-    """The chips, as compilers are told: 12.1a."""
+    """The GPU targets in the compiler's notation, such as 12.1a."""
     platform: str
     """linux/arm64 or linux/amd64."""
     flags: tuple[str, ...] = ()
 
     @property
     def key(self) -> Sha256:
-        """The name of the result: the same inputs, in whatever order they were written down, give the same."""
+        """The key of the result; the order of the sources does not matter."""
         return checksum({"format": FORMAT, **self.as_json()})
 
     def as_json(self) -> dict[str, Any]:
-        """Write the inputs as plain values."""
+        """Return the inputs as plain values."""
         return asdict(self) | {
             "name": canonicalize_name(self.name),
             "sources": dict(sorted(self.sources.items())),
@@ -58,7 +58,7 @@ class CompileInputs:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileInputs:
-        """Read what `as_json` wrote; anything else raises a KeyError, TypeError or ValueError."""
+        """Parse the result of `as_json`; raise KeyError, TypeError or ValueError for anything else."""
         texts = {name: str(data[name]) for name in ("name", "version", "toolchain", "arch_list", "platform")}
         sources = {str(name): str(value) for name, value in dict(data["sources"]).items()}
         mods, flags = (tuple(str(item) for item in data[name]) for name in ("mods", "flags"))
@@ -66,36 +66,43 @@ class CompileInputs:
 
 
 @dataclass(frozen=True)
-class KeptWheel:
-    """A compiled wheel that the store has."""
+class CompiledWheel:
+    """A wheel and what it was compiled from."""
 
-    key: Sha256
     filename: str
     sha256: Sha256
     size: int
     inputs: CompileInputs
+
+    @property
+    def key(self) -> Sha256:
+        """The key of its inputs."""
+        return self.inputs.key
+
+
+@dataclass(frozen=True)
+class KeptWheel(CompiledWheel):
+    """A compiled wheel in the store."""
+
     path: Path = field(compare=False)
-    """Where it lies in this store."""
 
 
 def find(store: Store, key: str) -> KeptWheel | None:
-    """Return the wheel of a key, or None if the store does not have it."""
+    """Return the wheel with this key, or None if the store does not have it."""
     record = store.root / "wheelhouse" / key / _RECORD
     return _read(record) if record.exists() else None
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
-    """List every wheel of the store, by name and version."""
-    records = (store.root / "wheelhouse").glob(f"*/{_RECORD}")
-    found = (_read(record) for record in records)
+    """List the wheels in the store, by name and version."""
+    found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
     yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
 
 def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
-    """Take a finished wheel into the store; one that is already kept for these inputs stays as it is.
+    """Copy a finished wheel into the store, unless the store has one for these inputs.
 
-    The record is written last: a wheel without one counts as not there, so an interruption leaves nothing behind that
-    anybody would use.
+    The record is written last, and a wheel without a record does not count, so an interrupted copy is never used.
     """
     refuse_misfit(inputs.name, inputs.version, inputs.platform, wheel)
     folder = store.root / "wheelhouse" / inputs.key
@@ -108,7 +115,7 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
         record = {
             "format": FORMAT,
             "filename": wheel.name,
-            "sha256": _sha256(target),
+            "sha256": file_sha256(target),
             "size": target.stat().st_size,
             "inputs": inputs.as_json(),
         }
@@ -118,8 +125,8 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
 
 
 def refuse_damaged(wheel: KeptWheel) -> None:
-    """Fail when the bytes of a kept wheel are not those that were put in."""
-    if _sha256(wheel.path) != wheel.sha256:
+    """Raise an error if a kept wheel no longer has its sha256."""
+    if file_sha256(wheel.path) != wheel.sha256:
         raise _damaged(wheel.path, f"Its sha256 is not {wheel.sha256}.")
 
 
@@ -128,7 +135,7 @@ def _read(record: Path) -> KeptWheel:
         data = json.loads(record.read_text("utf-8"))
         inputs = CompileInputs.from_json(data["inputs"])
         path = record.with_name(Path(data["filename"]).name)
-        kept = KeptWheel(inputs.key, path.name, Sha256(data["sha256"]), int(data["size"]), inputs, path)
+        kept = KeptWheel(path.name, Sha256(data["sha256"]), int(data["size"]), inputs, path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(record, f"The record cannot be read: {type(error).__name__}.") from None
     if inputs.key != record.parent.name:
@@ -145,8 +152,3 @@ def _damaged(path: Path, why: str) -> DamagedWheelError:
         why=why,
         fix=f"Remove the folder {path.parent}, then run `invoke wheels.pull`, or compile it again.",
     )
-
-
-def _sha256(path: Path) -> Sha256:
-    with path.open("rb") as file:
-        return Sha256(hashlib.file_digest(file, "sha256").hexdigest())

@@ -1,10 +1,8 @@
-"""Compiled wheels in a registry, each an OCI artifact that records its inputs."""
+"""Pushes compiled wheels to a registry, and pulls them, as OCI artifacts that record their inputs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
@@ -13,8 +11,8 @@ from imagefactory.errors.registry import RepositoryMissingError
 from imagefactory.errors.wheelhouse import WheelArtifactError
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep, refuse_damaged
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.resolve.wheelhouse.keep import CompiledWheel, CompileInputs, KeptWheel, keep, refuse_damaged
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256, canonical_json
 
@@ -24,30 +22,21 @@ INPUTS: Final = "imagefactory.inputs"
 KEY: Final = "imagefactory.key"
 _PREFIX: Final = "wheel-"
 _KEY_IN_TAG: Final = 16
-_PLACEHOLDER: Final = "OWNER"
 
 
-@dataclass(frozen=True)
-class RemoteWheel:
-    """A compiled wheel that a registry has."""
+class RemoteWheel(CompiledWheel):
+    """A compiled wheel in a registry."""
 
-    tag: str
-    key: Sha256
-    filename: str
-    sha256: Sha256
-    size: int
-    inputs: CompileInputs
+    @property
+    def tag(self) -> str:
+        """The tag of its artifact."""
+        return tag_of(self.inputs)
 
 
 def shared_at(matrix: Matrix) -> str | None:
     """Return the repository that wheels are shared in; None while matrix.yaml only has a placeholder."""
     registry = matrix.effective_registry
-    return None if _PLACEHOLDER in registry else registry
-
-
-def opened(where: str) -> Repository:
-    """Open a repository."""
-    return Repository.open(where)
+    return None if "OWNER" in registry else registry
 
 
 def tag_of(inputs: CompileInputs) -> str:
@@ -89,13 +78,24 @@ def remote_wheels(repository: Repository, name: str = "") -> list[RemoteWheel]:
         tags = [tag for tag in repository.tags() if tag.startswith(begin)]
     except RepositoryMissingError:
         return []
-    return list(_described(repository, sorted(tags)))
+    found = (remote_wheel(repository, tag) for tag in sorted(tags))
+    return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
 
 
 def remote_wheel(repository: Repository, tag: str) -> RemoteWheel | None:
     """Return the wheel that a registry has under a tag, if any."""
     manifest = repository.manifest(tag)
-    return None if manifest is None else _describe(repository, tag, manifest)
+    if manifest is None:
+        return None
+    try:
+        return _read(tag, manifest.document())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WheelArtifactError(
+            f"{tag} is not a compiled wheel.",
+            where=f"{repository.reference.name}:{tag}",
+            why=f"{type(error).__name__}: {error}",
+            fix="Do not use it. Delete it, then push the wheel again under its own name.",
+        ) from None
 
 
 def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel:
@@ -114,25 +114,6 @@ def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel
     return kept
 
 
-def _described(repository: Repository, tags: list[str]) -> Iterator[RemoteWheel]:
-    for tag in tags:
-        wheel = remote_wheel(repository, tag)
-        if wheel is not None:  # it may have been deleted since the tags were listed
-            yield wheel
-
-
-def _describe(repository: Repository, tag: str, manifest: StoredManifest) -> RemoteWheel:
-    try:
-        return _read(tag, manifest.document())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WheelArtifactError(
-            f"{tag} is not a compiled wheel.",
-            where=f"{repository.reference.name}:{tag}",
-            why=f"{type(error).__name__}: {error}",
-            fix="Do not use it. Delete it, then push the wheel again under its own name.",
-        ) from None
-
-
 def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
     """Parse the manifest of an artifact; raise ValueError if it contradicts itself."""
     inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
@@ -145,4 +126,4 @@ def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
     if "/" in filename or not filename.endswith(".whl"):
         raise ValueError("its file is not a wheel")
     sha256 = Sha256(str(layer["digest"]).removeprefix("sha256:"))
-    return RemoteWheel(tag, inputs.key, filename, sha256, int(layer["size"]), inputs)
+    return RemoteWheel(filename, sha256, int(layer["size"]), inputs)

@@ -1,4 +1,4 @@
-"""Sharing the wheelhouse: list local and remote wheels, and move wheels between the two."""
+"""Lists and locates compiled wheels, and moves them between the wheelhouse and the registry."""
 
 from __future__ import annotations
 
@@ -8,29 +8,20 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.wheelhouse import NoRegistryError, WheelNotKeptError
+from imagefactory.locks.files import LockedWheel
 from imagefactory.locks.project import Project, locked_cells
-from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find
-from imagefactory.resolve.wheelhouse.remote import (
-    RemoteWheel,
-    opened,
-    pull,
-    push,
-    remote_wheels,
-    shared_at,
-    tag_of,
-)
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.resolve.wheelhouse.keep import CompiledWheel, all_kept, find
+from imagefactory.resolve.wheelhouse.remote import RemoteWheel, pull, push, remote_wheels, shared_at, tag_of
+from imagefactory.store.indexes import local_wheels
 
 
 @dataclass(frozen=True)
-class ListedWheel:
+class ListedWheel(CompiledWheel):
     """A compiled wheel, and where it is."""
 
-    key: str
-    filename: str
-    sha256: str
-    size: int
-    inputs: CompileInputs
     here: bool
     shared: bool | None
     """None if the registry was not queried."""
@@ -39,7 +30,7 @@ class ListedWheel:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {**vars(self), "inputs": self.inputs.as_json()}
+        return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}
 
 
 @dataclass(frozen=True)
@@ -56,16 +47,23 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, RemoteWheel] = {}
     if remote:
-        with opened(_registry(project)) as repository:
+        with Repository.open(_registry(project)) as repository:
             shared = {wheel.key: wheel for wheel in remote_wheels(repository, name)}
     locked = _locked_keys(project)
-    everything: dict[str, KeptWheel | RemoteWheel] = {**shared, **kept}
-    rows = []
-    for wheel in everything.values():
-        if _wanted(wheel, name, key):
-            there = wheel.key in shared if remote else None
-            facts = (wheel.key, wheel.filename, wheel.sha256, wheel.size, wheel.inputs)
-            rows.append(ListedWheel(*facts, wheel.key in kept, there, wheel.key in locked))
+    everything: dict[str, CompiledWheel] = {**shared, **kept}
+    rows = [
+        ListedWheel(
+            filename=wheel.filename,
+            sha256=wheel.sha256,
+            size=wheel.size,
+            inputs=wheel.inputs,
+            here=wheel.key in kept,
+            shared=wheel.key in shared if remote else None,
+            locked=wheel.key in locked,
+        )
+        for wheel in everything.values()
+        if _wanted(wheel, name, key)
+    ]
     return sorted(rows, key=lambda row: (row.inputs.name, row.inputs.version, row.key))
 
 
@@ -74,7 +72,7 @@ def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
     wheels = [wheel for wheel in all_kept(project.store) if _wanted(wheel, name, key)]
     if not wheels:
         raise _nothing(project, name, key, "the wheelhouse of this machine")
-    with opened(_registry(project)) as repository:
+    with Repository.open(_registry(project)) as repository:
         for wheel in wheels:
             outcome = push(repository, wheel)
             yield Moved(wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}")
@@ -83,15 +81,15 @@ def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
 def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Moved]:
     """Pull the wheels that a name or key selects, by default those that the locks refer to."""
     asked = bool(name or key)
-    locked = {} if asked else _locked_keys(project)
+    locked = set() if asked else _locked_keys(project)
     where = _registry(project)
-    with opened(where) as repository:
+    with Repository.open(where) as repository:
         offers = [
             wheel
             for wheel in remote_wheels(repository, name)
             if (_wanted(wheel, name, key) if asked else wheel.key in locked)
         ]
-        missing = set(locked) - {wheel.key for wheel in offers} - {w.key for w in all_kept(project.store)}
+        missing = locked - {wheel.key for wheel in offers} - {w.key for w in all_kept(project.store)}
         if missing or (asked and not offers):
             raise _nothing(project, name, key or min(missing, default=""), where)
         for wheel in offers:
@@ -103,18 +101,37 @@ def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
                 yield Moved(pull(repository, wheel, project.store).filename, "pulled", reference)
 
 
-def _locked_keys(project: Project) -> dict[str, str]:
-    """Map the keys of locked compiled wheels to their file names."""
-    locks = {project.wheel_lock_path(cell): project.wheel_lock(cell) for cell in locked_cells(project)}
+def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
+    """List local files that may be a locked wheel; if there is none, pull it from the registry.
+
+    The lock's sha256 decides. The same inputs may compile to different bytes on another machine, so the wheel that the
+    wheelhouse has under a key is only a candidate.
+    """
+    kept = find(project.store, str(wheel.compiled))
+    if kept is not None and kept.sha256 == wheel.sha256:
+        return [str(kept.path)]
+    folders = local_wheels(IndexConfig.from_environment())
+    found = [str(path) for path in folders if path.name == wheel.file]
+    where = shared_at(project.matrix)
+    if not found and where is not None:
+        with Repository.open(where) as repository:
+            offers = [
+                offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256
+            ]
+            found = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
+    return found
+
+
+def _locked_keys(project: Project) -> set[str]:
     return {
-        wheel.compiled: wheel.file
-        for lock in locks.values()
-        for wheel in lock.wheels
+        wheel.compiled
+        for cell in locked_cells(project)
+        for wheel in project.wheel_lock(cell).wheels
         if wheel.compiled is not None
     }
 
 
-def _wanted(wheel: KeptWheel | RemoteWheel, name: str, key: str) -> bool:
+def _wanted(wheel: CompiledWheel, name: str, key: str) -> bool:
     same = not name or canonicalize_name(name) == canonicalize_name(wheel.inputs.name)
     return same and wheel.key.startswith(key)
 
@@ -133,9 +150,8 @@ def _registry(project: Project) -> str:
 
 def _nothing(project: Project, name: str, key: str, where: str) -> WheelNotKeptError:
     what = " ".join(part for part in (name and f"of {name}", key and f"with the key {key}") if part)
-    kept = [
-        f"{wheel.inputs.name} {wheel.inputs.version} ({wheel.key[:16]})" for wheel in all_kept(project.store)
-    ]
+    wheels = all_kept(project.store)
+    kept = [f"{wheel.inputs.name} {wheel.inputs.version} ({wheel.key[:16]})" for wheel in wheels]
     return WheelNotKeptError(
         f"There is no compiled wheel {what}".rstrip() + ".",
         where=where,

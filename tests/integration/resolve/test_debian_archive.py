@@ -1,4 +1,4 @@
-"""The real Debian archive: its signatures verify, and locking it twice gives the same lock."""
+"""Tests locking packages from the real Debian archive."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import requests
 from imagefactory.build.layers.base_layer import base_entries
 from imagefactory.build.layers.debian.accounts import GROUPS, USERS
 from imagefactory.build.layers.debian.file_tree import read_content
+from imagefactory.locks.files import BaseLock
 from imagefactory.resolve.base_locks import deb_locations, lock_base
 from imagefactory.resolve.mirrors import DebianMirrors, local_path
 from imagefactory.store.digests import Sha256, sha256_of
@@ -17,42 +18,36 @@ from imagefactory.store.digests import Sha256, sha256_of
 pytestmark = pytest.mark.network
 
 
-@pytest.mark.parametrize("platform", ["linux/arm64", "linux/amd64"])
-def test_the_real_archive_can_be_locked_and_gives_the_same_twice(platform: str) -> None:
-    mirrors = DebianMirrors.discover("bookworm")
-    first, second = (
-        lock_base(
-            base="bookworm",
-            debian="bookworm",
-            packages=["python3", "gcc", "ca-certificates"],
-            platform=platform,
-            made_from={"bases": Sha256("0" * 64)},
-            mirrors=mirrors,
-            say=lambda _line: None,
-        )
-        for _ in range(2)
+MIRRORS = DebianMirrors.discover("bookworm")
+
+
+def lock(platform: str, *packages: str) -> BaseLock:
+    return lock_base(
+        base="bookworm",
+        debian="bookworm",
+        packages=packages,
+        platform=platform,
+        made_from={"bases": Sha256("0" * 64)},
+        mirrors=MIRRORS,
+        say=lambda _line: None,
     )
+
+
+@pytest.mark.parametrize("platform", ["linux/arm64", "linux/amd64"])
+def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
+    first, second = (lock(platform, "python3", "gcc", "ca-certificates") for _ in range(2))
     assert first == second
     names = {deb.name for deb in first.debs}
     assert {"libc6", "libpython3.11-stdlib", "gcc-12", "openssl"} <= names
     assert {deb.architecture for deb in first.debs} == {platform.removeprefix("linux/"), "all"}
-    assert deb_locations(first.debs[0], first.suites, mirrors)[0].endswith(first.debs[0].file)
+    assert deb_locations(first.debs[0], first.suites, MIRRORS)[0].endswith(first.debs[0].file)
 
 
-def test_the_declared_accounts_are_those_of_base_passwd(tmp_path: Path) -> None:
-    mirrors = DebianMirrors.discover("bookworm")
-    lock = lock_base(
-        base="bookworm",
-        debian="bookworm",
-        packages=["base-passwd"],
-        platform="linux/arm64",
-        made_from={"bases": Sha256("0" * 64)},
-        mirrors=mirrors,
-        say=lambda _line: None,
-    )
+def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path) -> None:
+    locked = lock("linux/arm64", "base-passwd")
     debs = []
-    for deb in lock.debs:
-        location = deb_locations(deb, lock.suites, mirrors)[0]
+    for deb in locked.debs:
+        location = deb_locations(deb, locked.suites, MIRRORS)[0]
         local = local_path(location)
         data = local.read_bytes() if local else requests.get(location, timeout=60).content
         assert sha256_of(data) == deb.sha256

@@ -1,4 +1,4 @@
-"""Locking against the real package index: it gives what is committed, whoever does it."""
+"""Tests locking against the real package index."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.fixtures.checkouts import Checkout
 pytestmark = pytest.mark.network
 
 
-def test_resolving_again_with_an_empty_cache_changes_nothing(
+def test_locking_again_with_an_empty_cache_changes_nothing(
     factory_checkout: Checkout, tmp_path: Path
 ) -> None:
     project = Project(factory_checkout.root, store=Store(tmp_path / "store"))
     path = factory_checkout.locks / "0.32.0" / "gb10-linux-arm64.toml"
     committed = path.read_bytes()
     said: list[str] = []
-    # Everything is resolved anew, but versions stay unless they are named.
+    # Everything is resolved again, but only named packages may change their version.
     results = list(
         make_locks(project, select(project.matrix, ["gemma4-31b"]), upgrade=["vllm"], say=said.append)
     )

@@ -1,4 +1,4 @@
-"""The locks of this checkout: they match its matrix, name no host, and record kernels that load."""
+"""Tests the locks of this checkout: they match its matrix, name no host, and record kernels that load."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ LOCKS = sorted((REPOSITORY / "locks").glob("**/*.toml"))
 WHEEL_LOCKS = sorted((REPOSITORY / "locks").glob("*/*-linux-*.toml"))
 
 
-def test_they_match_the_matrix() -> None:
+def test_committed_locks_match_the_matrix() -> None:
     assert set(check_all_locks(Project(REPOSITORY))) > set(WHEEL_LOCKS)
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_they_name_no_place_on_the_network(path: Path) -> None:
+def test_committed_locks_contain_no_url(path: Path) -> None:
     assert "://" not in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", WHEEL_LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_they_are_sorted_and_say_who_needs_what(path: Path) -> None:
+def test_committed_wheels_are_sorted_and_needed(path: Path) -> None:
     wheels = WheelLock.read(path).wheels
     assert all(wheel.needed_by for wheel in wheels)
     assert [wheel.name for wheel in wheels] == sorted(wheel.name for wheel in wheels)

@@ -1,4 +1,4 @@
-"""Locked files on package indexes: the lock's hash decides which offers count."""
+"""Tests finding locked files on package indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCKED = LockedSource(name="thing", version="1.0", file=FILE, sha256=sha256_of(b
 
 
 def index_page(folder: Path, *links: str) -> Indexes:
-    """Make an index of one project; a link may end in the hash that the index vouches for."""
+    """Make an index of one project; a link may end in a hash."""
     page = folder / "thing" / "index.html"
     page.parent.mkdir(parents=True)
     anchors = (f'<a href="{link}">{Path(link.partition("#")[0]).name}</a>' for link in links)
@@ -25,7 +25,7 @@ def index_page(folder: Path, *links: str) -> Indexes:
     return Indexes(IndexConfig(indexes=(folder.as_uri(),)))
 
 
-def test_only_the_locked_file_with_its_hash_or_without_any_counts(tmp_path: Path) -> None:
+def test_offers_have_the_locked_hash_or_none(tmp_path: Path) -> None:
     other = sha256_of(b"wrong")
     indexes = index_page(
         tmp_path,
@@ -37,6 +37,6 @@ def test_only_the_locked_file_with_its_hash_or_without_any_counts(tmp_path: Path
     assert [offer.url.split("/")[-2] for offer in offers_of(LOCKED, indexes)] == ["a", "c"]
 
 
-def test_indexes_are_not_asked_before_a_location_is_needed() -> None:
+def test_indexes_are_queried_only_when_a_location_is_needed() -> None:
     wanted = indexed_file(LOCKED, lambda: pytest.fail("asked too early"))
     assert (wanted.file, wanted.sha256, wanted.size) == (FILE, LOCKED.sha256, 5)

@@ -1,8 +1,7 @@
-"""What an image says of its kernels: judged from the record, without a wheel, and asked for before it goes out."""
+"""Tests judging the kernels of an image from the record in locks/kernels.toml."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
 from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
-from imagefactory.locks.kernel_policy import GpuCode
 from imagefactory.locks.kernels import Audit, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
@@ -20,6 +18,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.gate import audit_verdict
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.audit.auditing import refuse_wrong_record
+from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.locked_checkout import GPU_TARGET
 
@@ -31,56 +30,38 @@ def planned(checkout: Checkout, target: str = GPU_TARGET) -> tuple[Project, Plan
 
 
 def record(checkout: Checkout, cubins: dict[str, int] | None) -> None:
-    """Describe of every recorded library that it holds just these; None forgets the wheels."""
+    """Record exactly these cubins for every library, or no wheel at all."""
     path = checkout.locks / "kernels.toml"
-    wheels = KernelLock.read(path).wheels if cubins is not None else ()
-    changed = [
-        wheel.model_copy(
-            update={
-                "libraries": tuple(
-                    LibraryKernels(name=library.name, cubins=cubins or {}) for library in wheel.libraries
-                )
-            }
-        )
-        for wheel in wheels
-    ]
-    KernelLock(made_from={}, wheels=tuple(changed)).write(path)
+    wheels = []
+    for wheel in KernelLock.read(path).wheels if cubins else ():
+        libraries = tuple(LibraryKernels(name=one.name, cubins=cubins or {}) for one in wheel.libraries)
+        wheels.append(wheel.model_copy(update={"libraries": libraries}))
+    KernelLock(made_from={}, wheels=tuple(wheels)).write(path)
 
 
-def test_kernels_that_load_let_an_image_out(locked_checkout: Checkout) -> None:
-    project, plan = planned(locked_checkout)
-    assert plan.config.labels["imagefactory.audit"] == "passed"
-    assert plan.config.labels["imagefactory.audit.summary"] == "1 native"
-    assert audit_verdict(project, plan) == (True, [])
-
-
-def test_an_image_without_a_gpu_has_nothing_to_audit(locked_checkout: Checkout) -> None:
-    project, plan = planned(locked_checkout, "tiny@2.0/cpu/amd64")
-    assert plan.config.labels["imagefactory.audit"] == "not-applicable"
-    assert audit_verdict(project, plan) == (True, [])
-
-
-def test_kernels_that_do_not_load_keep_an_image_in_and_are_named(locked_checkout: Checkout) -> None:
-    record(locked_checkout, {"sm_120a": 3})
-    project, plan = planned(locked_checkout)
-    assert plan.config.labels["imagefactory.audit"] == "failed"
-    assert "vllm/_C.abi3.so" in plan.config.labels["imagefactory.audit.summary"]
+@pytest.mark.parametrize(
+    ("target", "cubins", "result", "summary"),
+    [
+        (GPU_TARGET, {"sm_120f": 3}, "passed", "1 native"),
+        ("tiny@2.0/cpu/amd64", {"sm_120f": 3}, "not-applicable", "no GPU"),
+        (GPU_TARGET, {"sm_120a": 3}, "failed", "vllm/_C.abi3.so"),
+        (GPU_TARGET, None, "not-audited", "vllm-2.0"),
+    ],
+)
+def test_record_decides_whether_an_image_may_be_published(
+    locked_checkout: Checkout, target: str, cubins: dict[str, int] | None, result: str, summary: str
+) -> None:
+    record(locked_checkout, cubins)
+    project, plan = planned(locked_checkout, target)
+    assert plan.config.labels["imagefactory.audit"] == result
+    assert summary in plan.config.labels["imagefactory.audit.summary"]
     passed, reasons = audit_verdict(project, plan)
-    assert not passed
-    assert any("sm_120a x3" in reason for reason in reasons)
+    assert passed == (not reasons) == (result in {"passed", "not-applicable"})
+    expected = {"failed": ["sm_120a x3"], "not-audited": ["vllm-2.0", "invoke lock"]}
+    assert all(word in "; ".join(reasons) for word in expected.get(result, []))
 
 
-def test_wheels_that_nobody_looked_into_keep_an_image_in(locked_checkout: Checkout) -> None:
-    record(locked_checkout, None)
-    project, plan = planned(locked_checkout)
-    assert plan.config.labels["imagefactory.audit"] == "not-audited"
-    passed, [reason] = audit_verdict(project, plan)
-    assert not passed
-    assert "vllm-2.0" in reason
-    assert "invoke lock" in reason
-
-
-def test_an_image_from_before_the_record_changed_stays_in(locked_checkout: Checkout) -> None:
+def test_image_from_before_the_record_changed_is_not_published(locked_checkout: Checkout) -> None:
     _, plan = planned(locked_checkout)
     record(locked_checkout, {"sm_120a": 3})
     passed, reasons = audit_verdict(Project(locked_checkout.root), plan)
@@ -88,61 +69,54 @@ def test_an_image_from_before_the_record_changed_stays_in(locked_checkout: Check
     assert any("says passed" in reason and "now says failed" in reason for reason in reasons)
 
 
-def test_the_policy_judges_not_the_record(locked_checkout: Checkout) -> None:
+def test_policy_of_the_matrix_judges_the_record(locked_checkout: Checkout) -> None:
     old = "      accept: [sm_121a, sm_120f]\n      refuse: [sm_120a]"
     locked_checkout.edit_matrix(old, "      accept: [sm_121a]\n      refuse: [sm_120f]")
     _, plan = planned(locked_checkout)
     assert plan.config.labels["imagefactory.audit"] == "failed"
 
 
-def test_a_plan_reads_no_wheel(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> GpuCode:
-        raise AssertionError("a plan looked into a wheel")
-
-    monkeypatch.setattr(auditing, "read_kernels", fail)
+def test_plan_reads_no_wheel(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "read_kernels", lambda *_: pytest.fail("a plan inspected a wheel"))
     assert planned(locked_checkout)[1].config.labels["imagefactory.audit"] == "passed"
 
 
-def test_without_a_lock_nothing_is_claimed(locked_checkout: Checkout) -> None:
+def test_image_without_a_lock_is_not_audited(locked_checkout: Checkout) -> None:
     project = Project(locked_checkout.root)
     audit = recorded_audit(None, project.matrix.archs["gpu"], project.kernel_lock)
     assert (audit.result, audit.summary) == ("not-audited", "no wheels are locked")
 
 
-def test_a_summary_counts_what_runs_how() -> None:
+def test_summary_of_an_image_without_kernels() -> None:
     assert Audit("passed").summary == "no kernels"
-    assert Audit("not-applicable").labels()["imagefactory.audit.summary"] == "no GPU"
 
 
-def test_a_record_edited_by_hand_is_noticed(locked_checkout: Checkout) -> None:
+def test_edited_record_is_refused(locked_checkout: Checkout) -> None:
     path = locked_checkout.locks / "kernels.toml"
     path.write_text(path.read_text().replace("sm_120f = 3", "sm_121a = 3"))
     with pytest.raises(LockEditedError):
         planned(locked_checkout)
 
 
-def test_a_wheel_that_is_missing_from_the_record_is_drift(locked_checkout: Checkout) -> None:
-    record(locked_checkout, None)
-    with pytest.raises(LockDriftError) as caught:
-        check_all_locks(Project(locked_checkout.root))
-    assert "vllm-2.0-cp38-abi3-manylinux_2_28_aarch64.whl has not been inspected" in caught.value.why
-
-
-def test_a_wheel_that_is_recorded_and_no_longer_locked_is_drift(locked_checkout: Checkout) -> None:
-    (locked_checkout.locks / "2.0" / "gpu-linux-arm64.toml").unlink()
-    with pytest.raises(LockDriftError) as caught:
-        check_all_locks(Project(locked_checkout.root))
-    assert "vllm-2.0-cp38-abi3-manylinux_2_28_aarch64.whl is no longer locked" in caught.value.why
-
-
-def test_a_checkout_without_a_record_says_that_it_is_missing(locked_checkout: Checkout) -> None:
-    (locked_checkout.locks / "kernels.toml").unlink()
+def drift(checkout: Checkout) -> LockDriftError:
     with pytest.raises(LockDriftError, match="1 disagreement") as caught:
-        check_all_locks(Project(locked_checkout.root))
-    assert caught.value.where == "locks/kernels.toml"
+        check_all_locks(Project(checkout.root))
+    return caught.value
 
 
-def test_a_record_that_lies_is_found_out_by_looking_again(
+def test_record_that_does_not_match_the_wheel_locks_is_drift(locked_checkout: Checkout) -> None:
+    wheel = "vllm-2.0-cp38-abi3-manylinux_2_28_aarch64.whl"
+    locked = locked_checkout.locks / "2.0" / "gpu-linux-arm64.toml"
+    moved = locked.rename(locked_checkout.root / "moved")
+    assert f"{wheel} is no longer locked" in drift(locked_checkout).why
+    moved.rename(locked)
+    record(locked_checkout, None)
+    assert f"{wheel} has not been inspected" in drift(locked_checkout).why
+    (locked_checkout.locks / "kernels.toml").unlink()
+    assert drift(locked_checkout).where == "locks/kernels.toml"
+
+
+def test_wrong_record_is_found_by_inspecting_the_wheels(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = locked_checkout.locks / "kernels.toml"
@@ -159,12 +133,11 @@ def test_a_record_that_lies_is_found_out_by_looking_again(
     assert caught.value.why == "The wheel is not on record."
 
 
-def test_the_record_survives_being_written_and_read(tmp_path: Path) -> None:
+def test_record_is_read_as_written(tmp_path: Path) -> None:
     library = LibraryKernels(name="vllm/_C.abi3.so", cubins={"sm_121a": 2}, ptx={"sm_80": 1}, fp4=True)
-    wheel = WheelKernels.model_validate({"file": "vllm-1-py3-none-any.whl", "sha256": "0" * 64})
+    wheel = WheelKernels(file="vllm-1-py3-none-any.whl", sha256=sha256_of(b""))
     lock = KernelLock(made_from={}, wheels=(wheel.model_copy(update={"libraries": (library,)}), wheel))
     path = tmp_path / "kernels.toml"
     assert lock.write(path)
     assert not lock.write(path)
     assert KernelLock.read(path).wheels == lock.wheels
-    assert json.loads(KernelLock.read(path).model_dump_json())["wheels"][1]["libraries"] == []

@@ -1,25 +1,18 @@
-"""The status of a target: what the matrix and the locks know about it."""
+"""Tests the status of a target."""
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from imagefactory.locks.project import Project
-from imagefactory.locks.target_status import TargetStatus, target_status
+from imagefactory.locks.target_status import target_status
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 
-def test_a_target_is_described_from_the_matrix_and_its_locks(small_factory: SmallFactory) -> None:
+def test_status_comes_from_the_matrix_and_the_locks(small_factory: SmallFactory) -> None:
     project = small_factory.project
-    known = TargetStatus(
-        model=CELL.model,
-        vllm=CELL.vllm,
-        arch=CELL.arch,
-        platform=CELL.platform,
-        mods="none",
-        kernels=project.wheel_lock(CELL).kernels,
-        locked="yes",
-        revision="generated",
-    )
-    assert target_status(project, CELL) == known
+    kernels = project.wheel_lock(CELL).kernels
+    assert astuple(target_status(project, CELL)) == (*astuple(CELL), "none", kernels, "yes", "generated")
     assert target_status(project, SECOND).revision == "unpinned"
     project.wheel_lock_path(CELL).unlink()
     assert target_status(Project(project.root, project.store), CELL).locked == "no"

@@ -1,4 +1,4 @@
-"""matrix.yaml: what is right is read, what is wrong is said with its line."""
+"""Tests loading matrix.yaml: mistakes are reported with their line."""
 
 from __future__ import annotations
 
@@ -27,35 +27,18 @@ from imagefactory.matrix.targets import EVERYTHING, select
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.small_matrix import MATRIX
 
-REAL = (REPOSITORY / "matrix.yaml").read_text("utf-8")
 
-
-@pytest.fixture
-def small_matrix(tmp_path: Path) -> Checkout:
-    """A folder with nothing in it but a small matrix.yaml."""
-    checkout = Checkout(tmp_path)
-    checkout.matrix.write_text(MATRIX, "utf-8")
-    return checkout
-
-
-def test_the_committed_matrix_holds_what_the_project_promises() -> None:
+def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
     matrix = load_matrix(REPOSITORY / "matrix.yaml")
     assert {"gb10", "rtx5090", "b200", "h100", "cpu"} <= set(matrix.archs)
     assert {"0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0", "nightly", "pr-41703"} <= set(matrix.vllm)
-    assert {
-        "gemma4-31b",
-        "gemma4-26b-a4b",
-        "qwen3.5-27b-nvfp4",
-        "qwen3.5-35b-a3b-int4",
-        "qwen3-coder-next-nvfp4",
-        "gpt-oss-120b",
-        "tiny",
-    } <= set(matrix.models)
+    assert {"gemma4-31b", "gemma4-26b-a4b", "qwen3.5-27b-nvfp4", "gpt-oss-120b", "tiny"} <= set(matrix.models)
+    assert {"qwen3.5-35b-a3b-int4", "qwen3-coder-next-nvfp4"} <= set(matrix.models)
     assert len(matrix.models["gemma4-31b"].drafters) == 2
 
 
 MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
-    # what stands there, what a hand makes of it, the failure, a word of its message
+    # the text, the mistake, the error, and part of its message
     ("    weights: bf16", "    wieghts: bf16", MatrixError, "Did you mean weights"),
     ("defaults: {vllm:", "defualts: {vllm:", MatrixError, "Did you mean defaults"),
     ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
@@ -64,12 +47,10 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', UnknownNameError, "spark"),
     ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', UnknownNameError, "3.0"),
     ("    arch: cpu\n", "    arch: cpus\n", UnknownNameError, "cpu"),
-    (
-        "    base: bookworm\n    distribution",
-        "    base: bokworm\n    distribution",
-        UnknownNameError,
-        "bookworm",
-    ),
+    ("bookworm\n    also:", "bokworm\n    also:", UnknownNameError, "bookworm"),
+    ("    draft: optional", "    memory: {weigths_gb: 1}", MatrixError, "Did you mean weights_gb"),
+    ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", MatrixError, "Did you mean dtype"),
+    ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", MatrixError, "Did you mean accept"),
     ("  quantized:", "  large:", DuplicateKeyError, "line"),
     ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', DuplicateKeyError, "twice"),
     ('    vllm: ">=1.5"', '    vllm: "=>1.5"', SpecifierError, "not a version range"),
@@ -90,7 +71,7 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
-def test_a_mistake_is_named_with_its_line(
+def test_mistake_is_reported_with_its_line(
     small_matrix: Checkout, old: str, new: str, kind: type[FactoryError], word: str
 ) -> None:
     line = small_matrix.edit_matrix(old, new)
@@ -100,28 +81,26 @@ def test_a_mistake_is_named_with_its_line(
     assert word in str(failure.value)
     found = re.fullmatch(r"matrix\.yaml:(\d+)", failure.value.where)
     assert found
-    # A faulty bracket is noticed a line later, a missing part at the thing that misses it.
+    # A bad bracket is noticed a line later, and a missing key is reported at its parent.
     assert abs(int(found[1]) - line) <= 2
 
 
-def test_of_several_mistakes_the_first_is_shown_and_the_rest_are_counted(small_matrix: Checkout) -> None:
+def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix("    weights: bf16", "    wieghts: bf16")
     line = small_matrix.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
-    with pytest.raises(MatrixError, match=r"capabilty.*\(1 more"):
-        load_matrix(small_matrix.matrix)
-    with pytest.raises(MatrixError) as failure:
+    with pytest.raises(MatrixError, match=r"capabilty.*\(1 more") as failure:
         load_matrix(small_matrix.matrix)
     assert failure.value.where == f"matrix.yaml:{line}"
 
 
-def test_a_model_may_have_the_name_of_a_setting(small_matrix: Checkout) -> None:
+def test_model_may_be_named_like_a_setting(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix("  large:", "  serve:")
     small_matrix.edit_matrix("    weights: bf16", "    weigths: bf16")
     with pytest.raises(MatrixError, match="Did you mean weights"):
         load_matrix(small_matrix.matrix)
 
 
-def test_a_base_may_not_share_its_folder_with_a_version(small_matrix: Checkout) -> None:
+def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
     text = small_matrix.matrix.read_text("utf-8")
     text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
     small_matrix.matrix.write_text(text, "utf-8")
@@ -130,21 +109,20 @@ def test_a_base_may_not_share_its_folder_with_a_version(small_matrix: Checkout) 
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "42", "registry: 1", "null"])
-def test_a_file_without_a_matrix_in_it_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_without_a_matrix_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text(text)
     with pytest.raises(MatrixError):
         load_matrix(path)
 
 
-def test_the_environment_may_name_another_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+def test_environment_overrides_the_registry(matrix: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
     assert matrix.effective_registry == matrix.registry
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
     assert matrix.effective_registry == "registry.example/mine"
 
 
-# --- fuzzing: whatever happens to the file, it validates or it is refused in four parts ---------------------
+# --- fuzzing: any change to the file either loads or raises an error with all four parts ---------------------
 
 SCALARS = st.one_of(
     st.none(),
@@ -152,16 +130,13 @@ SCALARS = st.one_of(
     st.integers(),
     st.floats(),
     st.text(max_size=20),
-    st.sampled_from(
-        ["all", "*", "!", "", ">=0", "==", "0.32.0", "tiny", "a/b", "linux/arm64", "gb10", "../x"]
-    ),
+    st.sampled_from(["all", "*", "!", "", ">=0", "==", "3.0", "tiny", "a/b", "linux/arm64", "spark", "../x"]),
 )
 STRUCTURES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-LINES = REAL.splitlines(keepends=True)
 QUICK = settings(
     max_examples=60,
     deadline=None,
@@ -170,30 +145,29 @@ QUICK = settings(
 
 
 def check(path: Path, text: str | bytes) -> None:
-    """Load a mutated matrix: it works with everything that reads it, or fails the way a user can use."""
+    """Load a changed matrix: either everything that reads it works, or the error has all four parts."""
     path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    matrix = load_or_refuse(path)
-    if isinstance(matrix, FactoryError):
-        assert all((matrix.what, matrix.where, matrix.why, matrix.fix))
-        assert error_message(matrix).plain
+    try:
+        matrix = load_matrix(path)
+    except FactoryError as error:
+        parts = (error.what, error.where, error.why, error.fix, error_message(error).plain)
+    else:
+        _check_cells(matrix)
         return
+    assert all(parts)
+
+
+def _check_cells(matrix: Matrix) -> None:
     cells = buildable(matrix)
     assert {exclusion.cell for exclusion in exclusions(matrix)}.isdisjoint(cells)
     if cells:
         assert set(select(matrix, [EVERYTHING])) == set(cells)
 
 
-def load_or_refuse(path: Path) -> Matrix | FactoryError:
-    try:
-        return load_matrix(path)
-    except FactoryError as error:
-        return error
-
-
 @given(data=st.data())
 @QUICK
-def test_fuzz_dropped_doubled_and_swapped_lines(tmp_path: Path, data: st.DataObject) -> None:
-    lines = list(LINES)
+def test_fuzz_lines_dropped_doubled_or_swapped(tmp_path: Path, data: st.DataObject) -> None:
+    lines = MATRIX.splitlines(keepends=True)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(lines) - 1))
         match data.draw(st.sampled_from(["drop", "double", "swap", "indent", "replace"])):
@@ -213,9 +187,9 @@ def test_fuzz_dropped_doubled_and_swapped_lines(tmp_path: Path, data: st.DataObj
 
 @given(data=st.data())
 @QUICK
-def test_fuzz_any_value_replaced_by_anything(tmp_path: Path, data: st.DataObject) -> None:
-    document = yaml.safe_load(REAL)
-    parent, key = data.draw(st.sampled_from(sorted(places(document), key=lambda place: str(place[1:]))))[1:]
+def test_fuzz_values_replaced(tmp_path: Path, data: st.DataObject) -> None:
+    document = yaml.safe_load(MATRIX)
+    parent, key = data.draw(st.sampled_from(places(document)))
     match data.draw(st.sampled_from(["replace", "remove", "rename", "copy"])):
         case "replace":
             parent[key] = data.draw(STRUCTURES)
@@ -224,30 +198,29 @@ def test_fuzz_any_value_replaced_by_anything(tmp_path: Path, data: st.DataObject
         case "rename" if isinstance(parent, dict):
             parent[data.draw(st.text(max_size=10))] = parent.pop(key)
         case _:
-            other, name = data.draw(st.sampled_from(list(places(document))))[1:]
+            other, name = data.draw(st.sampled_from(places(document)))
             parent[key] = yaml.safe_load(yaml.safe_dump(other[name]))
     check(tmp_path / "matrix.yaml", yaml.dump(document, allow_unicode=True, sort_keys=False))
 
 
 @given(
-    at=st.integers(0, len(REAL)),
+    at=st.integers(0, len(MATRIX)),
     length=st.integers(0, 40),
     junk=st.binary(max_size=12)
     | st.sampled_from([b"*a", b"&a", b"!!int ''", b"? ", b"[", b"{", b'"', b"\xef\xbb\xbf"]),
 )
 @example(at=0, length=0, junk=b"[" * 50_000)
-@example(at=0, length=len(REAL), junk=b"\xff")
+@example(at=0, length=len(MATRIX), junk=b"\xff")
 @QUICK
-def test_fuzz_random_bytes_in_the_middle(tmp_path: Path, at: int, length: int, junk: bytes) -> None:
-    raw = REAL.encode()
+def test_fuzz_random_bytes(tmp_path: Path, at: int, length: int, junk: bytes) -> None:
+    raw = MATRIX.encode()
     check(tmp_path / "matrix.yaml", raw[:at] + junk + raw[at + length :])
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any, Any]]:
-    """List every place in a document: its path, and the collection and key that hold it."""
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """List every place in a document: the collection and the key that hold it."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: list[tuple[tuple[Any, ...], Any, Any]] = []
+    found: list[tuple[Any, Any]] = []
     for key, item in items:
-        found.append(((*path, key), value, key))
-        found += places(item, (*path, key))
+        found += [(value, key), *places(item)]
     return found

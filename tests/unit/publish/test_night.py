@@ -56,7 +56,7 @@ from imagefactory.publish.promote import Promotion
 from imagefactory.resolve.making import LockResult
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
-from imagefactory.resolve.wheelhouse.remote import RemoteWheel, tag_of
+from imagefactory.resolve.wheelhouse.remote import RemoteWheel
 from imagefactory.smoke.cpu_counterparts import cpu_counterparts, serving_elsewhere
 from imagefactory.store.digests import checksum
 from imagefactory.store.indexes import Indexes
@@ -287,7 +287,7 @@ def compiled(
         mods=mods_of_sources(project, cell) if mods is None else mods,
         arch_list=str(project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
     )  # fmt: skip
-    return RemoteWheel(tag_of(inputs), inputs.key, "vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
+    return RemoteWheel("vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
 
 
 @pytest.fixture

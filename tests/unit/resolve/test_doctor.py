@@ -1,27 +1,31 @@
-"""The doctor: looks at everything, never falls over, and has a remedy for what is not well."""
+"""Tests the doctor: every check runs, and whatever is wrong comes with a remedy."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from imagefactory.environment.sets import FOLDER, SETS
 from imagefactory.environment.setup import STAMPS
 from imagefactory.locks.project import Project
 from imagefactory.resolve import doctor
 from imagefactory.resolve.doctor import Diagnosis, examine
 from imagefactory.store.cache import Store
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
+Look = Callable[..., dict[str, Diagnosis]]
 
-@pytest.fixture
+
+@pytest.fixture(autouse=True)
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Debian mirror in a folder."""
+    """Configure a Debian mirror in a folder."""
     folder = tmp_path / "debian"
     release = folder / "dists" / "bookworm" / "InRelease"
     release.parent.mkdir(parents=True)
@@ -39,39 +43,31 @@ def index(
     return simple_index
 
 
-def look(store: Store | None = None) -> dict[str, Diagnosis]:
-    project = Project(REPOSITORY, store=store or Store())
-    found = list(examine(project))
-    for finding in found:
-        assert finding.detail
-        assert finding.remedy or finding.health == "ok", f"{finding.subject} has no remedy"
-    return {finding.subject.split(" (")[0]: finding for finding in found}
+@pytest.fixture
+def look(locked_checkout: Checkout) -> Look:
+    """Examine a small checkout; everything that is not well must have a remedy."""
+
+    def examine_all(store: Store | None = None) -> dict[str, Diagnosis]:
+        found = list(examine(Project(locked_checkout.root, store=store or Store())))
+        for finding in found:
+            assert finding.detail
+            assert finding.remedy or finding.health == "ok", f"{finding.subject} has no remedy"
+        return {finding.subject.split(" (")[0]: finding for finding in found}
+
+    return examine_all
 
 
-@pytest.mark.usefixtures("mirror")
-def test_a_healthy_machine_is_said_to_be_so() -> None:
+def test_healthy_machine_passes(look: Look) -> None:
     found = look()
-    assert set(found) == {
-        "system",
-        "environment",
-        "uv",
-        "container engine",
-        "package index",
-        "Debian mirror",
-        "cache",
-        "free disk",
-        "checkout",
-        "test programs",
-    }
-    for subject in ("system", "uv", "package index", "Debian mirror", "cache", "checkout"):
-        assert found[subject].health == "ok", found[subject]
+    healthy = {"system", "uv", "package index", "Debian mirror", "cache", "checkout"}
+    assert set(found) == {*healthy, "environment", "container engine", "free disk", "test programs"}
+    assert {found[subject].health for subject in healthy} == {"ok"}, found
     assert sys.executable in found["system"].detail
     assert "secret" not in found["package index"].detail
 
 
-@pytest.mark.usefixtures("mirror")
-def test_an_index_without_vllm_or_without_an_answer_is_a_failure(
-    index: SimpleIndex, monkeypatch: pytest.MonkeyPatch
+def test_index_without_vllm_or_without_a_response_fails(
+    look: Look, index: SimpleIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.files.clear()
     assert look()["package index"].health == "failed"
@@ -79,32 +75,24 @@ def test_an_index_without_vllm_or_without_an_answer_is_a_failure(
     assert look()["package index"].health == "failed"
 
 
-def test_a_mirror_without_the_release_is_a_failure(mirror: Path) -> None:
+def test_mirror_without_the_release_fails(look: Look, mirror: Path) -> None:
     shutil.rmtree(mirror / "dists")
     assert look()["Debian mirror"].health == "failed"
 
 
-@pytest.mark.usefixtures("mirror")
-def test_without_docker_only_a_warning_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: None)
-    assert look()["container engine"].health == "warning"
-
-
-@pytest.mark.usefixtures("mirror")
-@pytest.mark.parametrize("script", ["exit 1", "sleep 60"])
-def test_a_docker_that_fails_or_hangs_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+@pytest.mark.parametrize("script", [None, "exit 1", "exec sleep 60"])
+def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
 ) -> None:
     docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\nexec {script}\n" if "sleep" in script else f"#!/bin/sh\n{script}\n")
+    docker.write_text(f"#!/bin/sh\n{script}\n")
     docker.chmod(0o755)
-    monkeypatch.setattr("shutil.which", lambda _name: str(docker))
+    monkeypatch.setattr("shutil.which", lambda _name: str(docker) if script else None)
     monkeypatch.setattr(doctor, "PATIENCE", 0.5)
     assert look()["container engine"].health == "warning"
 
 
-@pytest.mark.usefixtures("mirror")
-def test_a_broken_uv_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_uv_fails(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(command: list[str]) -> str:
         raise subprocess.CalledProcessError(1, command)
 
@@ -112,41 +100,42 @@ def test_a_broken_uv_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look()["uv"].health == "failed"
 
 
-@pytest.mark.usefixtures("mirror")
-def test_a_cache_that_is_no_folder_and_a_full_disk_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unusable_cache_fails_and_full_disk_is_a_warning(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     occupied = tmp_path / "occupied"
     occupied.write_text("a file")
     monkeypatch.setattr(doctor, "NEEDED_DISK", 10**18)
     found = look(Store(occupied / "cache"))
-    assert found["cache"].health == "failed"
-    assert found["free disk"].health == "warning"
+    assert (found["cache"].health, found["free disk"].health) == ("failed", "warning")
 
 
-@pytest.mark.usefixtures("mirror")
-def test_an_environment_is_compared_with_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_compared_with_its_lock(
+    look: Look, locked_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
-    assert look()["environment"].health == "warning", "not one of ours"
-    stamps = tmp_path / "venv" / STAMPS
-    shutil.copytree(REPOSITORY / "locks" / "environment", stamps)
+    assert look()["environment"].health == "warning", "not made by ./inv"
+    for folder in (locked_checkout.root / FOLDER, tmp_path / "venv" / STAMPS):
+        folder.mkdir(parents=True)
+        for name in SETS:
+            (folder / f"{name}.txt").write_text(f"{name}==1.0\n")
     assert look()["environment"].detail == "as locked (run, smoke, sign, test)"
-    (stamps / "run.txt").write_text("older")
+    (folder / "run.txt").write_text("older")
     assert look()["environment"].health == "failed"
 
 
-@pytest.mark.usefixtures("mirror")
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
-def test_a_system_that_is_not_tested_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+def test_untested_system_is_a_warning(
+    look: Look, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert look()["system"].health == "warning"
 
 
-@pytest.mark.usefixtures("mirror")
-def test_programs_that_tests_miss_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_test_programs_are_listed_with_their_packages(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "skopeo" else f"/bin/{name}")
     found = look()["test programs"]
     assert found.health == "warning"

@@ -1,4 +1,4 @@
-"""Making locks: reproducibly, and whole or not at all."""
+"""Tests making locks: reproducibly, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import pytest
 from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
-    CompileNeededError,
     IndexUnreachableError,
     PathConflictError,
     WheelMissingError,
 )
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.store import DownloadError
-from imagefactory.locks.files import WheelLock
+from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
-from imagefactory.resolve.making import LockResult, make_locks
+from imagefactory.resolve.making import make_locks
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.locked_checkout import GPU_TARGET
 from tests.fixtures.servers import Answer, SimpleIndex, serving
@@ -44,98 +43,71 @@ def index(
 
 
 def lock(
-    checkout: Checkout, *targets: str, upgrade: tuple[str, ...] = (), models: bool = False
-) -> list[LockResult]:
+    checkout: Checkout, target: str = GPU_TARGET, *, upgrade: tuple[str, ...] = (), models: bool = False
+) -> list[str]:
+    """Make the locks of a target, and list those that changed."""
     project = Project(checkout.root)
-    cells = select(project.matrix, targets or [GPU_TARGET])
-    return list(make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None))
+    cells = select(project.matrix, [target])
+    made = make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None)
+    return [result.path.name for result in made if result.changed]
 
 
 def wheel_lock(checkout: Checkout) -> Path:
     return checkout.locks / "2.0" / "gpu-linux-arm64.toml"
 
 
-def forget_wheels(checkout: Checkout) -> None:
-    wheel_lock(checkout).unlink()
+def locked_wheels(checkout: Checkout) -> tuple[LockedWheel, ...]:
+    return WheelLock.read(wheel_lock(checkout)).wheels
 
 
-def changed(results: list[LockResult]) -> list[str]:
-    return [result.path.name for result in results if result.changed]
-
-
-def test_locks_that_answer_the_matrix_stay_as_they_are_without_asking_anybody(
-    locked_checkout: Checkout, index: SimpleIndex
-) -> None:
-    assert changed(lock(locked_checkout)) == []
+def test_matching_locks_stay_without_any_request(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    assert lock(locked_checkout) == []
     assert index.log == []
 
 
-def test_a_missing_lock_is_made_and_making_it_again_changes_nothing(
-    locked_checkout: Checkout, index: SimpleIndex
-) -> None:
-    forget_wheels(locked_checkout)
-    assert changed(lock(locked_checkout)) == ["gpu-linux-arm64.toml", "kernels.toml"]
+def test_missing_lock_is_made_and_stays_the_same(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    wheel_lock(locked_checkout).unlink()
+    assert lock(locked_checkout) == ["gpu-linux-arm64.toml", "kernels.toml"]
     made = wheel_lock(locked_checkout).read_bytes()
-    assert changed(lock(locked_checkout)) == []
-    assert changed(lock(locked_checkout, upgrade=("small",))) == []
+    assert lock(locked_checkout) == []
+    assert lock(locked_checkout, upgrade=("small",)) == []
     assert wheel_lock(locked_checkout).read_bytes() == made
     assert index.url.encode() not in made
-
-
-def test_a_lock_says_who_needs_what(locked_checkout: Checkout, index: SimpleIndex) -> None:
-    del index
-    forget_wheels(locked_checkout)
-    lock(locked_checkout)
-    wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
-    assert [(wheel.name, wheel.needed_by) for wheel in wheels] == [
+    assert [(wheel.name, wheel.needed_by) for wheel in locked_wheels(locked_checkout)] == [
         ("small", ("vllm",)),
         ("torch", ("vllm",)),
         ("vllm", ("matrix.yaml",)),
     ]
 
 
-def test_only_what_is_named_is_upgraded(
+def test_upgrade_changes_only_the_named_packages(
     locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
 ) -> None:
-    def versions() -> dict[str, str]:
-        wheels = WheelLock.read(wheel_lock(locked_checkout)).wheels
-        return {wheel.name: wheel.version for wheel in wheels}
+    def upgraded(*names: str) -> dict[str, str]:
+        lock(locked_checkout, upgrade=names)
+        return {wheel.name: wheel.version for wheel in locked_wheels(locked_checkout)}
 
     index.add(wheel_factory("other", "1.0"), wheel_factory("small", "1.0", requires=["other"]))
-    forget_wheels(locked_checkout)
+    wheel_lock(locked_checkout).unlink()
     lock(locked_checkout)
     index.add(wheel_factory("small", "1.1", requires=["other"]), wheel_factory("other", "1.1"))
-    lock(locked_checkout, upgrade=("small",))
-    assert versions() == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
-    lock(locked_checkout, upgrade=("other",))
-    assert versions() == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    assert upgraded("small") == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    assert upgraded("other") == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
 
 
-def test_base_stands_for_every_debian_package(
+def test_upgrade_base_means_every_debian_package(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error messages advise `lock --upgrade base`, whatever the base is called."""
-
-    class ResolvedAgainError(Exception):
-        pass
-
-    def resolve(*_: object, **__: object) -> None:
-        raise ResolvedAgainError
-
-    monkeypatch.setattr("imagefactory.resolve.making.lock_base", resolve)
+    monkeypatch.setattr("imagefactory.resolve.making.lock_base", lambda **_: pytest.fail("resolved again"))
     lock(locked_checkout)
-    with pytest.raises(ResolvedAgainError):
+    with pytest.raises(pytest.fail.Exception, match="resolved again"):
         lock(locked_checkout, upgrade=("base",))
 
 
-def test_upgrading_what_is_not_locked_names_the_nearest(locked_checkout: Checkout) -> None:
+def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Checkout) -> None:
     with pytest.raises(UnknownNameError, match="torch"):
         lock(locked_checkout, upgrade=("torhc",))
-
-
-def test_what_has_to_be_compiled_cannot_be_locked(locked_checkout: Checkout) -> None:
-    with pytest.raises(CompileNeededError, match=r"1\.0"):
-        lock(locked_checkout, "big@1.0/gpu")
 
 
 @pytest.fixture(params=["unreachable", "missing", "conflicting", "breaking off", "nonsense"])
@@ -145,7 +117,7 @@ def broken(
     wheel_factory: WheelFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[type[FactoryError]]:
-    """Spoil the index in one way, and say which failure that is."""
+    """Break the index in one way, and yield the error that causes."""
     match request.param:
         case "unreachable":
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
@@ -167,7 +139,7 @@ def broken(
                 yield IndexUnreachableError
 
 
-def test_a_failed_lock_leaves_the_old_one_as_it_was(
+def test_failed_lock_leaves_all_locks_unchanged(
     locked_checkout: Checkout, broken: type[FactoryError]
 ) -> None:
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
@@ -178,7 +150,7 @@ def test_a_failed_lock_leaves_the_old_one_as_it_was(
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 
 
-def test_model_revisions_are_pinned_when_the_hub_is_asked_and_kept_afterwards(
+def test_model_revisions_are_looked_up_on_request_and_kept(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(lambda *_: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
@@ -188,5 +160,5 @@ def test_model_revisions_are_pinned_when_the_hub_is_asked_and_kept_afterwards(
     project = Project(locked_checkout.root)
     assert project.model_lock.commit_of("somebody/big") == COMMIT
     assert asked == len(project.model_lock.revisions)
-    assert changed(lock(locked_checkout)) == []
+    assert lock(locked_checkout) == []
     check_all_locks(Project(locked_checkout.root))

@@ -1,4 +1,4 @@
-"""Where Debian packages are looked for, and how failures to get them read."""
+"""Tests finding Debian mirrors, and fetching files from them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import requests
 
 from imagefactory.errors.locks import MirrorError
 from imagefactory.resolve import mirrors
 from imagefactory.resolve.mirrors import DebianMirrors, fetch, join
 from imagefactory.store.retry import Retry
+from tests.fixtures.servers import Answer, serving
 
 DEB822 = """\
 # Debian itself
@@ -61,47 +61,38 @@ def apt(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_hosts_own_apt_sources_are_the_mirrors(apt: Path) -> None:
-    found = DebianMirrors.discover("bookworm", environ={}, apt=apt)
-    assert found.main == (
-        "http://third.example/debian",
-        "http://first.example/debian",
-        "http://second.example/debian",
-    )
+def discover(debian: str, apt: Path, **environ: str) -> DebianMirrors:
+    return DebianMirrors.discover(debian, environ=environ, apt=apt)
+
+
+@pytest.mark.parametrize("debian", ["bookworm", "trixie"])
+def test_mirrors_of_apt_serve_every_debian_release(apt: Path, debian: str) -> None:
+    found = discover(debian, apt)
+    hosts = [root.removeprefix("http://").removesuffix(".example/debian") for root in found.main]
+    assert hosts == ["third", "first", "second"]
     assert found.security == ("http://first.example/debian-security",)
 
 
-def test_mirrors_of_another_release_serve_as_well_but_other_archives_do_not(apt: Path) -> None:
-    found = DebianMirrors.discover("trixie", environ={}, apt=apt)
-    assert found == DebianMirrors.discover("bookworm", environ={}, apt=apt)
-    assert "http://other.example/apt" not in found.main
-
-
-def test_a_mirror_that_is_asked_for_the_release_is_preferred_to_one_of_another(apt: Path) -> None:
+def test_mirror_that_apt_uses_for_the_release_is_preferred(apt: Path) -> None:
     (apt / "sources.list").write_text("deb http://new.example/debian trixie main\n")
-    assert DebianMirrors.discover("trixie", environ={}, apt=apt).main == ("http://new.example/debian",)
+    assert discover("trixie", apt).main == ("http://new.example/debian",)
 
 
-def test_a_named_mirror_wins_over_the_host_and_brings_its_security_sibling(apt: Path) -> None:
-    found = DebianMirrors.discover("bookworm", environ={"FACTORY_DEBIAN_MIRROR": "/srv/debian/"}, apt=apt)
-    assert found.main == ("/srv/debian",)
-    assert found.security == ("/srv/debian-security",)
-
-
-def test_the_security_mirror_can_be_named_too(tmp_path: Path) -> None:
-    environ = {"FACTORY_DEBIAN_MIRROR": "/a", "FACTORY_DEBIAN_SECURITY_MIRROR": "http://b.example/sec/"}
-    assert DebianMirrors.discover("bookworm", environ=environ, apt=tmp_path).security == (
+def test_configured_mirrors_replace_those_of_apt(apt: Path) -> None:
+    found = discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/srv/debian/")
+    assert (found.main, found.security) == (("/srv/debian",), ("/srv/debian-security",))
+    security = {"FACTORY_DEBIAN_SECURITY_MIRROR": "http://b.example/sec/"}
+    assert discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/a", **security).security == (
         "http://b.example/sec",
     )
 
 
-def test_a_host_without_apt_has_only_the_snapshots(tmp_path: Path) -> None:
-    found = DebianMirrors.discover("bookworm", environ={}, apt=tmp_path / "no-such-folder")
-    (root,) = found.roots("security")
+def test_host_without_apt_uses_the_snapshots(tmp_path: Path) -> None:
+    [root] = discover("bookworm", tmp_path / "no-such-folder").roots("security")
     assert root.startswith(f"{mirrors.SNAPSHOTS}/debian-security/2")
 
 
-def test_snapshots_come_last_and_after_the_moment_of_signing() -> None:
+def test_snapshots_come_last_and_are_later_than_the_signature() -> None:
     roots = DebianMirrors(main=("/mirror",)).roots("main", at=datetime(2026, 7, 11, 10, 16, 37, tzinfo=UTC))
     assert roots == [
         "/mirror",
@@ -111,7 +102,7 @@ def test_snapshots_come_last_and_after_the_moment_of_signing() -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_folder_is_a_mirror(tmp_path: Path, form: str) -> None:
+def test_folder_can_be_a_mirror(tmp_path: Path, form: str) -> None:
     (tmp_path / "with space").mkdir()
     (tmp_path / "with space" / "file").write_bytes(b"content")
     root = form.format(tmp_path / "with space").replace(" ", "%20" if "file" in form else " ")
@@ -120,42 +111,22 @@ def test_a_folder_is_a_mirror(tmp_path: Path, form: str) -> None:
     assert join(root, "a/b") == str(tmp_path / "with space" / "a" / "b")
 
 
-class Answers:
-    """Stands in for `requests.get`: gives the prepared answers one after the other."""
-
-    def __init__(self, *answers: int | Exception) -> None:
-        self.answers = list(answers)
-
-    def __call__(self, url: str, *, timeout: tuple[float, float]) -> requests.Response:
-        assert timeout
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        response = requests.Response()
-        response.status_code, response.reason, response.url = answer, "Whatever", url
-        response._content = b"content"
-        return response
-
-
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.resolve.mirrors.RETRY", Retry(attempts=3, pause=0))
+    monkeypatch.setattr(mirrors, "RETRY", Retry(attempts=3, pause=0))
 
 
-def test_a_passing_server_error_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(503, requests.ConnectionError("reset"), 200))
-    assert fetch("http://mirror.example", "file") == b"content"
+def test_temporary_server_error_is_retried_but_not_a_missing_file() -> None:
+    answers = [Answer(status=503), Answer(b"content"), Answer(status=404)]
+    with serving(lambda *_: answers.pop(0)) as server:
+        assert fetch(server.url, "file") == b"content"
+        assert fetch(server.url, "file") is None
+    assert len(server.log) == 3
 
 
-def test_a_missing_file_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(404))
-    assert fetch("http://mirror.example", "file") is None
-
-
-def test_a_mirror_that_stays_silent_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "get", Answers(*[requests.Timeout("too slow")] * 3))
+def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
     with pytest.raises(MirrorError) as caught:
-        fetch("http://mirror.example", "file")
-    assert caught.value.where == "http://mirror.example/file"
-    assert "too slow" in caught.value.why
+        fetch("http://127.0.0.1:9", "file")
+    assert caught.value.where == "http://127.0.0.1:9/file"
+    assert caught.value.why.endswith("Connection refused (3 attempts)")
     assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Model revisions: asked from the hub, or from the mirror that stands in for it."""
+"""Tests looking up model revisions on the hub or a mirror of it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,16 @@ from tests.fixtures.servers import Answer, serving
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def test_the_commit_of_the_main_branch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("token", ["", "hf_test"])
+def test_revision_is_the_commit_of_the_main_branch(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
     with serving(lambda *_: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/")
         locked = lock_revision("z-lab/gemma-4-31B-it-DFlash")
     assert (locked.repo, locked.commit) == ("z-lab/gemma-4-31B-it-DFlash", COMMIT)
-    assert hub.log[0].path == "/api/models/z-lab/gemma-4-31B-it-DFlash/revision/main"
-    assert "authorization" not in hub.log[0].headers
-
-
-def test_a_token_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(lambda *_: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setenv("HF_TOKEN", "hf_test")
-        lock_revision("a/b")
-    assert hub.log[0].headers["authorization"] == "Bearer hf_test"
+    [asked] = hub.log
+    assert asked.path == "/api/models/z-lab/gemma-4-31B-it-DFlash/revision/main"
+    assert asked.headers.get("authorization") == (f"Bearer {token}" if token else None)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,7 @@ def test_a_token_is_sent_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
         (Answer(b'{"sha": null}'), "no commit"),
     ],
 )
-def test_any_other_answer_is_an_error_that_names_the_model(
+def test_unusable_response_is_reported_with_the_model(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str
 ) -> None:
     with serving(lambda *_: answer) as hub:
@@ -53,7 +48,7 @@ def test_any_other_answer_is_an_error_that_names_the_model(
     assert "a/b" in failure.value.what
 
 
-def test_a_hub_that_does_not_answer_is_said_so_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
     with pytest.raises(ModelHubError) as failure:
         lock_revision("a/b")
@@ -61,6 +56,6 @@ def test_a_hub_that_does_not_answer_is_said_so_without_its_password(monkeypatch:
     assert "secret" not in str(failure.value)
 
 
-def test_an_empty_variable_means_the_public_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_endpoint_means_the_public_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "")
     assert hub_endpoint().startswith("https://")

@@ -1,4 +1,4 @@
-"""Locks that adopt compiled wheels: which one, for which chips, and that the lock's word counts afterwards."""
+"""Tests which compiled wheel a lock adopts, and that the lock decides afterwards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import requests
 
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.compile.toolchain_locks import check_all_locks
+from imagefactory.errors import FactoryError
 from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.errors.locks import CompileNeededError
 from imagefactory.errors.store import DownloadError
@@ -20,75 +21,70 @@ from imagefactory.errors.wheelhouse import (
     WheelNotKeptError,
     WrongWheelError,
 )
-from imagefactory.locks.files import KernelLock, LockedWheel, WheelLock
-from imagefactory.locks.kernel_policy import GpuCode
+from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.kernels import GpuCode
 from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import select
-from imagefactory.mods.choose import source_mods
+from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.resolve.audit import auditing
-from imagefactory.resolve.making import LockResult, make_locks
+from imagefactory.resolve.making import make_locks
+from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
-from imagefactory.resolve.wheelhouse.locate import compiled_locations
+from imagefactory.resolve.wheelhouse.share import compiled_locations
 from imagefactory.store.downloads import fetch
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheelhouse import INPUTS, TAG
 from tests.fixtures.wheels import WheelFactory, make_wheel
 
-TARGET = "big@1.0/gpu"
-LOCK = "1.0/gpu-linux-arm64.toml"
-NATIVE = GpuCode(cubins={"sm_121a": 3})
-INPUTS = CompileInputs(
-    name="vllm",
-    version="1.0",
-    sources={"vllm": "a" * 64},
-    toolchain="sha256:" + "b" * 64,
-    arch_list="12.1a",
-    platform="linux/arm64",
-)
+OTHER_MODS = replace(INPUTS, mods=("1" * 64,))
 
 
 class Wheelhouse:
-    """A checkout whose version 1.0 has to be compiled, an index for the rest, and kernels as a test wants them."""
+    """A checkout whose vLLM 1.0 has to be compiled, an index for the rest, and kernels that a test may choose."""
 
     def __init__(self, checkout: Checkout, folder: Path) -> None:
         self.checkout = checkout
         self.folder = folder
-        self.kernels = NATIVE
+        self.kernels = GpuCode(cubins={"sm_121a": 3})
         self.said: list[str] = []
+        self.cell = Cell("big", "1.0", "gpu", "linux/arm64")
 
     @property
     def project(self) -> Project:
         return Project(self.checkout.root)
 
-    def keep(self, inputs: CompileInputs = INPUTS, *, content: str = "") -> KeptWheel:
+    @property
+    def path(self) -> Path:
+        return self.project.wheel_lock_path(self.cell)
+
+    def keep(self, inputs: CompileInputs = INPUTS) -> KeptWheel:
         wheel = make_wheel(
             self.folder / inputs.key[:8],
             inputs.name,
             inputs.version,
             requires=["torch==1.0"] if inputs.name == "vllm" else [],
-            tag="cp38-abi3-linux_aarch64",
-            files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": content or inputs.key},
+            tag=TAG,
+            files={f"{inputs.name.replace('-', '_')}/_C.abi3.so": inputs.key},
         )
         return keep(self.project.store, inputs, wheel)
 
-    def mods(self) -> tuple[str, ...]:
-        """Digest the mods that a compile in this checkout would apply to the sources."""
-        [(mod, variant)] = source_mods(self.project, "1.0", "gpu", ())
-        return (mod.digest(variant),)
+    def lock(self, *wheels: str, upgrade: tuple[str, ...] = ()) -> WheelLock:
+        say = self.said.append
+        list(make_locks(self.project, [self.cell], upgrade=upgrade, wheels=wheels, say=say))
+        return WheelLock.read(self.path)
 
-    def lock(
-        self, *wheels: str, target: str = TARGET, upgrade: tuple[str, ...] = ()
-    ) -> dict[str, LockResult]:
-        project = self.project
-        cells = select(project.matrix, [target])
-        done = make_locks(project, cells, upgrade=upgrade, wheels=wheels, say=self.said.append)
-        return {str(result.path.relative_to(self.checkout.locks)): result for result in done}
+    def refusal(self, kind: type[FactoryError], *wheels: str) -> FactoryError:
+        """Return the error of a lock that fails, and leaves no lock behind."""
+        with pytest.raises(kind) as caught:
+            self.lock(*wheels)
+        assert not self.path.exists()
+        return caught.value
 
-    def locked(self, name: str = "vllm", lock: str = LOCK) -> LockedWheel:
-        wheels = WheelLock.read(self.checkout.locks / lock).wheels
-        return next(wheel for wheel in wheels if wheel.name == name)
+
+def find(lock: WheelLock, name: str = "vllm") -> LockedWheel:
+    return next(wheel for wheel in lock.wheels if wheel.name == name)
 
 
 @pytest.fixture
@@ -116,121 +112,102 @@ def wheelhouse(
     return made
 
 
-def test_a_lock_names_the_compiled_wheel_and_takes_its_requirements(wheelhouse: Wheelhouse) -> None:
+def test_lock_names_the_compiled_wheel_and_follows_its_requirements(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
-    assert wheelhouse.lock()[LOCK].changed
-    wheel = wheelhouse.locked()
+    lock = wheelhouse.lock()
+    wheel = find(lock)
     assert (wheel.file, wheel.sha256, wheel.size) == (kept.filename, kept.sha256, kept.size)
     assert (wheel.compiled, wheel.version, wheel.needed_by) == (kept.key, "1.0", ("matrix.yaml",))
-    lock = WheelLock.read(wheelhouse.checkout.locks / LOCK)
     assert lock.kernels == "compiled"
-    # The published wheel of that version asks for more; it was not looked at.
+    # The published wheel of that version requires more, but was not used.
     assert {wheel.name for wheel in lock.wheels} == {"vllm", "torch"}
-    assert f'compiled = "{kept.key}"' in (wheelhouse.checkout.locks / LOCK).read_text()
+    # This version needs another torch on machines with a GPU.
+    assert (find(lock, "torch").version, find(lock, "torch").compiled) == ("1.0+cu130", None)
+    assert f'compiled = "{kept.key}"' in wheelhouse.path.read_text()
     check_all_locks(wheelhouse.project)
 
 
-def test_a_version_that_needs_another_torch_gets_it_on_machines_with_a_gpu(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.keep()
-    wheelhouse.lock()
-    assert wheelhouse.locked("torch").version == "1.0+cu130"
-    assert wheelhouse.locked("torch").compiled is None
-
-
-def test_the_image_says_that_its_kernels_are_compiled_and_from_what(wheelhouse: Wheelhouse) -> None:
+def test_image_labels_name_the_compiled_wheel(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
-    project = wheelhouse.project
-    [cell] = select(project.matrix, [TARGET])
-    plan = make_plan(project, cell)
+    plan = make_plan(wheelhouse.project, wheelhouse.cell)
     assert plan.kernels == plan.config.labels["imagefactory.kernels"] == "compiled"
     assert plan.config.labels["imagefactory.compiled"] == f"vllm:{kept.key}"
     assert plan.config.labels["imagefactory.audit"] == "passed"
-    record = KernelLock.read(wheelhouse.checkout.locks / "kernels.toml").find(kept.sha256)
+    record = wheelhouse.project.kernel_lock.find(kept.sha256)
     assert record is not None
     assert record.libraries[0].cubins == {"sm_121a": 3}
 
 
-def test_what_is_on_the_disk_later_does_not_matter(wheelhouse: Wheelhouse) -> None:
+def test_lock_stays_when_the_wheelhouse_changes(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
-    before = (wheelhouse.checkout.locks / LOCK).read_bytes()
+    before = wheelhouse.path.read_bytes()
     wheelhouse.keep(replace(INPUTS, toolchain="sha256:newer"))
     shutil.rmtree(kept.path.parent)
-    assert not wheelhouse.lock()[LOCK].changed
-    assert (wheelhouse.checkout.locks / LOCK).read_bytes() == before
+    wheelhouse.lock()
+    assert wheelhouse.path.read_bytes() == before
 
 
-def test_without_the_wheel_the_command_that_makes_it_is_named(wheelhouse: Wheelhouse) -> None:
-    with pytest.raises(CompileNeededError) as caught:
-        wheelhouse.lock()
-    assert "`invoke compile --vllm 1.0 --arch gpu --what vllm`" in caught.value.fix
-    assert "invoke lock --target big@1.0/gpu" in caught.value.fix
-    assert not (wheelhouse.checkout.locks / LOCK).exists()
+def test_missing_wheel_is_refused_with_the_command_that_compiles_it(wheelhouse: Wheelhouse) -> None:
+    error = wheelhouse.refusal(CompileNeededError)
+    assert "`invoke compile --vllm 1.0 --arch gpu --what vllm`" in error.fix
+    assert "invoke lock --target big@1.0/gpu" in error.fix
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "mentioned"),
     [
-        {"arch_list": "12.0a"},
-        {"arch_list": "12.1a 12.0a"},
-        {"version": "2.0"},
-        {"name": "flashinfer-jit-cache"},
+        ({"arch_list": "12.0a"}, "1.0 for 12.0a"),
+        ({"arch_list": "12.1a 12.0a"}, "1.0 for 12.1a 12.0a"),
+        ({"version": "2.0"}, "2.0 for 12.1a"),
+        ({"name": "flashinfer-jit-cache"}, "Searched"),
     ],
 )
-def test_a_wheel_for_something_else_is_not_adopted(wheelhouse: Wheelhouse, other: dict[str, str]) -> None:
+def test_wheel_for_something_else_is_not_adopted_but_mentioned(
+    wheelhouse: Wheelhouse, other: dict[str, str], mentioned: str
+) -> None:
     wheelhouse.keep(replace(INPUTS, **other))  # type: ignore[arg-type]
-    with pytest.raises(CompileNeededError):
-        wheelhouse.lock()
+    assert mentioned in wheelhouse.refusal(CompileNeededError).why
 
 
-def test_what_is_kept_for_other_chips_is_mentioned(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.keep(replace(INPUTS, arch_list="12.0a"))
-    with pytest.raises(CompileNeededError) as caught:
-        wheelhouse.lock()
-    assert "1.0 for 12.0a" in caught.value.why
-
-
-def test_a_compiled_wheel_whose_kernels_do_not_load_is_refused(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.keep()
-    wheelhouse.kernels = GpuCode(cubins={"sm_120a": 2})
-    with pytest.raises(AuditFailedError, match="would not run"):
-        wheelhouse.lock()
-    assert not (wheelhouse.checkout.locks / LOCK).exists()
-
-
-@pytest.mark.parametrize("kernels", [GpuCode(), GpuCode(cubins={"sm_90a": 1}), GpuCode(ptx={"sm_80": 1})])
-def test_a_compiled_wheel_without_kernels_for_the_chip_is_refused(
-    wheelhouse: Wheelhouse, kernels: GpuCode
+@pytest.mark.parametrize(
+    ("kernels", "kind", "what"),
+    [
+        (GpuCode(cubins={"sm_120a": 2}), AuditFailedError, "would not run"),
+        (GpuCode(), WrongWheelError, "no kernels for gpu"),
+        (GpuCode(cubins={"sm_90a": 1}), WrongWheelError, "no kernels for gpu"),
+        (GpuCode(ptx={"sm_80": 1}), WrongWheelError, "no kernels for gpu"),
+    ],
+)
+def test_wheel_without_usable_kernels_is_refused(
+    wheelhouse: Wheelhouse, kernels: GpuCode, kind: type[FactoryError], what: str
 ) -> None:
     wheelhouse.keep()
     wheelhouse.kernels = kernels
-    with pytest.raises(WrongWheelError, match="no kernels for gpu"):
-        wheelhouse.lock()
-    assert not (wheelhouse.checkout.locks / LOCK).exists()
+    assert what in wheelhouse.refusal(kind).what
 
 
-def test_a_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
+def test_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     kept.path.write_bytes(bytes(kept.size))
-    with pytest.raises(DamagedWheelError):
-        wheelhouse.lock()
+    wheelhouse.refusal(DamagedWheelError)
 
 
 def fetch_locked(wheelhouse: Wheelhouse) -> Path:
     project = wheelhouse.project
-    inputs = LayerInputs(project, select(project.matrix, [TARGET]))
+    inputs = LayerInputs(project, [wheelhouse.cell])
     with requests.Session() as session:
         return fetch(inputs.wheel(wheelhouse.locked()), project.store, session, lambda _: None)
 
 
-def test_a_build_finds_the_compiled_wheel_that_its_lock_names(wheelhouse: Wheelhouse) -> None:
+def test_build_finds_the_compiled_wheel_that_its_lock_names(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
     assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
 
 
-def test_a_locked_wheel_that_is_nowhere_is_named_with_what_to_do(wheelhouse: Wheelhouse) -> None:
+def test_locked_wheel_that_is_nowhere_is_reported_with_a_remedy(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
     shutil.rmtree(kept.path.parent)
@@ -240,91 +217,64 @@ def test_a_locked_wheel_that_is_nowhere_is_named_with_what_to_do(wheelhouse: Whe
     assert "invoke wheels.pull" in caught.value.fix
 
 
-def test_a_locked_wheel_is_taken_from_a_configured_folder_too(
+def test_locked_wheel_is_found_in_a_configured_folder(
     wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept = wheelhouse.keep()
-    wheelhouse.lock()
+    wheel = find(wheelhouse.lock())
     folder = tmp_path / "links"
     folder.mkdir()
     shutil.move(kept.path, folder)
     shutil.rmtree(kept.path.parent)
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    assert compiled_locations(wheelhouse.project, wheelhouse.locked()) == [str(folder / kept.filename)]
+    assert compiled_locations(wheelhouse.project, wheel) == [str(folder / kept.filename)]
 
 
-# --- several ----------------------------------------------------------------------------------------------
-
-
-def test_of_several_the_user_has_to_name_one(wheelhouse: Wheelhouse) -> None:
-    one = wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
+def test_user_chooses_when_several_wheels_fit(wheelhouse: Wheelhouse) -> None:
+    one = wheelhouse.keep(OTHER_MODS)
     other = wheelhouse.keep(replace(INPUTS, mods=("2" * 64,), flags=("-O1",)))
-    with pytest.raises(SeveralWheelsError) as caught:
-        wheelhouse.lock()
-    assert "mods, flags" in caught.value.why
-    assert one.key[:16] in caught.value.why
-    wheelhouse.lock(other.key[:10])
-    assert wheelhouse.locked().compiled == other.key
-    wheelhouse.lock(one.key)
-    assert wheelhouse.locked().compiled == one.key
+    error = wheelhouse.refusal(SeveralWheelsError)
+    assert "mods, flags" in error.why
+    assert one.key[:16] in error.why
+    assert find(wheelhouse.lock(other.key[:10])).compiled == other.key
+    assert find(wheelhouse.lock(one.key)).compiled == one.key
 
 
-def test_of_several_the_one_with_the_mods_of_the_checkout_is_taken(wheelhouse: Wheelhouse) -> None:
-    mods = wheelhouse.mods()
-    wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
-    right = wheelhouse.keep(replace(INPUTS, mods=mods))
-    wheelhouse.lock()
-    assert wheelhouse.locked().compiled == right.key
+def test_wheel_with_the_mods_of_the_checkout_is_preferred(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.keep(OTHER_MODS)
+    right = wheelhouse.keep(replace(INPUTS, mods=mods_of_sources(wheelhouse.project, wheelhouse.cell)))
+    assert len(right.inputs.mods) == 1
+    assert find(wheelhouse.lock()).compiled == right.key
     assert not any("mods" in line for line in wheelhouse.said)
 
 
-def test_a_wheel_with_other_mods_is_adopted_but_not_in_silence(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
+def test_locked_wheel_stays_until_it_is_upgraded(wheelhouse: Wheelhouse) -> None:
+    first = wheelhouse.keep(OTHER_MODS)
     wheelhouse.lock()
     assert any("was not compiled with the mods" in line for line in wheelhouse.said)
+    newer = wheelhouse.keep(replace(INPUTS, mods=mods_of_sources(wheelhouse.project, wheelhouse.cell)))
+    assert find(wheelhouse.lock(upgrade=("torch",))).compiled == first.key
+    assert find(wheelhouse.lock(upgrade=("vllm",))).compiled == newer.key
 
 
-def test_the_locked_one_stays_until_it_is_upgraded(wheelhouse: Wheelhouse) -> None:
-    first = wheelhouse.keep(replace(INPUTS, mods=("1" * 64,)))
-    wheelhouse.lock()
-    newer = wheelhouse.keep(replace(INPUTS, mods=wheelhouse.mods()))
-    wheelhouse.lock(upgrade=("torch",))
-    assert wheelhouse.locked().compiled == first.key
-    wheelhouse.lock(upgrade=("vllm",))
-    assert wheelhouse.locked().compiled == newer.key
-
-
-def test_a_key_that_nothing_has_is_refused_before_anything_is_done(wheelhouse: Wheelhouse) -> None:
+def test_unknown_key_is_refused_before_any_work(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
-    with pytest.raises(WheelNotKeptError) as caught:
-        wheelhouse.lock("ffff")
-    assert kept.key[:16] in caught.value.why
+    assert kept.key[:16] in wheelhouse.refusal(WheelNotKeptError, "ffff").why
     assert wheelhouse.said == []
 
 
-# --- other packages ---------------------------------------------------------------------------------------
-
-
-def test_flashinfer_alone_can_be_our_own_compile_in_the_version_that_vllm_asks_for(
-    wheelhouse: Wheelhouse,
-) -> None:
+def test_flashinfer_alone_is_adopted_in_the_version_that_vllm_requires(wheelhouse: Wheelhouse) -> None:
     wheelhouse.checkout.edit_matrix(
         '"2.0": {release: "2.0"}', '"2.0": {release: "2.0", compile: [flashinfer-jit-cache]}'
     )
+    wheelhouse.cell = replace(wheelhouse.cell, vllm="2.0")
+    wheelhouse.path.unlink()
     old = replace(INPUTS, name="flashinfer-jit-cache", version="0.6.0")
     wheelhouse.keep(old)
+    error = wheelhouse.refusal(CompileNeededError)
+    assert "invoke compile --vllm 2.0 --arch gpu --what flashinfer`" in error.fix
     kept = wheelhouse.keep(replace(old, version="0.7.0"))
-    lock = "2.0/gpu-linux-arm64.toml"
-    wheelhouse.lock(target="big@2.0/gpu")
-    assert wheelhouse.locked("flashinfer-jit-cache", lock).compiled == kept.key
-    assert wheelhouse.locked("vllm", lock).compiled is None
-    assert WheelLock.read(wheelhouse.checkout.locks / lock).kernels == "upstream"
-
-
-def test_other_packages_are_compiled_with_their_own_command(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.checkout.edit_matrix(
-        '"2.0": {release: "2.0"}', '"2.0": {release: "2.0", compile: [flashinfer-jit-cache]}'
-    )
-    with pytest.raises(CompileNeededError) as caught:
-        wheelhouse.lock(target="big@2.0/gpu")
-    assert "invoke compile --vllm 2.0 --arch gpu --what flashinfer`" in caught.value.fix
+    lock = wheelhouse.lock()
+    assert find(lock, "flashinfer-jit-cache").compiled == kept.key
+    assert find(lock).compiled is None
+    assert lock.kernels == "upstream"
