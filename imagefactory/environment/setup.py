@@ -18,7 +18,7 @@ from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import RUN, SETS, LockedSet
-from imagefactory.errors.environment import SetUpError
+from imagefactory.errors.commands import SetUpError
 
 STAMPS: Final = ".locked"
 """The folder of an environment with a copy of each set that is installed in it."""

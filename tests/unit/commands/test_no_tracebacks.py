@@ -17,8 +17,7 @@ from imagefactory.commands.collection import collection
 from imagefactory.commands.program import main
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import RunFailedError
-from imagefactory.errors.commands import OptionError, UsageError
-from imagefactory.errors.internal import InternalError
+from imagefactory.errors.commands import InternalError, OptionError, UsageError
 from imagefactory.errors.kernels import AuditError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.locks import LockFormatError, LockMissingError

@@ -17,7 +17,7 @@ from imagefactory.environment.certificates import VARIABLE, trust_the_machine
 from imagefactory.environment.index_config import environment_for_uv, options_for_uv
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum
 from imagefactory.environment.setup import ensure, is_current, set_up
-from imagefactory.errors.environment import SetUpError
+from imagefactory.errors.commands import SetUpError
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
 from imagefactory.resolve.environment_locks import (
     MACHINES,
