@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imagefactory.oci.layout import Layout, archive
-from imagefactory.oci.registry.image_push import Pushed, push_image
+from imagefactory.oci.registry.image_push import Pushable, PushableBlob, Pushed, opening, push_image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 
@@ -93,8 +93,13 @@ def _processor() -> float:
 
 def push(address: str, layout: Layout) -> Pushed:
     """Push as `invoke push` does."""
+    manifest = layout.blob(layout.manifest_digest()).read_bytes()
+    parts = [
+        PushableBlob(digest, layout.size_of(digest), digest, opening(layout.blob, digest))
+        for digest in (*layout.layer_digests(), layout.config_digest())
+    ]
     with Repository.open(f"{address}/bench/image") as repository:
-        return push_image(repository, layout)
+        return push_image(repository, Pushable(manifest, tuple(parts), "linux/any"))
 
 
 def skopeo(address: str, layout: Layout) -> None:

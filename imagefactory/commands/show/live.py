@@ -28,12 +28,11 @@ _STYLES = {
     "done": "bold green",
     "uploading": "cyan",
     "present": "green",
-    "mounted": "bold green",
     "uploaded": "bold green",
 }
 """The states of a layer: first those of a build, then those of a push."""
 _MOVING = ("downloading", "splicing", "uploading")
-_TOLD = ("cached", "done", "present", "mounted", "uploaded")
+_TOLD = ("cached", "done", "present", "uploaded")
 """The states that a plain log mentions; the steps in between would be noise."""
 _URGENCY = (
     "splicing",
@@ -42,7 +41,6 @@ _URGENCY = (
     "waiting",
     "done",
     "uploaded",
-    "mounted",
     "cached",
     "present",
 )
