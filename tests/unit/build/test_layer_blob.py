@@ -104,7 +104,9 @@ def test_two_wheels_that_disagree_about_a_path_are_refused(
         wheel_factory("one", files={"shared.py": "ONE = 1\n"}),
         wheel_factory("two", files={"shared.py": content}),
     )
-    with pytest.raises(DuplicatePathError, match=rf"Two things want to be /{SITE}/shared\.py") as caught:
+    with pytest.raises(
+        DuplicatePathError, match=rf"Two entries of one layer are /{SITE}/shared\.py"
+    ) as caught:
         build(store, *wheels)
     assert caught.value.where == "layer pure-bundle 2 wheels"
     assert nothing_is_left(store)
