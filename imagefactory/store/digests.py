@@ -1,4 +1,4 @@
-"""What names content: sha256 sums, OCI digests, and checksums over one canonical JSON."""
+"""Identifiers of content: sha256 sums, OCI digests, and checksums of canonical JSON."""
 
 from __future__ import annotations
 

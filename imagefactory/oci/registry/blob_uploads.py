@@ -9,6 +9,7 @@ one needs permission to delete.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Literal
 
 import requests
 
@@ -109,7 +110,7 @@ class Upload:
             timeout=_TIMEOUT,
         )
         try:
-            with body:
+            with body.stream:
                 answer = self.connection.ask_once(request, self.connection.writing, replay=False)
         except requests.RequestException as error:
             return error
@@ -177,17 +178,16 @@ class Upload:
 
     def _check_content(self) -> None:
         """After the registry refused the digest, check whether the local file is wrong."""
-        hashed, size = hashlib.sha256(), 0
         with self.open_stream() as stream:
-            while data := stream.read(BLOCK):
-                hashed.update(data)
-                size += len(data)
-        if size == self.size and self.digest == f"sha256:{hashed.hexdigest()}":
+            hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
+            found = f"sha256:{hashed.hexdigest()}"
+            size = stream.seek(0, os.SEEK_END)
+        if (size, found) == (self.size, self.digest):
             return
         raise DigestMismatchError(
             "A blob does not match its digest.",
             where=getattr(stream, "name", None) or self.digest,
-            why=f"It has {size:,} bytes with the digest sha256:{hashed.hexdigest()}, not {self.digest}.",
+            why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
             fix="The cache is damaged: delete that file, and build the image again.",
         )
 
@@ -199,13 +199,7 @@ class _Counted:
         self._upload = upload
         self._sent = 0
         with self._reading():
-            self._stream = upload.open_stream()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
+            self.stream = upload.open_stream()
 
     def __len__(self) -> int:
         return self._upload.size
@@ -225,7 +219,7 @@ class _Counted:
             raise CancelledError
         left = self._upload.size - self._sent
         with self._reading():
-            data = self._stream.read(left if size < 0 else min(size, left))
+            data = self.stream.read(left if size < 0 else min(size, left))
         if left and not data:
             raise self._unreadable(f"It ends after {self._sent:,} of {self._upload.size:,} bytes.")
         self._sent += len(data)
@@ -241,7 +235,7 @@ class _Counted:
             raise self._unreadable(f"{error.strerror or error}.") from None
 
     def _unreadable(self, why: str) -> ImageMissingError:
-        name = getattr(getattr(self, "_stream", None), "name", None)
+        name = getattr(getattr(self, "stream", None), "name", None)
         return ImageMissingError(
             "A blob of the image cannot be read.",
             where=str(name or self._upload.digest),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from ipaddress import ip_address
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -36,17 +36,6 @@ class UnsafeRedirectError(requests.RequestException, ValueError):
     """A registry redirects to an address that it should not."""
 
 
-class Body(Protocol):
-    """A request body of known length that is read in blocks."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[bytes]: ...
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Return the next block."""
-
-
 @dataclass(frozen=True)
 class RegistryRequest:
     """A request without credentials, so that it can be repeated with others."""
@@ -55,7 +44,7 @@ class RegistryRequest:
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | Body | None = None
+    body: bytes | Iterable[bytes] | None = None
     timeout: tuple[float, float] = TIMEOUT
 
 

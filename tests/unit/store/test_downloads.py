@@ -158,7 +158,7 @@ def test_asking_again_where_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int
 ) -> None:
     with serving(lambda *_: Answer(status=status)) as server:
-        with pytest.raises(DownloadError, match=r"thing\.whl cannot be fetched"):
+        with pytest.raises(DownloadError, match=r"thing\.whl cannot be downloaded"):
             get(store, session, f"{server.url}/thing")
         assert len(server.log) == tries
 
