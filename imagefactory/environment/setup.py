@@ -23,6 +23,7 @@ from imagefactory.errors.commands import SetUpError
 STAMPS: Final = ".locked"
 """The folder in an environment with a copy of each installed set."""
 _PATH_FILE: Final = "spark-image-factory.pth"
+"""Makes the factory importable in the environment."""
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
@@ -68,13 +69,15 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     sets = [LockedSet.of(root, name) for name in wanted]
     pins = {package: version for one in sets for package, version in one.pins().items()}
     purpose = "; ".join(SETS[name] for name in wanted)
-    say(f"setting up {_shown(prefix, root)}: {len(pins)} packages, pinned by hash (for {purpose})")
+    shown = prefix.relative_to(root) if prefix.is_relative_to(root) else prefix
+    say(f"setting up {shown}: {len(pins)} packages, pinned by hash (for {purpose})")
     if not _works(python):
         create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)]
         _run(create, "create the environment")
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
     _install(uv, sets, python)
-    _write_path_file(prefix, root)
+    for site in prefix.glob("lib/python3.*/site-packages"):
+        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
     for one in sets:
         _write_stamp(prefix, one)
     say(f"ready after {time.monotonic() - started:.0f} s")
@@ -147,12 +150,6 @@ def _works(python: Path) -> bool:
     return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
 
 
-def _write_path_file(prefix: Path, root: Path) -> None:
-    """Make the factory importable in the environment."""
-    for site in prefix.glob("lib/python3.*/site-packages"):
-        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
-
-
 def _write_stamp(prefix: Path, locked: LockedSet) -> None:
     folder = prefix / STAMPS
     folder.mkdir(exist_ok=True)
@@ -166,10 +163,6 @@ def _stamp(prefix: Path, name: str) -> str | None:
         return (prefix / STAMPS / f"{name}.txt").read_text("utf-8")
     except OSError:
         return None
-
-
-def _shown(prefix: Path, root: Path) -> str:
-    return str(prefix.relative_to(root)) if prefix.is_relative_to(root) else str(prefix)
 
 
 def main() -> int:

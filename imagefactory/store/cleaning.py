@@ -81,9 +81,8 @@ def _leftovers(store: Store) -> Iterator[Path]:
 
     Recent ones stay, because `invoke lock` uses the cache without holding the store.
     """
-    for path in _everything(store):
-        if _is_leftover(path) and path.stat().st_mtime < time.time() - HOUR:
-            yield path
+    horizon = time.time() - HOUR
+    return (path for path in _everything(store) if _is_leftover(path) and path.stat().st_mtime < horizon)
 
 
 def _is_leftover(path: Path) -> bool:

@@ -166,19 +166,18 @@ class _Transfer:
                 raise requests.ConnectionError("the connection ended early")
 
     def _failure(self) -> FactoryError:
+        tried = f"Tried: {'; '.join(dict.fromkeys(self.failures))}."
         if self.mismatch:
             return DigestMismatchError(
                 f"{self.wanted.file} is not the file that was locked.",
                 where=self.wanted.file,
-                why=f"Its sha256 is not {self.wanted.sha256}. {_tried(self.failures)}",
+                why=f"Its sha256 is not {self.wanted.sha256}. {tried}",
                 fix="Do not use this source; check the configured index or mirror (`invoke doctor`).",
             )
         return DownloadError(
             f"{self.wanted.file} cannot be downloaded.",
             where=self.wanted.file,
-            why=_tried(self.failures)
-            if self.failures
-            else "No configured index, folder or mirror has a file of this name.",
+            why=tried if self.failures else "No configured index, folder or mirror has a file of this name.",
             fix=self.wanted.remedy,
         )
 
@@ -188,7 +187,3 @@ def _hash(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tried(failures: Sequence[str]) -> str:
-    return f"Tried: {'; '.join(dict.fromkeys(failures))}."

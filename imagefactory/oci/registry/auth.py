@@ -179,17 +179,17 @@ class Authenticator:
             fix="Do not use this registry until its configuration is fixed.",
         )
 
-    def not_accepted(self, answer: Answer, realm: str, scope: Scope | None = None) -> FactoryError:
+    def not_accepted(self, answer: Answer, where: str, scope: Scope | None = None) -> FactoryError:
         """Return the error for missing, wrong or insufficient credentials."""
         why = f"It answered {answer.said()}."
         if self.credentials is None:
             return CredentialsError(
                 f"{self.registry} requires credentials for this, and there are none.",
-                where=realm,
+                where=where,
                 why=why,
                 fix=f"Run `docker login {self.registry}`, or set GITHUB_TOKEN for ghcr.io.",
             )
-        where = f"{realm}, with the user {self.credentials.username!r} from {self.credentials.source}"
+        where = f"{where}, with the user {self.credentials.username!r} from {self.credentials.source}"
         if answer.status == HTTPStatus.FORBIDDEN:
             return AccessDeniedError(
                 f"{self.registry} issues no token for {scope or 'this'}.",

@@ -89,12 +89,8 @@ class Upload:
             raise connection.failure(answer, "start an upload", write=True)
         location = answer.headers.get("Location")
         if answer.status != HTTPStatus.ACCEPTED or not location:
-            raise RegistryError(
-                f"{connection.reference.registry} does not say where to upload to.",
-                where=connection.reference.name,
-                why=f"It answered {answer.said()}, without a Location.",
-                fix="Check that the address is that of a container registry.",
-            )
+            why = f"It answered {answer.said()}, without a Location to upload to."
+            raise connection.nonsense(connection.reference.name, why)
         with connection.naming_failures():
             return connection.wire.locate(location, answer.url)
 

@@ -13,7 +13,6 @@ import requests
 from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import (
     AccessDeniedError,
-    CredentialsError,
     RegistryError,
     RegistryUnreachableError,
     RepositoryMissingError,
@@ -145,15 +144,8 @@ class Connection:
                 why=f"It answered {answer.said()}, repeatedly.",
                 fix="Run the command again later. If it persists, the registry's clocks may disagree.",
             )
-        if answer.status == HTTPStatus.UNAUTHORIZED and credentials is None:
-            return CredentialsError(
-                f"{self.reference.registry} requires credentials to {doing}, and there are none.",
-                where=where,
-                why=why,
-                fix=f"Run `docker login {self.reference.registry}`, or set GITHUB_TOKEN for ghcr.io.",
-            )
-        if answer.status == HTTPStatus.UNAUTHORIZED and self._authenticator.is_basic:
-            return self._authenticator.not_accepted(answer, self.reference.url)
+        if answer.status == HTTPStatus.UNAUTHORIZED and (credentials is None or self._authenticator.is_basic):
+            return self._authenticator.not_accepted(answer, where)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             who = f"The user {credentials.username!r} from {credentials.source}" if credentials else "Nobody"
             return AccessDeniedError(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from ipaddress import ip_address
@@ -161,7 +162,7 @@ class Wire:
                 params=params,
                 data=request.body,
                 # A redirect to another host gets no secret, and registries do not use .netrc.
-                auth=_Authorization(authorization if urlsplit(url).netloc == own else None),
+                auth=partial(_authorize, authorization if urlsplit(url).netloc == own else None),
                 timeout=request.timeout,
                 allow_redirects=False,
                 stream=True,
@@ -209,14 +210,10 @@ class _LargeBlocks(HTTPAdapter):
         super().init_poolmanager(*positional, blocksize=BLOCK, **options)
 
 
-class _Authorization(requests.auth.AuthBase):
-    def __init__(self, value: str | None) -> None:
-        self._value = value
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._value:
-            request.headers["Authorization"] = self._value
-        return request
+def _authorize(value: str | None, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    if value:
+        request.headers["Authorization"] = value
+    return request
 
 
 def _is_private(host: str) -> bool:

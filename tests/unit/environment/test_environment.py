@@ -180,7 +180,7 @@ def test_environment_has_exactly_the_locked_packages(small: Small) -> None:
 def test_environment_can_import_the_factory(small: Small) -> None:
     small.pin()
     small.set_up()
-    command = [small.prefix / "bin/python", "-c", "import sys; print(sys.path)"]
+    command = [str(small.prefix / "bin/python"), "-c", "import sys; print(sys.path)"]
     assert str(small.root) in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

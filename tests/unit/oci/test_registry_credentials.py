@@ -23,6 +23,11 @@ def log_in(home: Path, config: object) -> dict[str, str]:
     return {"HOME": str(home)}
 
 
+def user_for(repository: str, environment: dict[str, str]) -> str | None:
+    found = find_credentials("ghcr.io", repository, environment)
+    return found.username if found else None
+
+
 def helper(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a credential helper."""
     folder.mkdir(exist_ok=True)
@@ -40,9 +45,7 @@ def test_credentials_may_be_absent(tmp_path: Path) -> None:
 def test_login_is_found_under_every_name_that_tools_use(tmp_path: Path, key: str) -> None:
     environment = log_in(tmp_path, {"auths": {key: packed("me", "sec:ret")}})
     found = find_credentials("ghcr.io", "owner/name", environment)
-    assert found
-    assert (found.username, found.secret) == ("me", "sec:ret")
-    assert found.source == str(tmp_path / ".docker/config.json")
+    assert found == Credentials("me", "sec:ret", str(tmp_path / ".docker/config.json"))
     assert "sec:ret" not in repr(found)
     assert find_credentials("example.com", "owner/name", environment) is None
 
@@ -57,9 +60,7 @@ def test_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
     assert find_credentials("ghcr.io", "a/b", environment) == Credentials("me", "t", "GITHUB_TOKEN")
     assert find_credentials("example.com", "a/b", environment) is None
     log_in(tmp_path, {"auths": {"ghcr.io": packed("other", "x")}})
-    found = find_credentials("ghcr.io", "a/b", environment)
-    assert found
-    assert found.username == "other"
+    assert user_for("a/b", environment) == "other"
 
 
 def test_most_specific_login_of_podman_wins(tmp_path: Path) -> None:
@@ -67,10 +68,8 @@ def test_most_specific_login_of_podman_wins(tmp_path: Path) -> None:
     auths = {"ghcr.io": packed("all", "1"), "ghcr.io/owner": packed("owner", "2")}
     (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": auths}))
     environment = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path)}
-    for repository, user in {"owner/name": "owner", "another/name": "all"}.items():
-        found = find_credentials("ghcr.io", repository, environment)
-        assert found
-        assert found.username == user
+    assert user_for("owner/name", environment) == "owner"
+    assert user_for("another/name", environment) == "all"
 
 
 def test_configuration_may_be_in_a_variable(tmp_path: Path) -> None:
@@ -93,9 +92,8 @@ def test_helper_is_asked_only_for_its_registry(tmp_path: Path, monkeypatch: pyte
 def test_store_is_asked_when_a_login_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path / "bin", "shop", """echo '{"Username": "<token>", "Secret": "t"}'""", monkeypatch)
     environment = log_in(tmp_path, {"credsStore": "shop", "auths": {"ghcr.io": {}}})
-    found = find_credentials("ghcr.io", "a/b", environment)
-    assert found
-    assert found.identity_token
+    expected = Credentials("<token>", "t", "docker-credential-shop", identity_token=True)
+    assert find_credentials("ghcr.io", "a/b", environment) == expected
 
 
 def test_helper_may_have_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
