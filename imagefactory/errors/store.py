@@ -10,7 +10,7 @@ class DownloadError(LibraryError, exit_code=40, about_the_machine=True):
 
 
 class DigestMismatchError(LibraryError, exit_code=41):
-    """A file does not have the digest that the lock or the manifest gives."""
+    """A file does not have the digest in the lock or the manifest."""
 
 
 class DiskFullError(LibraryError, exit_code=42, about_the_machine=True):

@@ -105,7 +105,7 @@ def judge(outcome: object) -> Again | None:
         outcome, requests.exceptions.SSLError | ValueError
     ):
         return None
-    return Again(unreachable=_nobody_listens(outcome))
+    return Again(unreachable=_is_unreachable(outcome))
 
 
 def judge_status(status: int, headers: Mapping[str, str]) -> Again | None:
@@ -124,7 +124,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _nobody_listens(error: Exception) -> bool:
+def _is_unreachable(error: Exception) -> bool:
     """Return whether no server was reached (refused, no such name, no route)."""
     if isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError):
         return True

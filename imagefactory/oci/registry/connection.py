@@ -147,11 +147,13 @@ class Connection:
         if answer.status == HTTPStatus.UNAUTHORIZED and (credentials is None or self._authenticator.is_basic):
             return self._authenticator.not_accepted(answer, where)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            who = f"The user {credentials.username!r} from {credentials.source}" if credentials else "Nobody"
+            who = "anonymous user"
+            if credentials:
+                who = f"user {credentials.username!r} from {credentials.source}"
             return AccessDeniedError(
                 f"{self.reference.registry} does not allow you to {doing}.",
                 where=where,
-                why=f"{who} may not do that: {answer.said()}.",
+                why=f"The {who} has no permission: {answer.said()}.",
                 fix="Use a token that can write packages (`packages: write`, `write:packages`), and check who "
                 "owns the repository."
                 if write
