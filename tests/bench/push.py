@@ -99,7 +99,7 @@ def push(address: str, layout: Layout) -> Pushed:
         for digest in (*layout.layer_digests(), layout.config_digest())
     ]
     with Repository.open(f"{address}/bench/image") as repository:
-        return push_image(repository, Pushable(manifest, tuple(parts), "linux/any"))
+        return push_image(repository, Pushable(manifest, parts, "linux/any"))
 
 
 def skopeo(address: str, layout: Layout) -> None:

@@ -18,12 +18,11 @@ from imagefactory.store.digests import Digest
 from imagefactory.store.retry import Again
 
 
-def read_range(connection: Connection, digest: Digest, offset: int, length: int | None) -> bytes:
-    """Read up to `length` bytes of a blob into memory, or everything from `offset` on."""
+def read_range(connection: Connection, digest: Digest, offset: int, length: int) -> bytes:
+    """Read up to `length` bytes of a blob into memory."""
     data = bytearray()
-    end = None if length is None else offset + length
-    if end != offset:
-        _Transfer(connection, digest, offset, end, data.extend).run()
+    if length:
+        _Transfer(connection, digest, offset, offset + length, data.extend).run()
     return bytes(data)
 
 
@@ -53,7 +52,7 @@ class _Transfer:
     connection: Connection
     digest: Digest
     position: int
-    end: int | None
+    end: int
     take: Callable[[bytes], object]
     whole: bool = False
     """Whether `end` lies beyond the blob, so that a first request needs no range."""
@@ -77,9 +76,8 @@ class _Transfer:
         """Request the missing bytes; return the answer if it has none."""
         url = self.connection.url(f"blobs/{self.digest}")
         # Storage behind a registry may not support ranges: request one only if necessary.
-        from_start = self.position == 0 and (self.end is None or self.whole)
-        last = "" if self.end is None else self.end - 1
-        headers = {} if from_start else {"Range": f"bytes={self.position}-{last}"}
+        from_start = self.position == 0 and self.whole
+        headers = {} if from_start else {"Range": f"bytes={self.position}-{self.end - 1}"}
         with self.connection.stream(
             RegistryRequest("GET", url, headers), self.connection.reading
         ) as response:
@@ -92,10 +90,8 @@ class _Transfer:
             received = 0
             for piece in response.iter_content(BLOCK):
                 received += len(piece)
-                wanted = piece[skip:]
+                wanted = piece[skip:][: self.end - self.position]
                 skip = max(0, skip - len(piece))
-                if self.end is not None:
-                    wanted = wanted[: self.end - self.position]
                 if wanted:
                     self.position += len(wanted)
                     self.take(wanted)

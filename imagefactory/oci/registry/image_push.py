@@ -51,7 +51,7 @@ class Pushable:
     """An image to push: its manifest and its blobs."""
 
     manifest: bytes
-    parts: tuple[PushableBlob, ...]
+    parts: Sequence[PushableBlob]
     platform: str
 
     @classmethod

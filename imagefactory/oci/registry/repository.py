@@ -108,16 +108,13 @@ class Repository:
         stop = stopped or threading.Event()
         return Upload(self.connection, digest, size, open_stream, progress, stop).run()
 
-    def read(self, digest: Digest, offset: int = 0, length: int | None = None) -> bytes:
-        """Read a part of a blob. Only a whole blob is checked, so the caller has to check parts."""
-        data = blob_downloads.read_range(self.connection, digest, offset, length)
-        if offset == 0 and length is None:
-            self._check(digest, data)
-        return data
+    def read(self, digest: Digest, offset: int, length: int) -> bytes:
+        """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
+        return blob_downloads.read_range(self.connection, digest, offset, length)
 
     def blob(self, digest: Digest, limit: int = 4 * 1024 * 1024) -> bytes:
         """Read a small blob into memory and check it."""
-        data = blob_downloads.read_range(self.connection, digest, 0, limit + 1)
+        data = self.read(digest, 0, limit + 1)
         if len(data) > limit:
             raise BlobTooLargeError(
                 "A blob is larger than expected.",

@@ -46,7 +46,7 @@ LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
 
 @pytest.fixture
 def repository(guarded_registry: GuardedRegistry) -> Repository:
-    """Return a new repository."""
+    """Open a new repository."""
     return guarded_registry.repository()
 
 
@@ -63,21 +63,17 @@ def test_second_push_only_looks_up(guarded_registry: GuardedRegistry, fault_prox
     repository = guarded_registry.repository(at=fault_proxy.address)
     push_image(repository, small_image(LAYERS))
     fault_proxy.calm()
-    again = push_image(repository, small_image(LAYERS))
-    assert set(again.outcomes.values()) == {"present"}
-    assert again.uploaded == 0
-    assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
-
-
-def test_layer_is_not_opened_when_the_registry_has_it(repository: Repository) -> None:
-    push_image(repository, small_image(LAYERS))
 
     def unwanted() -> BinaryIO:
-        raise AssertionError("the file was opened")
+        raise AssertionError("a blob was opened")
 
     image = small_image(LAYERS)
-    unopened = replace(image, parts=tuple(replace(part, open=unwanted) for part in image.parts))
-    assert push_image(repository, unopened).count("present") == 4
+    again = push_image(
+        repository, replace(image, parts=[replace(part, open=unwanted) for part in image.parts])
+    )
+    assert again.count("present") == len(again.outcomes) == 4
+    assert again.uploaded == 0
+    assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
 
 
 def test_progress_grows_up_to_the_size(repository: Repository) -> None:
@@ -107,7 +103,6 @@ def test_ranges_of_a_blob_can_be_read(repository: Repository) -> None:
     push_image(repository, small_image(LAYERS))
     data, digest = LAYERS[2], digest_of(LAYERS[2])
     assert repository.read(digest, 1000, 500) == data[1000:1500]
-    assert repository.read(digest, len(data) - 10) == data[-10:]
     assert repository.read(digest, len(data) - 10, 500) == data[-10:]
     assert repository.read(digest, len(data), 5) == b""
     assert repository.read(digest, 0, 0) == b""

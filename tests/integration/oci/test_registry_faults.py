@@ -127,7 +127,7 @@ def test_download_continues_after_a_fault(
 ) -> None:
     push_image(repository, small_image([LAYER]))
     fault_proxy.choose = once("GET blob", fault)
-    assert repository.read(digest_of(LAYER)) == LAYER
+    assert repository.blob(digest_of(LAYER)) == LAYER
     assert fault_proxy.account.requests["GET blob"] == 2
 
 
