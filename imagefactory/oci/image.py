@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from imagefactory.oci.blob import Blob
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import Digest, digest_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -29,9 +29,9 @@ class Image:
     @property
     def config_digest(self) -> Digest:
         """The digest of the configuration, which Docker calls the image's id."""
-        return Digest(f"sha256:{sha256_of(self.config)}")
+        return digest_of(self.config)
 
     @property
     def digest(self) -> Digest:
         """The digest of the manifest, which identifies the image."""
-        return Digest(f"sha256:{sha256_of(self.manifest)}")
+        return digest_of(self.manifest)

@@ -16,7 +16,7 @@ from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.store.digests import Digest, canonical_json, sha256_of
+from imagefactory.store.digests import Digest, canonical_json, digest_of
 
 TITLE = "org.opencontainers.image.title"
 """The annotation that holds the name of a file."""
@@ -40,10 +40,10 @@ class Payload:
     def descriptor(self) -> Descriptor:
         """Return the payload's descriptor."""
         if isinstance(self.content, bytes):
-            digest, size = f"sha256:{sha256_of(self.content)}", len(self.content)
+            digest, size = digest_of(self.content), len(self.content)
         else:
             digest, size = self.known_digest or _digest_of(self.content), self.content.stat().st_size
-        return Descriptor(self.media_type, Digest(digest), size, annotations=self.annotations)
+        return Descriptor(self.media_type, digest, size, annotations=self.annotations)
 
     def open(self) -> BinaryIO:
         """Open the payload for reading."""

@@ -18,7 +18,7 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.registry.blob_uploads import OpenStream, UploadOutcome
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import Digest, canonical_json, sha256_of
+from imagefactory.store.digests import Digest, canonical_json, digest_of
 
 PARALLEL = 4
 """Parallel uploads: with more, GHCR answers "too many requests"."""
@@ -93,7 +93,7 @@ def push_image(
     parts = {part.digest: part for part in image.parts}
     watcher.blobs({digest: part.label for digest, part in parts.items()})
     outcomes = _upload_all(repository, list(parts.values()), watcher)
-    digest = Digest(f"sha256:{sha256_of(image.manifest)}")
+    digest = digest_of(image.manifest)
     if repository.resolve(tag or digest) != digest:
         repository.put_manifest(image.manifest, MANIFEST_TYPE, tag)
     system, _, machine = image.platform.partition("/")

@@ -27,7 +27,7 @@ from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.oci.registry.wire import MOST_TEXT, Answer, RegistryRequest
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import Digest, digest_of
 from imagefactory.store.retry import Retry
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
@@ -140,7 +140,7 @@ class Repository:
             raise self._nonsense(name, f"The manifest has more than {MOST_TEXT:,} bytes.")
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
-        digest = Digest(expected if expected and is_digest(expected) else f"sha256:{sha256_of(answer.body)}")
+        digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
         self._check(digest, answer.body)
         return StoredManifest(digest, self._media_type(name, answer), answer.body)
 
@@ -176,7 +176,7 @@ class Repository:
         self, body: bytes, media_type: str, tag: str | None = None
     ) -> tuple[Digest, Mapping[str, str]]:
         """Write a manifest or index; return its digest and the answer's headers. Repeating it is harmless."""
-        digest = Digest(f"sha256:{sha256_of(body)}")
+        digest = digest_of(body)
         if tag is not None:
             self.reference.tagged(tag)
         request = RegistryRequest(
@@ -254,7 +254,7 @@ class Repository:
         return answer
 
     def _check(self, digest: Digest, data: bytes) -> None:
-        found = f"sha256:{sha256_of(data)}"
+        found = digest_of(data)
         if found != digest:
             raise self.connection.mismatch(digest, f"It sent content with the digest {found}.")
 

@@ -32,13 +32,13 @@ from imagefactory.oci.registry.image_push import Pushable, index_document, push_
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.engines import need
 from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.registries import HURRIED, GuardedRegistry
 from tests.fixtures.small_factory import SmallFactory
-from tests.fixtures.small_images import digest_of, small_image, what_is_missing
+from tests.fixtures.small_images import small_image, what_is_missing
 from tests.fixtures.token_server import USERS
 
 LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]

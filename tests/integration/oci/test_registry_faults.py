@@ -12,10 +12,10 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import RegistryError, RegistryUnreachableError
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
 from tests.fixtures.registries import GuardedRegistry
-from tests.fixtures.small_images import digest_of, small_image, what_is_missing
+from tests.fixtures.small_images import small_image, what_is_missing
 
 PUSHES = 200
 LAYER = random.Random(7).randbytes(700_000)

@@ -20,7 +20,7 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.oci.gzip import LayerBlob
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.digests import Sha256, digest_of, sha256_of
 
 BIG = os.urandom(SPLICE_FROM) + bytes(3 * 1024 * 1024)
 SMALL = b"small " * 100
@@ -45,10 +45,10 @@ def written(*contents: Content) -> bytes:
     finally:
         blob.close()
     data = out.getvalue()
-    assert result.digest == f"sha256:{sha256_of(data)}"
+    assert result.digest == digest_of(data)
     assert result.size == len(data)
     raw = gzip.decompress(data)
-    assert result.diff_id == f"sha256:{sha256_of(raw)}"
+    assert result.diff_id == digest_of(raw)
     assert result.unpacked == len(raw)
     return data
 

@@ -15,7 +15,7 @@ from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.listing import cached_listing, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import digest_of, sha256_of
 
 
 def write(path: Path, *entries: Entry) -> Blob:
@@ -55,7 +55,7 @@ def test_every_path_is_listed_with_its_metadata(layer: Path) -> None:
 
 def test_listing_is_cached_by_digest_and_renewed_when_damaged(layer: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    digest = Digest(f"sha256:{sha256_of(layer.read_bytes())}")
+    digest = digest_of(layer.read_bytes())
     first = cached_listing(layer, digest, store)
     assert cached_listing(Path("/nowhere"), digest, store) == first
     [memory] = (store.root / "facts").glob("**/*.json")

@@ -12,9 +12,9 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
-from tests.fixtures.small_images import digest_of
 
 DIGEST = digest_of(b"an image")
 

@@ -19,9 +19,10 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.wire import BLOCK
+from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import opened
 from tests.fixtures.servers import Answer, Asked, scripted
-from tests.fixtures.small_images import digest_of, registry_error
+from tests.fixtures.small_images import registry_error
 
 DATA = b"some content of a layer"
 DIGEST = digest_of(DATA)

@@ -13,9 +13,10 @@ from imagefactory.errors.registry import AccessDeniedError, BlobTooLargeError, R
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.blob_uploads import LONGEST
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
-from tests.fixtures.small_images import digest_of, registry_error
+from tests.fixtures.small_images import registry_error
 
 DATA = b"some content of a layer"
 DIGEST = digest_of(DATA)
