@@ -120,7 +120,7 @@ def _translated(error: Exception, where: str, root: Path | None) -> FactoryError
 
 def _internal(error: Exception, where: str, root: Path | None) -> FactoryError:
     from imagefactory.commands.crash_report import hide, write_report
-    from imagefactory.errors.internal import InternalError
+    from imagefactory.errors.commands import InternalError
 
     why = hide(f"{type(error).__name__}: {error}")
     cache = _cache()

@@ -1,1 +1,1 @@
-"""The factory's own Python environment, made before anything is installed: standard library only. Above `errors`."""
+"""The factory's own Python environment; uses only the standard library, to create it. Above `errors`."""

@@ -1,4 +1,4 @@
-"""Trust the certificate authorities of the machine, so that a company's proxy or mirror just works."""
+"""Trusts the machine's certificate authorities, so that a company's proxy or mirror works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "REQUESTS_CA_BUNDLE"
-"""The variable that requests reads; without it, requests trusts only the bundle that it ships with."""
+"""The variable that requests reads; without it, requests trusts only its own bundle."""
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -18,14 +18,11 @@ _BUNDLES: Final = (
 
 
 def trust_the_machine(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make this process and its children trust what the machine trusts, unless the user named a bundle."""
+    """Make this process and its children trust the machine's authorities, unless the user set a bundle."""
     if environment.get(VARIABLE) or environment.get("CURL_CA_BUNDLE"):
         return
-    named = (
-        environment.get("SSL_CERT_FILE"),
-        environment.get("PIP_CERT"),
-        ssl.get_default_verify_paths().cafile,
-    )
-    found = next((path for path in (*named, *_BUNDLES) if path and Path(path).is_file()), None)
-    if found:
-        environment[VARIABLE] = found
+    named = [environment.get(variable) for variable in ("SSL_CERT_FILE", "PIP_CERT")]
+    for path in (*named, ssl.get_default_verify_paths().cafile, *_BUNDLES):
+        if path and Path(path).is_file():
+            environment[VARIABLE] = path
+            return

@@ -1,4 +1,4 @@
-"""Locks between processes and threads, held on files: a process that dies releases them."""
+"""Locks on files between processes and threads; a process that dies releases them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,29 @@ import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 _POLL = 0.2
 """Seconds between two attempts of a wait that can be stopped."""
 
 
-@contextmanager
 def exclusive(
     file: Path, *, busy: Callable[[], object] | None = None, stopped: threading.Event | None = None
-) -> Iterator[None]:
-    """Hold a lock alone, once nobody else holds it.
+) -> AbstractContextManager[None]:
+    """Hold a lock alone.
 
     Args:
-        file: the lock; it is created where it does not exist, and stays.
-        busy: called before waiting for another holder; an exception that it raises ends the attempt.
-        stopped: ends the wait with a CancelledError once it is set.
+        file: the lock; it is created if necessary, and stays.
+        busy: called before waiting for another holder; an exception from it ends the attempt.
+        stopped: when set, ends the wait with a CancelledError.
     """
-    with _holding(file, fcntl.LOCK_EX, busy, stopped):
-        yield
+    return _holding(file, fcntl.LOCK_EX, busy, stopped)
 
 
-@contextmanager
-def shared(file: Path) -> Iterator[None]:
-    """Hold a lock together with others who share it."""
-    with _holding(file, fcntl.LOCK_SH):
-        yield
+def shared(file: Path) -> AbstractContextManager[None]:
+    """Hold a lock together with others that share it."""
+    return _holding(file, fcntl.LOCK_SH)
 
 
 @contextmanager
@@ -49,20 +45,15 @@ def _holding(
                 busy()
             if stopped is None:
                 fcntl.flock(lock, mode)
-            else:
-                _wait(lock.fileno(), mode, stopped)
+            # Another thread cannot interrupt the system call that waits.
+            while stopped is not None and not _try(lock.fileno(), mode):
+                if stopped.wait(_POLL):
+                    raise CancelledError
         try:
             yield
         finally:
-            # Closing alone would not do it: a process forked meanwhile has the file open, too.
+            # Closing is not enough: a process that was forked meanwhile also has the file open.
             fcntl.flock(lock, fcntl.LOCK_UN)
-
-
-def _wait(lock: int, mode: int, stopped: threading.Event) -> None:
-    # The system call that waits cannot be interrupted from another thread.
-    while not _try(lock, mode):
-        if stopped.wait(_POLL):
-            raise CancelledError
 
 
 def _try(lock: int, mode: int) -> bool:

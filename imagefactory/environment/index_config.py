@@ -1,4 +1,4 @@
-"""Where pip and uv look for packages, read from their variables and configuration files."""
+"""Reads where pip and uv look for packages, from their variables and configuration files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from imagefactory.environment.paths import expand_home
 
 @dataclass(frozen=True, kw_only=True)
 class IndexConfig:
-    """The indexes and folders that pip and uv search, in order; an empty URL is the library's public default."""
+    """The indexes and folders that pip and uv search, in order; an empty URL is the public default."""
 
     indexes: tuple[str, ...] = ("",)
     find_links: tuple[str, ...] = ()
@@ -34,11 +34,11 @@ class IndexConfig:
         return cls(indexes=_unique([main, *extra]), find_links=_unique(links))
 
     def with_extra(self, urls: Iterable[str]) -> IndexConfig:
-        """Add the indexes that an arch names in matrix.yaml."""
+        """Return a configuration with additional indexes, such as an arch's in matrix.yaml."""
         return IndexConfig(indexes=_unique([*self.indexes, *urls]), find_links=self.find_links)
 
     def describe(self) -> str:
-        """Return where wheels are searched, without passwords."""
+        """Return the indexes and folders as text, without passwords."""
         named = [redact(url) or "the public default index" for url in self.indexes]
         return ", ".join([*named, *map(redact, self.find_links)])
 
@@ -53,16 +53,16 @@ def redact(url: str) -> str:
 
 @dataclass(frozen=True)
 class _Settings:
-    main: str | None
-    extra: list[str]
-    links: list[str]
+    main: str | None = None
+    extra: Sequence[str] = ()
+    links: Sequence[str] = ()
 
 
 def _pip_settings() -> _Settings:
-    """Merge pip's configuration files as pip does: global, user, environment, then the one named by a variable."""
+    """Merge pip's configuration files as pip does: global, user, environment, then PIP_CONFIG_FILE."""
     named = os.environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
-        return _Settings(None, [], [])  # how pip is told to use no configuration at all
+        return _Settings()  # this tells pip to use no configuration
     user = [expand_home("~", "HOME") / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
     files = [
         Path("/etc/xdg/pip/pip.conf"),
@@ -75,7 +75,7 @@ def _pip_settings() -> _Settings:
     try:
         parser.read(files, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError):
-        return _Settings(None, [], [])
+        return _Settings()
     section = dict(parser.items("global")) if parser.has_section("global") else {}
     return _Settings(
         section.get("index-url"),
@@ -96,7 +96,7 @@ def _uv_settings() -> _Settings:
         main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url"))
         extra = [entry["url"] for entry in tables if not entry.get("default")]
         return _Settings(main, [*extra, *data.get("extra-index-url", [])], data.get("find-links", []))
-    return _Settings(None, [], [])
+    return _Settings()
 
 
 def _config_home() -> Path:
@@ -129,7 +129,7 @@ def options_for_uv() -> list[str]:
 
 
 def environment_for_uv() -> dict[str, str]:
-    """Return variables that make uv trust the same certificates as pip and the machine, and download packages only."""
+    """Return variables that make uv trust the certificates of pip and the machine, and download no Python."""
     given = {
         "SSL_CERT_FILE": os.environ.get("PIP_CERT"),
         "UV_INSECURE_HOST": os.environ.get("PIP_TRUSTED_HOST"),

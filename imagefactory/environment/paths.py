@@ -10,20 +10,20 @@ from imagefactory.errors.system import PathUnusableError
 
 
 def expand_home(text: str, where: str) -> Path:
-    """Expand a leading `~` or `~user`; `where` names the option or variable that has the path."""
+    """Expand a leading `~` or `~user`; `where` names the option or variable of the path."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise PathUnusableError(
             f"{text.partition('/')[0]} has no home folder.",
             where=where,
-            why="This machine has no such user, or does not know the user's home folder.",
+            why="This machine has no such user, or the user has no home folder.",
             fix="Write the full path.",
         ) from None
 
 
 def split_address(text: str, where: str) -> SplitResult:
-    """Split a URL or path; `where` names the option or variable that has it."""
+    """Split a URL or path; `where` names its option or variable."""
     try:
         return urlsplit(text)
     except ValueError as error:

@@ -1,11 +1,11 @@
-"""How work reports its progress: a sentence now and then, and the number of bytes done."""
+"""The callbacks through which work reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Say = Callable[[str], None]
-"""Receives a sentence about what is being done."""
+"""Receives a sentence about the current step."""
 
 Progress = Callable[[int], None]
-"""Receives the number of bytes done so far; it drops when something starts over."""
+"""Receives the number of bytes done so far; it drops after a restart."""

@@ -1,4 +1,4 @@
-"""The packages that the factory installs for itself, in named sets; each set is locked by hash in one file."""
+"""The factory's own packages, in named sets, each of which is locked by hash in one file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Final
 
 FOLDER: Final = Path("locks", "environment")
 RUN: Final = "run"
-"""Enough to plan, build, run, verify and publish."""
+"""The set that suffices to plan, build, run, verify and publish."""
 SETS: Final = {
     RUN: "every command",
     "smoke": "smoke tests of images",
     "sign": "signing and checking with the identity of a CI job",
     "test": "linters, type checks and the project's own tests",
 }
-"""Every set includes `run`, and `test` includes them all; apart from `run`, they are the extras in pyproject.toml."""
+"""Every set includes `run`, and `test` includes all; except for `run`, they are the extras in pyproject.toml."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _MADE_FROM = re.compile(r"^# made from: ([0-9a-f]{64})$", re.MULTILINE)
 _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
@@ -28,14 +28,14 @@ _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LockedSet:
-    """One committed file: pins with hashes, as pip and uv read them, and the names of the wheels."""
+    """A committed requirements file with hashes and the names of the wheels."""
 
     name: str
     path: Path
 
     @classmethod
     def of(cls, root: Path, name: str) -> LockedSet:
-        """Return the locked set of a checkout by name."""
+        """Return the set with a name in a checkout."""
         return cls(name, root / FOLDER / f"{name}.txt")
 
     def text(self) -> str:
@@ -43,28 +43,26 @@ class LockedSet:
         return self.path.read_text("utf-8")
 
     def pins(self) -> dict[str, str]:
-        """Return the version of each package; the last one if markers pin several."""
+        """Return the version of each package; if markers pin several, the last one."""
         return dict(_PIN.findall(self.text()))
 
     def made_from(self) -> str | None:
-        """Return the checksum of the requirements that the file was made from."""
+        """Return the checksum of the requirements that the file was resolved from."""
         found = _MADE_FROM.search(self.text())
         return found[1] if found else None
 
     def blocks(self) -> Iterator[str]:
-        """Split the file into its requirements, each with its wheels and hashes."""
-        for block in self.text().split("\n\n"):
-            if _PIN.search(block):
-                yield block
+        """Yield each requirement with its wheels and hashes."""
+        return filter(_PIN.search, self.text().split("\n\n"))
 
     def only(self, package: str) -> str:
-        """Return the part of the file that pins one package."""
+        """Return a requirements file for one package of the set."""
         blocks = [block for block in self.blocks() if re.search(rf"^{package}==", block, re.MULTILINE)]
         return "\n\n".join(["--only-binary :all:", *blocks, ""])
 
 
 def requirements(root: Path, name: str) -> list[str]:
-    """Read the requirements of a set from pyproject.toml."""
+    """Return the requirements of a set in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     chosen = {RUN: [], "test": list(extras)}.get(name, [name])
@@ -72,6 +70,6 @@ def requirements(root: Path, name: str) -> list[str]:
 
 
 def checksum(root: Path, name: str) -> str:
-    """Return the checksum that ties a locked set to pyproject.toml and to the supported Pythons."""
+    """Return a checksum of a set's requirements and the supported Pythons."""
     wanted = {"requirements": sorted(requirements(root, name)), "pythons": PYTHONS}
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()

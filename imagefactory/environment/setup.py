@@ -1,6 +1,6 @@
-"""Create or update `.venv` with exactly the packages of the locked sets, verified by hash.
+"""Creates or updates `.venv` with exactly the packages of the locked sets, verified by hash.
 
-`./inv` runs this file with any Python it finds; commands that need more than `run` call `ensure`.
+`./inv` runs this file with any Python that it finds; commands that need more than `run` call `ensure`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import RUN, SETS, LockedSet
-from imagefactory.errors.environment import SetUpError
+from imagefactory.errors.commands import SetUpError
 
 STAMPS: Final = ".locked"
-"""The folder of an environment with a copy of each set that is installed in it."""
+"""The folder in an environment with a copy of each installed set."""
 _PATH_FILE: Final = "spark-image-factory.pth"
+"""Makes the factory importable in the environment."""
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
-    """Return whether an environment has these sets installed as they are locked now."""
+    """Return whether an environment has the current versions of these sets."""
     return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
 
 
@@ -44,8 +45,8 @@ def ensure(root: Path, name: str, say: Say) -> bool:
 
 
 def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
-    """Make an environment contain exactly the named sets and those that it already has."""
-    # Beside the environment: making it anew empties the folder.
+    """Install exactly the named sets and those that an environment already has."""
+    # Next to the environment, because creating it again empties the folder.
     lock = prefix.with_name(f"{prefix.name}.lock")
     try:
         with exclusive(lock, busy=lambda: say("another set-up is running; waiting for it")):
@@ -68,15 +69,15 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     sets = [LockedSet.of(root, name) for name in wanted]
     pins = {package: version for one in sets for package, version in one.pins().items()}
     purpose = "; ".join(SETS[name] for name in wanted)
-    say(f"setting up {_shown(prefix, root)}: {len(pins)} packages, pinned by hash (for {purpose})")
+    shown = prefix.relative_to(root) if prefix.is_relative_to(root) else prefix
+    say(f"setting up {shown}: {len(pins)} packages, pinned by hash (for {purpose})")
     if not _works(python):
-        _run(
-            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)],
-            "create the environment",
-        )
+        create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)]
+        _run(create, "create the environment")
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
     _install(uv, sets, python)
-    _write_path_file(prefix, root)
+    for site in prefix.glob("lib/python3.*/site-packages"):
+        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
     for one in sets:
         _write_stamp(prefix, one)
     say(f"ready after {time.monotonic() - started:.0f} s")
@@ -103,26 +104,16 @@ def _fetch_uv(locked: LockedSet, python: Path) -> str:
 
 
 def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
-    """Let uv install what the sets name, and remove everything else."""
+    """Install the packages of the sets with uv, and remove all others."""
     files = [str(one.path) for one in sets]
-    command = [
-        uv,
-        "pip",
-        "sync",
-        "--python",
-        str(python),
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
-        *files,
-    ]
+    command = [uv, "pip", "sync", "--python", str(python), *files]
     # Hashes identify the files, so any index may provide them.
-    options = ["--index-strategy", "unsafe-best-match", *options_for_uv()]
-    _run([*command, *options], "install the packages", env=environment_for_uv())
+    options = ["--require-hashes", "--only-binary", ":all:", "--index-strategy", "unsafe-best-match"]
+    _run([*command, *options, *options_for_uv()], "install the packages", env=environment_for_uv())
 
 
 def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a step of the set-up; show its progress on a terminal, and elsewhere only its output on failure."""
+    """Run a step of the set-up; show its output on a terminal, otherwise only if it fails."""
     seen = sys.stderr.isatty()
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
@@ -141,7 +132,7 @@ def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None)
         raise SetUpError(
             f"The set-up could not {purpose}.",
             where=" ".join(redact(word) for word in command[:4]),
-            why=said or f"It ended with code {done.returncode}; see its output above.",
+            why=said or f"It exited with code {done.returncode}; see its output above.",
             fix="Check the network and the disk. Packages come from the index configured for pip and uv "
             f"({IndexConfig.from_environment().describe()}); set PIP_INDEX_URL or UV_INDEX_URL to use another.",
         )
@@ -155,14 +146,8 @@ def _succeeds(command: list[str]) -> bool:
 
 
 def _works(python: Path) -> bool:
-    """Return whether an environment's Python starts; it does not once the one it was created from is gone."""
+    """Return whether an environment's Python starts; it does not if its base Python was removed."""
     return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
-
-
-def _write_path_file(prefix: Path, root: Path) -> None:
-    """Make the factory importable in the environment."""
-    for site in prefix.glob("lib/python3.*/site-packages"):
-        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
 
 
 def _write_stamp(prefix: Path, locked: LockedSet) -> None:
@@ -178,10 +163,6 @@ def _stamp(prefix: Path, name: str) -> str | None:
         return (prefix / STAMPS / f"{name}.txt").read_text("utf-8")
     except OSError:
         return None
-
-
-def _shown(prefix: Path, root: Path) -> str:
-    return str(prefix.relative_to(root)) if prefix.is_relative_to(root) else str(prefix)
 
 
 def main() -> int:

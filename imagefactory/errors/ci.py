@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class GitHubError(FactoryError):
-    """GitHub does not answer, or refuses what it is asked for."""
-
-    exit_code = 44
+class GitHubError(LibraryError, exit_code=44):
+    """GitHub does not respond, or rejects a request."""
 
 
-class NotOnGitHubError(FactoryError):
-    """A command needs a GitHub repository and a token, and was told of none."""
-
-    exit_code = 45
+class NotOnGitHubError(LibraryError, exit_code=45):
+    """A command needs a GitHub repository and a token, and one of them is not set."""
 
 
-class CellsFailedError(FactoryError):
-    """Some cells of a job failed; the others were done nevertheless."""
-
-    exit_code = 46
+class CellsFailedError(LibraryError, exit_code=46):
+    """Some cells of a job failed; the others completed."""
 
 
-class NoRoomError(FactoryError):
-    """The machine has less free disk than a job is going to need."""
-
-    exit_code = 47
+class NoRoomError(LibraryError, exit_code=47):
+    """The machine has less free disk space than a job needs."""
 
 
-class RunFailedError(FactoryError):
-    """A job of the workflow failed or was cancelled, or what it handed on cannot be read."""
-
-    exit_code = 48
+class RunFailedError(LibraryError, exit_code=48):
+    """A job of the workflow failed or was cancelled, or its output cannot be read."""
 
 
-class ReleaseError(FactoryError):
-    """A release, or a new vLLM version, does not fit what the repository says of itself."""
-
-    exit_code = 49
+class ReleaseError(LibraryError, exit_code=49):
+    """A release or a new vLLM version contradicts the repository's own files."""

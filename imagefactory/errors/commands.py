@@ -1,17 +1,21 @@
-"""The command line itself: 16 and 17."""
+"""The command line, the environment it runs in, and bugs: 16, 17, 19 and 59."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class UsageError(FactoryError):
-    """The command line names no such command or option, or leaves out something that a command needs."""
-
-    exit_code = 16
+class UsageError(LibraryError, exit_code=16):
+    """The command line has an unknown command or option, or lacks a required one."""
 
 
-class OptionError(FactoryError):
-    """An option has a value that it cannot have, or does not go together with another one."""
+class OptionError(LibraryError, exit_code=17):
+    """An option has an invalid value, or conflicts with another option."""
 
-    exit_code = 17
+
+class SetUpError(LibraryError, exit_code=19):
+    """The factory's own environment cannot be created or updated."""
+
+
+class InternalError(LibraryError, exit_code=59):
+    """A bug in the factory; the details are in a file for its authors."""

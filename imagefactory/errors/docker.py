@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class EngineTooOldError(FactoryError):
-    """The container engine or its command lacks something that the build needs."""
-
-    exit_code = 100
+class EngineTooOldError(LibraryError, exit_code=100):
+    """The container engine or its command lacks a feature that the build needs."""
 
 
-class BuilderMissingError(FactoryError):
-    """The builder that was named does not exist, or does not start."""
-
-    exit_code = 101
+class BuilderMissingError(LibraryError, exit_code=101):
+    """The named builder does not exist, or does not start."""
 
 
-class ForeignPlatformError(FactoryError):
-    """The image is for another kind of machine, and the engine cannot run its programs."""
-
-    exit_code = 102
+class ForeignPlatformError(LibraryError, exit_code=102):
+    """The image is for another architecture, and the engine cannot run its programs."""
 
 
-class ImageBuildError(FactoryError):
+class ImageBuildError(LibraryError, exit_code=103):
     """A step of a Docker build failed."""
-
-    exit_code = 103

@@ -1,65 +1,45 @@
-"""Compiling kernels, and looking into them: 95 to 99, 36 to 39, 54."""
+"""Compiling and auditing kernels: 95 to 99, 36 to 39, and 54."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class AuditError(FactoryError):
-    """A library cannot be looked into, or there is nothing to judge it by."""
-
-    exit_code = 95
+class AuditError(LibraryError, exit_code=95):
+    """A library cannot be inspected, or there is nothing to compare it with."""
 
 
-class AuditFailedError(FactoryError):
-    """A library holds no code that runs on the arch."""
-
-    exit_code = 96
+class AuditFailedError(LibraryError, exit_code=96):
+    """A library contains no code that runs on the arch."""
 
 
-class CompileFailedError(FactoryError):
-    """The compile ended with an error; its log says where, and a second run goes on from there."""
-
-    exit_code = 97
+class CompileFailedError(LibraryError, exit_code=97):
+    """The compile failed; its log shows where, and another run continues from there."""
 
 
-class NotEnoughRoomError(FactoryError):
-    """There is too little memory or disk for the compile, which would end hours later with a worse message."""
-
-    exit_code = 98
+class NotEnoughRoomError(LibraryError, exit_code=98):
+    """The machine has too little memory or disk space; the compile would fail hours later with a worse message."""
 
 
-class WrongSourceError(FactoryError):
-    """A folder given with --source is not the project that it is said to be."""
-
-    exit_code = 99
+class WrongSourceError(LibraryError, exit_code=99):
+    """A folder given with --source is not a checkout of the expected project."""
 
 
-class SourceUnreachableError(FactoryError):
-    """A source that has to be fetched with git cannot be had."""
-
-    exit_code = 36
+class SourceUnreachableError(LibraryError, exit_code=36):
+    """A source cannot be fetched with git."""
 
 
-class ToolchainMisfitError(FactoryError):
-    """What this toolchain compiles would not run in the image, or it cannot compile this at all."""
-
-    exit_code = 37
+class ToolchainMisfitError(LibraryError, exit_code=37):
+    """The toolchain cannot compile the source, or its output would not run in the image."""
 
 
-class CompileBusyError(FactoryError):
-    """The same thing is being compiled already."""
-
-    exit_code = 38
+class CompileBusyError(LibraryError, exit_code=38):
+    """Another process is compiling the same thing."""
 
 
-class CompileDataError(FactoryError):
-    """compile.yaml says something that cannot be."""
-
-    exit_code = 39
+class CompileDataError(LibraryError, exit_code=39):
+    """compile.yaml contains an impossible value."""
 
 
-class UnknownTargetError(FactoryError):
+class UnknownTargetError(LibraryError, exit_code=54):
     """The sources have no such target or module to compile."""
-
-    exit_code = 54

@@ -1,89 +1,61 @@
-"""The Debian base, layers and images: 50 to 69."""
+"""The Debian base, layers and images: 50 to 53, and 60 to 69."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class DebFormatError(FactoryError):
-    """A .deb cannot be read: it is damaged, or made in a way we do not know."""
-
-    exit_code = 50
+class DebFormatError(LibraryError, exit_code=50):
+    """A .deb cannot be read: it is damaged, or uses an unsupported format."""
 
 
-class UnsafePathError(FactoryError):
-    """A package holds something that may not go into an image: a path that escapes, a device, a whiteout."""
-
-    exit_code = 51
+class UnsafePathError(LibraryError, exit_code=51):
+    """A package contains something that must not be in an image: a path that escapes, a device, a whiteout."""
 
 
-class UnknownAlternativeError(FactoryError):
-    """A package registers an alternative that the base's table does not have."""
-
-    exit_code = 52
+class UnknownAlternativeError(LibraryError, exit_code=52):
+    """A package registers an alternative that is missing from the base's table."""
 
 
-class UndeclaredMetadataError(FactoryError):
-    """A package asks for an owner or a directory mode that the base's tables do not have."""
-
-    exit_code = 53
+class UndeclaredMetadataError(LibraryError, exit_code=53):
+    """A package needs an owner or a directory mode that is missing from the base's tables."""
 
 
-class DuplicatePathError(FactoryError):
-    """Two things of one layer want the same path."""
-
-    exit_code = 60
+class DuplicatePathError(LibraryError, exit_code=60):
+    """Two entries of one layer have the same path."""
 
 
-class DamagedFileError(FactoryError):
-    """A package's content is not what its own directory says."""
-
-    exit_code = 61
+class DamagedFileError(LibraryError, exit_code=61):
+    """The content of a package or layer does not match its own directory, RECORD or format."""
 
 
-class BadWheelError(FactoryError):
-    """A wheel breaks a rule of its format, or tries to write outside of its environment."""
-
-    exit_code = 62
+class BadWheelError(LibraryError, exit_code=62):
+    """A wheel violates its format, or tries to write outside its environment."""
 
 
-class NotReproducibleError(FactoryError):
-    """A layer came out differently from what was recorded for the same inputs."""
-
-    exit_code = 63
+class NotReproducibleError(LibraryError, exit_code=63):
+    """A layer differs from the one recorded for the same inputs."""
 
 
-class ImageMissingError(FactoryError):
-    """The image has not been built yet."""
-
-    exit_code = 64
+class ImageMissingError(LibraryError, exit_code=64):
+    """The image has not been built yet, or part of it is missing or unreadable."""
 
 
-class EngineError(FactoryError):
-    """The container engine is missing, or refuses."""
-
-    exit_code = 65
+class EngineError(LibraryError, exit_code=65):
+    """The container engine is missing, or fails."""
 
 
-class VerificationError(FactoryError):
-    """An image is not what a rebuild gives."""
-
-    exit_code = 66
+class VerificationError(LibraryError, exit_code=66):
+    """An image differs from its rebuild."""
 
 
-class PathNotFoundError(FactoryError):
-    """Nothing in the image owns this path."""
-
-    exit_code = 67
+class PathNotFoundError(LibraryError, exit_code=67):
+    """No layer of the image contains this path."""
 
 
-class StoreBusyError(FactoryError):
-    """A build is using what was to be removed."""
-
-    exit_code = 68
+class StoreBusyError(LibraryError, exit_code=68):
+    """A running build uses the cache that was to be cleaned."""
 
 
-class WorkerLostError(FactoryError):
-    """A process that built a layer was killed from outside, mostly because memory ran out."""
-
-    exit_code = 69
+class WorkerLostError(LibraryError, exit_code=69):
+    """A process that was building a layer was killed, usually because memory ran out."""

@@ -1,103 +1,69 @@
-"""Locks, what they are resolved from, and plans: 20 to 39."""
+"""Locks, the sources they are resolved from, and plans: 20 to 35."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class LockMissingError(FactoryError):
+class LockMissingError(LibraryError, exit_code=20):
     """The cell has no lock yet."""
 
-    exit_code = 20
+
+class LockEditedError(LibraryError, exit_code=21):
+    """The lock does not match its own checksum, so it was edited by hand."""
 
 
-class LockEditedError(FactoryError):
-    """The lock's content does not match its own checksum: somebody edited it by hand."""
-
-    exit_code = 21
+class LockDriftError(LibraryError, exit_code=22):
+    """matrix.yaml has changed since the lock was written."""
 
 
-class LockDriftError(FactoryError):
-    """matrix.yaml changed after the lock was made."""
-
-    exit_code = 22
+class LockFormatError(LibraryError, exit_code=23):
+    """The lock cannot be read, or was written by another version of the factory."""
 
 
-class LockFormatError(FactoryError):
-    """The lock is not readable, or was written by another version of the factory."""
-
-    exit_code = 23
+class ResolutionError(LibraryError, exit_code=24):
+    """No set of packages satisfies the matrix."""
 
 
-class ResolutionError(FactoryError):
-    """No set of packages satisfies what the matrix asks for."""
-
-    exit_code = 24
-
-
-class WheelMissingError(FactoryError):
+class WheelMissingError(LibraryError, exit_code=25):
     """No configured index has this wheel, or none of its files fits the platform."""
 
-    exit_code = 25
+
+class IndexUnreachableError(LibraryError, exit_code=26, about_the_machine=True):
+    """The package index does not respond, or sends something else."""
 
 
-class IndexUnreachableError(FactoryError):
-    """The package index does not answer."""
-
-    exit_code = 26
-    about_the_machine = True
+class ArchiveSignatureError(LibraryError, exit_code=27):
+    """The signature of the Debian archive is invalid."""
 
 
-class ArchiveSignatureError(FactoryError):
-    """The Debian archive's signature does not verify."""
-
-    exit_code = 27
+class MirrorError(LibraryError, exit_code=28, about_the_machine=True):
+    """No Debian mirror is configured, or it does not respond, or it sends something else."""
 
 
-class MirrorError(FactoryError):
-    """No Debian mirror is known, or it does not answer, or it answers wrongly."""
-
-    exit_code = 28
-    about_the_machine = True
+class PathConflictError(LibraryError, exit_code=29):
+    """Two packages own the same path with different content, and the matrix does not settle the conflict."""
 
 
-class PathConflictError(FactoryError):
-    """Two packages own the same path with different content, and the matrix does not say who wins."""
-
-    exit_code = 29
-
-
-class IncompatibleWheelError(FactoryError):
+class IncompatibleWheelError(LibraryError, exit_code=30):
     """A locked wheel cannot run on the base: wrong Python, wrong platform, or a newer glibc."""
 
-    exit_code = 30
 
-
-class DebianPackageError(FactoryError):
+class DebianPackageError(LibraryError, exit_code=31):
     """A Debian package or its dependency does not exist in the suites of the base."""
 
-    exit_code = 31
+
+class ModelHubError(LibraryError, exit_code=32):
+    """The model hub does not respond, or has no such model."""
 
 
-class ModelHubError(FactoryError):
-    """The model hub does not answer, or does not know the model."""
-
-    exit_code = 32
+class CompileNeededError(LibraryError, exit_code=33):
+    """The cell's kernels exist only as source and have to be compiled first."""
 
 
-class CompileNeededError(FactoryError):
-    """The cell's kernels exist as source only."""
-
-    exit_code = 33
+class RecordNotWrittenError(LibraryError, exit_code=34):
+    """Digests of layers cannot be recorded in locks/layers.toml; a preceding build is complete nevertheless."""
 
 
-class RecordNotWrittenError(FactoryError):
-    """What layers come out as cannot be recorded in locks/layers.toml; if a build came before, its image is there."""
-
-    exit_code = 34
-
-
-class TooManyLayersError(FactoryError):
+class TooManyLayersError(LibraryError, exit_code=35):
     """The plan needs more layers than a container engine can stack."""
-
-    exit_code = 35

@@ -1,8 +1,8 @@
-"""matrix.yaml, the names of targets, and YAML files: 10 to 19."""
+"""matrix.yaml, the names of targets, and YAML files: 10 to 15."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 from images.shipped.errors import DuplicateKeyError, UnknownNameError, YamlSyntaxError
 
 __all__ = [
@@ -15,19 +15,13 @@ __all__ = [
 ]
 
 
-class MatrixError(FactoryError):
-    """matrix.yaml is YAML, but a key or a value in it is wrong."""
-
-    exit_code = 11
+class MatrixError(LibraryError, exit_code=11):
+    """matrix.yaml is valid YAML, but has a wrong key or value."""
 
 
-class ExcludedCellError(FactoryError):
-    """The target names a combination that a rule of the matrix excludes."""
-
-    exit_code = 14
+class ExcludedCellError(LibraryError, exit_code=14):
+    """The matrix excludes the combination that the target names."""
 
 
-class SpecifierError(FactoryError):
-    """A version or version range that PEP 440 does not allow."""
-
-    exit_code = 15
+class SpecifierError(LibraryError, exit_code=15):
+    """A version or version range violates PEP 440."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 from images.shipped.errors import (
     AnchorError,
     ModCheckError,
@@ -38,13 +38,9 @@ __all__ = [
 ]
 
 
-class ModClaimError(FactoryError):
-    """A mod claims a version for which it does not hold."""
-
-    exit_code = 87
+class ModClaimError(LibraryError, exit_code=87):
+    """A mod claims to fit a version, but does not."""
 
 
-class SourceMissingError(FactoryError):
-    """The sources that a mod changes are out of reach."""
-
-    exit_code = 88
+class SourceMissingError(LibraryError, exit_code=88):
+    """The sources that a mod changes cannot be found or downloaded."""

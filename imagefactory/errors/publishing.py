@@ -1,47 +1,33 @@
-"""Failures of publishing: uploading, promoting, going back, pruning."""
+"""Publishing, promoting, rolling back and pruning: 113 to 119."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class NotPromotableError(FactoryError):
-    """An image may not get a tag: it was not tested, not audited, or not made from the lock alone."""
-
-    exit_code = 113
+class NotPromotableError(LibraryError, exit_code=113):
+    """An image must not get a tag: it was not tested, not audited, or not built from the lock alone."""
 
 
-class TagTakenError(FactoryError):
-    """A tag that never moves names another image already."""
-
-    exit_code = 114
+class TagTakenError(LibraryError, exit_code=114):
+    """A tag that never moves already points at another image."""
 
 
-class PromotionLostError(FactoryError):
-    """Somebody else published at the same moment, and was first."""
-
-    exit_code = 115
+class PromotionLostError(LibraryError, exit_code=115):
+    """Another process published at the same time and finished first."""
 
 
-class CatalogError(FactoryError):
-    """The registry's catalog cannot be read, or contradicts what is asked of it."""
-
-    exit_code = 116
+class CatalogError(LibraryError, exit_code=116):
+    """The registry's catalog cannot be read, or contradicts the request."""
 
 
-class NeverPublishedError(FactoryError):
-    """There is no published image like the one that was asked for."""
-
-    exit_code = 117
+class NeverPublishedError(LibraryError, exit_code=117):
+    """No published image matches the request."""
 
 
-class NotStagedError(FactoryError):
-    """The image of a target has not been pushed, or something else is in its place."""
-
-    exit_code = 118
+class NotStagedError(LibraryError, exit_code=118):
+    """The image of a target has not been pushed, or another one is in its place."""
 
 
-class TagNameError(FactoryError):
-    """A name of the matrix would make a tag that registries refuse, or that means two things."""
-
-    exit_code = 119
+class TagNameError(LibraryError, exit_code=119):
+    """A name in the matrix would produce a tag that registries reject, or an ambiguous one."""

@@ -1,53 +1,37 @@
-"""Container registries: 105 to 112. A digest that does not match is 41, a full disk 42."""
+"""Container registries: 105 to 112. A wrong digest is 41, a full disk 42."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class RegistryError(FactoryError):
-    """The registry fails, or answers with nonsense. The base of everything else that goes wrong with a registry."""
-
-    exit_code = 110
+class RegistryError(LibraryError, exit_code=110):
+    """The registry fails, or sends an unusable response. The base class of all registry failures."""
 
 
-class BadReferenceError(RegistryError):
+class BadReferenceError(RegistryError, exit_code=105):
     """A text does not name an image in a registry."""
 
-    exit_code = 105
+
+class CredentialsError(RegistryError, exit_code=106):
+    """The registry requires credentials and there are none, or it rejects them."""
 
 
-class CredentialsError(RegistryError):
-    """The registry wants credentials and there are none, or it does not accept them."""
-
-    exit_code = 106
+class AccessDeniedError(RegistryError, exit_code=107):
+    """The credentials are valid, but do not grant this access."""
 
 
-class AccessDeniedError(RegistryError):
-    """The credentials are known to the registry, but do not allow this."""
-
-    exit_code = 107
-
-
-class RepositoryMissingError(RegistryError):
+class RepositoryMissingError(RegistryError, exit_code=108):
     """The registry has no repository of this name."""
 
-    exit_code = 108
+
+class RegistryUnreachableError(RegistryError, exit_code=109):
+    """The registry does not respond, or not in time."""
 
 
-class RegistryUnreachableError(RegistryError):
-    """The registry does not answer, or not in time."""
-
-    exit_code = 109
+class ContentMissingError(RegistryError, exit_code=111):
+    """The repository does not have the requested blob or manifest."""
 
 
-class ContentMissingError(RegistryError):
-    """The repository does not have the blob or the manifest that was asked for."""
-
-    exit_code = 111
-
-
-class BlobTooLargeError(RegistryError):
-    """A blob is larger than the registry takes, or than whoever asked for it is willing to hold."""
-
-    exit_code = 112
+class BlobTooLargeError(RegistryError, exit_code=112):
+    """A blob is larger than the registry accepts, or than the caller is willing to read."""

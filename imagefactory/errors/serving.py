@@ -1,23 +1,17 @@
-"""Starting images: 70 to 79."""
+"""Starting images: 70 to 72."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class SettingRefusedError(FactoryError):
-    """A setting for a container is unknown, or the image's serve program would refuse it."""
-
-    exit_code = 70
+class SettingRefusedError(LibraryError, exit_code=70):
+    """A container setting is unknown, or the image's serve program would reject it."""
 
 
-class UnpinnedImageError(FactoryError):
-    """A line, file or recipe that others run must name its image by digest."""
-
-    exit_code = 71
+class UnpinnedImageError(LibraryError, exit_code=71):
+    """A command line, file or recipe for others does not name its image by digest."""
 
 
-class KeyFileUnusableError(FactoryError):
-    """The API key cannot be handed to a container by file."""
-
-    exit_code = 72
+class KeyFileUnusableError(LibraryError, exit_code=72):
+    """The API key cannot be passed to a container as a file."""

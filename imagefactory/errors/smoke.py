@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class SmokeFailedError(FactoryError):
-    """An image failed a smoke test, or a level that was asked for could not run."""
-
-    exit_code = 120
+class SmokeFailedError(LibraryError, exit_code=120):
+    """An image failed a smoke test, or a requested level could not run."""
 
 
-class SmokeRecordError(FactoryError):
-    """A record of smoke tests is missing, damaged, or of another image."""
-
-    exit_code = 121
+class SmokeRecordError(LibraryError, exit_code=121):
+    """A record of smoke tests is missing, damaged, or belongs to another image."""

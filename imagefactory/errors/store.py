@@ -1,31 +1,21 @@
-"""Downloads, the cache and the disk: 40 to 49."""
+"""Downloads, the cache and the disk: 40 to 43."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class DownloadError(FactoryError):
-    """A locked file could not be fetched from anywhere."""
-
-    exit_code = 40
-    about_the_machine = True
+class DownloadError(LibraryError, exit_code=40, about_the_machine=True):
+    """No source provides a locked file."""
 
 
-class DigestMismatchError(FactoryError):
-    """A file's bytes are not the ones that the lock or the manifest names."""
-
-    exit_code = 41
+class DigestMismatchError(LibraryError, exit_code=41):
+    """A file does not have the digest in the lock or the manifest."""
 
 
-class DiskFullError(FactoryError):
-    """There is no room left for what has to be written."""
-
-    exit_code = 42
-    about_the_machine = True
+class DiskFullError(LibraryError, exit_code=42, about_the_machine=True):
+    """The disk is full, or a quota is used up."""
 
 
-class OutputError(FactoryError):
-    """The place that was named for an image cannot be written to, or holds something else."""
-
-    exit_code = 43
+class OutputError(LibraryError, exit_code=43):
+    """The destination of an image is not writable, or contains something else."""

@@ -1,29 +1,21 @@
-"""Licences, signatures and what is attached to images: 122 to 125."""
+"""Licences, signatures and attestations: 122 to 125."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class LicenceUnknownError(FactoryError):
+class LicenceUnknownError(LibraryError, exit_code=122):
     """The licence of a locked file has not been recorded yet."""
 
-    exit_code = 122
+
+class SigningError(LibraryError, exit_code=123):
+    """A key or identity cannot sign or verify: it is missing, unreadable, or of an unsupported kind."""
 
 
-class SigningError(FactoryError):
-    """Nothing can be signed or checked with this key or identity: missing, unreadable, or of a kind we do not know."""
-
-    exit_code = 123
+class ImageSignatureError(LibraryError, exit_code=124):
+    """An image has no signature by a trusted key or identity, or an invalid one."""
 
 
-class ImageSignatureError(FactoryError):
-    """An image has no signature by anybody who is trusted, or one that does not fit."""
-
-    exit_code = 124
-
-
-class TamperedError(FactoryError):
-    """An image, or something attached to it, is not what was signed."""
-
-    exit_code = 125
+class TamperedError(LibraryError, exit_code=125):
+    """An image or one of its attachments differs from what was signed."""

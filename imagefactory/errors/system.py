@@ -1,7 +1,7 @@
-"""What the operating system refuses, and files that cannot be what they should be: 18, and 55 to 58.
+"""Failures of the operating system, and unreadable files: 18, and 55 to 58.
 
-`from_system` turns the exceptions of Python's library into these. Where the code knows more about a failure, it
-raises an error of its own before.
+`from_system` turns Python's own exceptions into these. Code that knows more about a failure raises a more specific
+error first.
 """
 
 from __future__ import annotations
@@ -12,154 +12,99 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import FactoryError, LibraryError
 from imagefactory.errors.store import DiskFullError
 
 
-class UnreadableTextError(FactoryError):
-    """A file is not UTF-8 text, or is nested so deeply that it cannot be read."""
-
-    exit_code = 18
+class UnreadableTextError(LibraryError, exit_code=18):
+    """A file is not UTF-8 text, is malformed, or is nested too deeply."""
 
 
-class NotPermittedError(FactoryError):
-    """A file or folder may not be read or written: its owner, its permissions or its disk forbid it."""
-
-    exit_code = 55
-    about_the_machine = True
+class NotPermittedError(LibraryError, exit_code=55, about_the_machine=True):
+    """A file or folder cannot be accessed because of its owner, its permissions or its disk."""
 
 
-class PathUnusableError(FactoryError):
-    """A path cannot be used: a file stands where a folder is needed, it is too long, or names an unknown user."""
-
-    exit_code = 56
+class PathUnusableError(LibraryError, exit_code=56):
+    """A path is unusable: a file is where a folder should be, it is too long, or it names an unknown user."""
 
 
-class FileMissingError(FactoryError):
-    """A file, folder or program that is needed does not exist."""
-
-    exit_code = 57
+class FileMissingError(LibraryError, exit_code=57):
+    """A required file, folder or program does not exist."""
 
 
-class SystemFailureError(FactoryError):
-    """The system fails in a way that has nothing to do with the factory: memory, disk errors, network."""
-
-    exit_code = 58
+class SystemFailureError(LibraryError, exit_code=58):
+    """The system failed for reasons unrelated to the factory: memory, disk errors, network."""
 
 
-_ANOTHER_PLACE = "name another place."
+_CHECK_ACCESS = "Check owner and permissions with `ls -ld`, or use another path."
+_FREE_SPACE = "Free some space, or run `invoke clean`."
 _KINDS: dict[int, tuple[type[FactoryError], str, str]] = {
-    errno.EACCES: (
-        NotPermittedError,
-        "There is no access to {}.",
-        f"Look at owner and permissions with `ls -ld`, or {_ANOTHER_PLACE}",
-    ),
-    errno.EPERM: (
-        NotPermittedError,
-        "This may not be done to {}.",
-        f"Look at owner and permissions with `ls -ld`, or {_ANOTHER_PLACE}",
-    ),
-    errno.EROFS: (NotPermittedError, "{} cannot be written to.", f"Mount it writable, or {_ANOTHER_PLACE}"),
+    errno.EACCES: (NotPermittedError, "Access to {} is denied.", _CHECK_ACCESS),
+    errno.EPERM: (NotPermittedError, "The operation on {} is not permitted.", _CHECK_ACCESS),
+    errno.EROFS: (NotPermittedError, "{} is read-only.", "Mount it writable, or use another path."),
     errno.ENOENT: (FileMissingError, "There is no {}.", "Check the path; if it is a program, install it."),
     errno.ENOTDIR: (
         PathUnusableError,
-        "{} is no folder, or lies below something that is none.",
-        f"Move the file away that is in the way, or {_ANOTHER_PLACE}",
+        "{} is not a folder, or is inside something that is not.",
+        "Move the file that is in the way, or use another path.",
     ),
-    errno.EISDIR: (
-        PathUnusableError,
-        "{} is a folder, where a file is needed.",
-        f"Remove it, or {_ANOTHER_PLACE}",
-    ),
-    errno.EEXIST: (
-        PathUnusableError,
-        "{} is in the way.",
-        f"Move it away, or {_ANOTHER_PLACE}",
-    ),
-    errno.ENOTEMPTY: (PathUnusableError, "{} is not empty.", f"Empty it, or {_ANOTHER_PLACE}"),
-    errno.ENAMETOOLONG: (PathUnusableError, "The path {} is too long.", f"Shorten it, or {_ANOTHER_PLACE}"),
-    errno.ELOOP: (
-        PathUnusableError,
-        "{} is a link that leads in a circle.",
-        f"Mend the link, or {_ANOTHER_PLACE}",
-    ),
-    errno.ENOSPC: (
-        DiskFullError,
-        "There is no space left for {}.",
-        "Free some space, or run `invoke clean`.",
-    ),
-    errno.EDQUOT: (DiskFullError, "Your quota is used up: {}.", "Free some space, or run `invoke clean`."),
+    errno.EISDIR: (PathUnusableError, "{} is a folder, not a file.", "Remove it, or use another path."),
+    errno.EEXIST: (PathUnusableError, "{} already exists.", "Move it away, or use another path."),
+    errno.ENOTEMPTY: (PathUnusableError, "{} is not empty.", "Empty it, or use another path."),
+    errno.ENAMETOOLONG: (PathUnusableError, "The path {} is too long.", "Shorten it, or use another path."),
+    errno.ELOOP: (PathUnusableError, "{} is a circular link.", "Fix the link, or use another path."),
+    errno.ENOSPC: (DiskFullError, "There is no space left for {}.", _FREE_SPACE),
+    errno.EDQUOT: (DiskFullError, "Your disk quota is used up: {}.", _FREE_SPACE),
 }
 _SHOWN = 200
-"""Characters of a path that a headline shows; the place is named in full."""
+"""How many characters of a path the headline shows; `where` has the whole path."""
 _READERS = ("json", "tomllib", "ast", "yaml")
-"""Modules that read text and call themselves for every level of it."""
+"""Modules that parse text recursively."""
 
 
-def from_system(  # noqa: PLR0911 - one for each kind of exception
-    error: BaseException, where: str, cache: Path | None = None
-) -> FactoryError | None:
-    """Turn an exception into an error with four parts, or give None for one that is nobody's fault but ours.
+def from_system(error: BaseException, where: str, cache: Path | None = None) -> FactoryError | None:
+    """Turn an exception into an error with four parts, or return None if it is a bug.
 
     Args:
-        error: what was raised.
+        error: the exception.
         where: what the user asked for, for failures that name no path.
-        cache: the folder of the cache; who cannot use it is told of FACTORY_CACHE.
+        cache: the cache folder; failures in it get advice about FACTORY_CACHE.
     """
+    if isinstance(error, OSError):
+        return _from_os(error, where, cache)
+    modules = _modules(error.__traceback__)
+    innermost = modules[-1] if modules else ""
+    kind: type[FactoryError] = SystemFailureError
+    why = f"{str(error)[:_SHOWN]}."
     match error:
-        case OSError():
-            return _from_os(error, where, cache)
         case UnicodeError():
-            return UnreadableTextError(
-                "Something that has to be text is not.",
-                where=_path_being_read(error.__traceback__) or where,
-                why=f"{str(error)[:_SHOWN]}.",
-                fix="Write it in UTF-8.",
-            )
-        case ValueError() if _innermost(error.__traceback__) in _READERS:
-            return UnreadableTextError(
-                "Something that was read is damaged.",
-                where=_path_being_read(error.__traceback__) or where,
-                why=f"{str(error)[:_SHOWN]}.",
-                fix="Restore the file; if it belongs to the cache, remove it, and it is made again.",
-            )
-        case RecursionError() if _is_reading(error.__traceback__):
-            return UnreadableTextError(
-                "Something that was read is nested too deeply.",
-                where=_path_being_read(error.__traceback__) or where,
-                why="Nobody writes that many levels; the file is damaged, or made to do harm.",
-                fix="Restore the file, or get it from somebody else.",
-            )
+            kind, what, fix = UnreadableTextError, "Input that should be text is not.", "Save it as UTF-8."
+        case ValueError() if innermost in _READERS:
+            kind, what = UnreadableTextError, "A file or response is damaged."
+            fix = "Restore the file; if it is in the cache, delete it, and it will be created again."
+        case RecursionError() if not set(modules).isdisjoint(_READERS):
+            kind, what = UnreadableTextError, "A file or response is nested too deeply."
+            why = "No sensible file has that many levels; it is damaged or malicious."
+            fix = "Restore the file, or get it from another source."
         case ValueError() if "null byte" in str(error) or "null character" in str(error):
-            return PathUnusableError(
-                "A path holds a NUL character.",
-                where=where,
-                why="No system has such files.",
-                fix="Take it out of the path.",
-            )
-        case ValueError() if _innermost(error.__traceback__) == "urllib":
-            return SystemFailureError(
-                "Something that has to be an address is not.",
-                where=where,
-                why=f"{error}.",
-                fix="Check the URLs in variables and options; else it is in a server's answer: try later.",
-            )
+            kind, what = PathUnusableError, "A path contains a NUL character."
+            why, fix = "No system supports such paths.", "Remove the character from the path."
+        case ValueError() if innermost == "urllib":
+            what = "A URL is invalid."
+            fix = "Check the URLs in variables and options; if they are fine, a server sent it: try later."
         case subprocess.SubprocessError():
-            return SystemFailureError(
-                "Another program failed.",
-                where=_program(error) or where,
-                why=_ending(error),
-                fix="Run it by itself to see what is wrong with it.",
-            )
+            what, why = "Another program failed.", _ending(error)
+            where = _program(error) or where
+            fix = "Run it on its own to see what is wrong."
         case MemoryError():
-            return SystemFailureError(
-                "Memory ran out.",
-                where=where,
-                why="The system has none left, or this process may not have more (`ulimit -v`).",
-                fix="Close other programs, or allow more.",
-            )
+            what = "Memory ran out."
+            why = "The system has none left, or this process has reached its limit (`ulimit -v`)."
+            fix = "Close other programs, or raise the limit."
         case _:
             return None
+    if kind is UnreadableTextError:
+        where = _path_being_read(error.__traceback__) or where
+    return kind(what, where=where, why=why, fix=fix)
 
 
 def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
@@ -169,15 +114,17 @@ def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
     why = f"{error.strerror}." if error.strerror else f"{type(error).__name__}: {error}"
     kind, what, fix = _KINDS.get(
         error.errno or 0,
-        (SystemFailureError, "The system failed at {}.", "Try again; if it stays, look at the system's log."),
+        (
+            SystemFailureError,
+            "The system failed at {}.",
+            "Try again; if it persists, check the system's log.",
+        ),
     )
     if place and cache is not None and Path(place).is_relative_to(cache):
-        fix = (
-            "It belongs to the cache: set FACTORY_CACHE to a folder that you may write to, or mend this one."
-        )
+        fix = "It is in the cache: set FACTORY_CACHE to a folder that you can write to, or repair this one."
     if not place and kind is DiskFullError:
         where = f"standard output, or a file of {where}"
-    return kind(what.format(shown or "what was asked for"), where=place or where, why=why, fix=fix)
+    return kind(what.format(shown or "the requested file"), where=place or where, why=why, fix=fix)
 
 
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:
@@ -188,20 +135,13 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     return found
 
 
-def _is_reading(traceback: TracebackType | None) -> bool:
-    """Determine whether too deep a recursion happened in one of Python's parsers: then the text is at fault."""
-    names = {step.tb_frame.f_globals.get("__name__", "").partition(".")[0] for step in _frames(traceback)}
-    return not names.isdisjoint(_READERS)
-
-
-def _innermost(traceback: TracebackType | None) -> str:
-    """Name the package in which an exception was raised."""
-    steps = _frames(traceback)
-    return steps[-1].tb_frame.f_globals.get("__name__", "").partition(".")[0] if steps else ""
+def _modules(traceback: TracebackType | None) -> list[str]:
+    """List the top-level packages that an exception passed through, innermost last."""
+    return [step.tb_frame.f_globals.get("__name__", "").partition(".")[0] for step in _frames(traceback)]
 
 
 def _path_being_read(traceback: TracebackType | None) -> str:
-    """Find the file whose content was being read; the exceptions of decoders do not name it."""
+    """Return the file whose content was being read; decoders do not name it in their exceptions."""
     for step in reversed(_frames(traceback)):
         for value in step.tb_frame.f_locals.values():
             if isinstance(value, Path) and value.is_file():
@@ -217,8 +157,8 @@ def _program(error: subprocess.SubprocessError) -> str:
 def _ending(error: subprocess.SubprocessError) -> str:
     match error:
         case subprocess.CalledProcessError():
-            return f"It ended with code {error.returncode}."
+            return f"It exited with code {error.returncode}."
         case subprocess.TimeoutExpired():
-            return f"It did not end within {error.timeout:.0f} s."
+            return f"It did not finish within {error.timeout:.0f} s."
         case _:
             return f"{type(error).__name__}."

@@ -1,47 +1,33 @@
-"""Compiled wheels: keeping, moving and adopting them: 73 to 79."""
+"""Keeping, sharing and adopting compiled wheels: 73 to 79."""
 
 from __future__ import annotations
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import LibraryError
 
 
-class WrongWheelError(FactoryError):
-    """A wheel is not what was to be compiled: another package, version, or kind of machine."""
-
-    exit_code = 73
+class WrongWheelError(LibraryError, exit_code=73):
+    """A wheel is for another package, version or architecture than requested."""
 
 
-class DamagedWheelError(FactoryError):
-    """What the wheelhouse holds is not what was put into it."""
-
-    exit_code = 74
+class DamagedWheelError(LibraryError, exit_code=74):
+    """A file in the wheelhouse has changed since it was stored."""
 
 
-class WheelNotKeptError(FactoryError):
+class WheelNotKeptError(LibraryError, exit_code=75):
     """Neither the wheelhouse nor the registry has such a wheel."""
 
-    exit_code = 75
+
+class SeveralWheelsError(LibraryError, exit_code=76):
+    """Several compiled wheels match, and the request does not choose one."""
 
 
-class SeveralWheelsError(FactoryError):
-    """Several compiled wheels would do, and nobody said which."""
-
-    exit_code = 76
+class WheelArtifactError(LibraryError, exit_code=77):
+    """The registry's artifact under a wheel's name is not that wheel."""
 
 
-class WheelArtifactError(FactoryError):
-    """What the registry has under a wheel's name is not that wheel."""
-
-    exit_code = 77
+class NoRegistryError(LibraryError, exit_code=78):
+    """No registry is configured for sharing wheels."""
 
 
-class NoRegistryError(FactoryError):
-    """Nobody said in which registry wheels are shared."""
-
-    exit_code = 78
-
-
-class KernelRecordError(FactoryError):
-    """locks/kernels.toml does not say what a wheel holds."""
-
-    exit_code = 79
+class KernelRecordError(LibraryError, exit_code=79):
+    """locks/kernels.toml does not record the kernels of a wheel."""

@@ -1,1 +1,1 @@
-"""The bytes of images: layers, layouts, manifests, and the registries that keep them. Above `store`."""
+"""The bytes of images: layers, layouts and manifests, and the registries that store them. Above `store`."""

@@ -1,4 +1,4 @@
-"""What a layer comes out as: the value that records, manifests and comparisons are made of."""
+"""The result of building a layer, as records, manifests and comparisons use it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Blob:
     """A layer's digests and sizes."""
 
     diff_id: Digest
-    """The uncompressed tar: the contract across engines and compressions."""
+    """The digest of the uncompressed tar: stable across engines and compressions."""
     digest: Digest
-    """The blob as a registry stores it: the contract within a LAYER_FORMAT."""
+    """The digest of the blob in a registry: stable within a LAYER_FORMAT."""
     size: int
     unpacked: int

@@ -1,4 +1,4 @@
-"""Comparing images: path by path for people, blob by blob for proof."""
+"""Compares images path by path, and layers entry by entry."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ _FOLDER = "directory"
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that two images do not have in common."""
+    """A difference between two images."""
 
     path: str
     field: str
     left: str
     right: str
     kind: str = dataclass_field(default="", compare=False)
-    """What the path is on the right, or on the left where the right has none."""
+    """The kind of path on the right, or on the left if the right has none."""
 
 
 @dataclass(frozen=True)
 class Opened:
-    """An image that has been looked into, wherever it came from."""
+    """The configuration of an image and the listings of its layers, from any source."""
 
     config: Mapping[str, Any]
     layers: Sequence[Sequence[ListedPath]]
-    """What is in each layer, lowest first."""
+    """The listing of each layer, lowest first."""
 
 
 def open_layout(layout: Layout, store: Store) -> Opened:
-    """Look into an OCI layout; listings of layers that were read before are remembered."""
+    """Read an OCI layout; listings of layers are cached."""
     listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
     return Opened(layout.config(), listings)
 
 
 def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
-    """Compare what containers of two images see, and what the images say about themselves."""
+    """Compare the merged file systems and the configurations of two images."""
     one, other = (open_layout(side, store) if isinstance(side, Layout) else side for side in (left, right))
-    files = diff_listings(merged(one.layers), merged(other.layers))
+    files = _diff_listings(merged(one.layers), merged(other.layers))
     return [*_diff_configs(one.config, other.config), *files]
 
 
@@ -58,11 +58,10 @@ def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Di
         {entry.path: entry for entry in cached_listing(blob, digest, store)}
         for blob, digest in zip((left, right), digests, strict=True)
     )
-    return list(diff_listings(one, other))
+    return list(_diff_listings(one, other))
 
 
-def diff_listings(left: Mapping[str, ListedPath], right: Mapping[str, ListedPath]) -> Iterator[Difference]:
-    """Name every path and field that differs, in the order of the paths."""
+def _diff_listings(left: Mapping[str, ListedPath], right: Mapping[str, ListedPath]) -> Iterator[Difference]:
     for path in sorted(left.keys() | right.keys()):
         one, other = left.get(path), right.get(path)
         if one is None or other is None:
@@ -77,7 +76,7 @@ def diff_listings(left: Mapping[str, ListedPath], right: Mapping[str, ListedPath
 
 
 def merged(layers: Iterable[Sequence[ListedPath]]) -> dict[str, ListedPath]:
-    """Stack the layers as an engine does: upper ones win, whiteouts remove."""
+    """Merge layers as an engine does: upper ones win, and whiteouts remove."""
     merged: dict[str, ListedPath] = {}
     for listing in layers:
         for entry in listing:
@@ -88,16 +87,14 @@ def merged(layers: Iterable[Sequence[ListedPath]]) -> dict[str, ListedPath]:
                 gone = f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
                 merged.pop(gone, None)
                 _remove(merged, f"{gone}/")
-        for entry in _without_whiteouts(listing):
+        for entry in listing:
+            if entry.path.rpartition("/")[2].startswith(_WHITEOUT):
+                continue
             below = merged.get(entry.path)
             if below is not None and below.kind == _FOLDER != entry.kind:
                 _remove(merged, f"{entry.path}/")
             merged[entry.path] = entry
     return merged
-
-
-def _without_whiteouts(listing: Iterable[ListedPath]) -> Iterator[ListedPath]:
-    return (entry for entry in listing if not entry.path.rpartition("/")[2].startswith(_WHITEOUT))
 
 
 def _remove(merged: dict[str, ListedPath], prefix: str) -> None:
@@ -118,7 +115,7 @@ def _diff_configs(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator
 
 
 def _comparable(key: str, value: object) -> object:
-    """Leave out what has no meaning: the order of variables, and whether an empty value is written at all."""
+    """Ignore differences without meaning: the order of variables, and empty versus missing values."""
     if key == "Env" and isinstance(value, list):
         return sorted(value)
     return value or None

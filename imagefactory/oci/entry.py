@@ -1,4 +1,4 @@
-"""What a layer is made of, before it is bytes: paths with metadata and a way to get at their content."""
+"""The entries of a layer: paths with metadata and a way to read their content."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ ImagePath = NewType("ImagePath", str)
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Content that is small enough to hold in memory."""
+    """Content in memory."""
 
     data: bytes
 
     @property
     def size(self) -> int:
-        """Count the bytes."""
+        """The number of bytes."""
         return len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class RawSlice:
-    """Content that lies uncompressed in a file on this machine."""
+    """Uncompressed content in a local file."""
 
     file: Path
     offset: int
     size: int
     sha256: Sha256 | None = None
-    """What a wheel's RECORD promises; Debian packages promise for the whole package."""
+    """The hash in a wheel's RECORD; Debian packages are hashed as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeflatedSlice:
-    """Content that lies as a raw deflate stream in a file on this machine, as members of a zip do."""
+    """A raw deflate stream in a local file, as in a zip."""
 
     file: Path
     offset: int
@@ -46,14 +46,14 @@ class DeflatedSlice:
     crc32: int
     size: int
     sha256: Sha256 | None
-    """What the wheel's RECORD promises, when it promises something."""
+    """The hash in the wheel's RECORD, if it has one."""
 
 
 Content = Bytes | RawSlice | DeflatedSlice
 
 
 class EntryKind(Enum):
-    """The types of entry a layer may hold."""
+    """The types of entry that a layer may contain."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -63,13 +63,13 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One path of a layer. Time, owner names and order are decided when it is written, by the layer format."""
+    """One path of a layer. The layer format determines time, owner names and order."""
 
     path: ImagePath
     kind: EntryKind
     mode: int
     content: Content | None = None
     target: str = ""
-    """What a symlink points at (verbatim), or the image path a hard link is another name of."""
+    """The target of a symlink (verbatim), or the image path of a hard link's original."""
     uid: int = 0
     gid: int = 0

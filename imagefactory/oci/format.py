@@ -1,7 +1,7 @@
-"""Every constant that decides the bytes of a layer. Changing one means a new LAYER_FORMAT.
+"""Every constant that affects the bytes of a layer. Changing one requires a new LAYER_FORMAT.
 
-The number goes into every layer key, so images of different formats never mix, and the golden digests in the
-tests are kept per format.
+The number is part of every layer key, so images of different formats never mix, and the tests have golden digests for
+each format.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from typing import Final
 LAYER_FORMAT: Final = 2
 
 MTIME: Final = 315619200
-"""1980-01-02: a constant, or images of different days would share nothing; not before 1980, or zip tools fail."""
+"""1980-01-02: constant, so that images of different days share layers; not before 1980, where zip tools fail."""
 
 SPLICE_FROM: Final = 64 * 1024
-"""A file at least this large is copied as the deflate stream that its wheel already holds."""
+"""A file of at least this size is copied as the deflate stream in its wheel."""
 
 COMPRESSION_LEVEL: Final = 1
-"""libdeflate's level for everything that is compressed here. Level 6 would make an image of 4 GB some 20 MB smaller,
-and its assembly a tenth slower."""
+"""libdeflate's level. Level 6 would make an image of 4 GB about 20 MB smaller, and its assembly a tenth slower."""
 
 MEMBER_LIMIT: Final = 1024 * 1024
-"""Bytes that are compressed as one gzip member at most: bounds memory and fixes the boundaries."""
+"""The most bytes that are compressed as one gzip member: limits memory and fixes the boundaries."""
 
 BIG_WHEEL: Final = 20_000_000
-"""A wheel at least this large has a layer of its own."""
+"""A wheel of at least this size gets its own layer."""
 
 MAX_LAYERS: Final = 60
-"""Engines stack 125 at most; the rest is for those who build on top of our images."""
+"""Engines stack at most 125; the rest is for images that are based on ours."""
 
 VENV: Final = "opt/venv"
-"""The one environment of every image, on every arch."""
+"""The environment of every image, on every arch."""
 
 CREATED: Final = "1980-01-02T00:00:00Z"

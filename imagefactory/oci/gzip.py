@@ -1,11 +1,11 @@
-"""Layer blobs: multi-member gzip into which a wheel's own deflate streams are copied, not recompressed.
+"""Layer blobs: multi-member gzip with the deflate streams of wheels copied, not recompressed.
 
-RFC 1952 allows a gzip file to be a series of members, and a member is a header, a raw deflate stream, a CRC-32 and a
-size. A zip member has the last three already. What is copied is still inflated once: for the digest of the
-uncompressed layer, and to check it against what its wheel promises.
+RFC 1952 allows a gzip file to consist of several members, each of which is a header, a raw deflate stream, a CRC-32 and
+a size. A zip member already has the last three. Copied streams are still inflated once: for the digest of the
+uncompressed layer, and to check them against the wheel's RECORD.
 
-Unless it is known what the blob must come out as. Then its own digest says it all: bytes that give it are those of the
-build that looked into everything, and nothing is inflated only to be looked at.
+If the blob's digest is known in advance, nothing is inflated: the digest proves that the bytes are those of an earlier
+build that checked everything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,16 +31,17 @@ _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
+_NOT_AS_LISTED = "its compressed data does not match the zip directory"
 
 
 class NotAsExpectedError(Exception):
-    """A blob is not the expected one; why that is, only a build that expects nothing can say."""
+    """A blob is not the expected one; only a build without expectations can find out why."""
 
 
 class LayerBlob:
-    """Writes one layer blob; knows its digests when it is finished.
+    """Writes one layer blob and computes its digests.
 
-    With an expected blob nothing is looked into; a blob with another digest is refused in the end.
+    With an expected blob, content is not checked; instead, `finish` refuses a blob with another digest.
     """
 
     def __init__(self, file: BinaryIO, expected: Blob | None = None) -> None:
@@ -54,7 +56,7 @@ class LayerBlob:
         self.unpacked = 0
 
     def write(self, data: bytes) -> None:
-        """Add bytes that are compressed here."""
+        """Add bytes and compress them."""
         self.unpacked += len(data)
         self._pending.append(data)
         self._pending_size += len(data)
@@ -62,7 +64,7 @@ class LayerBlob:
             self._compress_pending(keep=self._pending_size % MEMBER_LIMIT)
 
     def add(self, content: Content, name: str) -> None:
-        """Add a file's content by whichever way the format prescribes for it."""
+        """Add a file's content, copied or compressed as the format prescribes."""
         if isinstance(content, RawSlice):
             self._copy(content, name)
         elif isinstance(content, DeflatedSlice):
@@ -75,7 +77,7 @@ class LayerBlob:
             self.write(content.data)
 
     def finish(self) -> Blob:
-        """Write what is pending and give the digests."""
+        """Write pending bytes and return the digests."""
         self._compress_pending()
         self.close()
         expected = self._expected
@@ -90,7 +92,7 @@ class LayerBlob:
         return blob
 
     def close(self) -> None:
-        """Let go of the files that content was read from."""
+        """Close the source files."""
         while self._sources:
             os.close(self._sources.popitem()[1])
 
@@ -98,11 +100,11 @@ class LayerBlob:
         self._compressed.update(data)
         self.size += len(data)
         left = memoryview(data)
-        while left:  # an unbuffered file may take a part of it
+        while left:  # an unbuffered file may accept only a part
             left = left[self._file.write(left) :]
 
     def _compress_pending(self, *, keep: int = 0) -> None:
-        """Write pending bytes as members; hold back so many of the last ones."""
+        """Write pending bytes as members, except for the last `keep`."""
         data = memoryview(b"".join(self._pending))
         cut = len(data) - keep
         self._pending = [bytes(data[cut:])]
@@ -116,15 +118,13 @@ class LayerBlob:
 
     def _copy(self, content: RawSlice, name: str) -> None:
         promised = hashlib.sha256() if content.sha256 is not None and self._expected is None else None
-        done = 0
-        while done < content.size:
-            data = self._read(content.file, content.offset + done, min(_OUTPUT, content.size - done))
-            if not data:
-                raise _damaged(content.file, name, "the file ends too early")
+        before = self.unpacked
+        for data in self._blocks(content.file, content.offset, content.size):
             self.write(data)
             if promised is not None:
                 promised.update(data)
-            done += len(data)
+        if self.unpacked - before != content.size:
+            raise _damaged(content.file, name, "the file ends too early")
         if promised is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)
 
@@ -134,21 +134,13 @@ class LayerBlob:
         if self._expected is None:
             self._copy_checked_stream(content, name)
         else:
-            self._copy_stream(content)
+            for data in self._blocks(content.file, content.offset, content.deflated):
+                self._emit(data)
         self.unpacked += content.size
         self._emit(struct.pack("<II", content.crc32, content.size & 0xFFFFFFFF))
 
-    def _copy_stream(self, content: DeflatedSlice) -> None:
-        done = 0
-        while done < content.deflated:
-            data = self._read(content.file, content.offset + done, min(_OUTPUT, content.deflated - done))
-            if not data:
-                raise NotAsExpectedError
-            self._emit(data)
-            done += len(data)
-
     def _copy_checked_stream(self, content: DeflatedSlice, name: str) -> None:
-        # Not isal_zlib.decompressobj: it swallows up to seven bytes that follow the end of a stream.
+        # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         promised = hashlib.sha256()
         crc, size, done = 0, 0, 0
@@ -157,7 +149,7 @@ class LayerBlob:
             if inflater.needs_input:
                 data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
                 if not data:
-                    break  # all input is in, and the stream does not end
+                    break  # the input is exhausted, but the stream has not ended
                 done += len(data)
                 self._emit(data)
             out = _inflate(inflater, data, content.file, name)
@@ -167,9 +159,15 @@ class LayerBlob:
             size += len(out)
         whole = inflater.eof and not inflater.unused_data and done == content.deflated
         if not whole or size != content.size or crc != content.crc32:
-            raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
+            raise _damaged(content.file, name, _NOT_AS_LISTED)
         if content.sha256 is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)
+
+    def _blocks(self, file: Path, offset: int, size: int) -> Iterator[bytes]:
+        end = offset + size
+        while offset < end and (data := self._read(file, offset, min(_OUTPUT, end - offset))):
+            yield data
+            offset += len(data)
 
     def _read(self, file: Path, offset: int, size: int) -> bytes:
         if file not in self._sources:
@@ -185,13 +183,13 @@ def _inflate(inflater: igzip_lib.IgzipDecompressor, data: bytes, file: Path, nam
 
 
 def _inflate_small(content: DeflatedSlice, stream: bytes, name: str, *, check: bool) -> bytes:
-    """Inflate a file that fits in memory; check it against the zip directory, and against RECORD if asked to."""
+    """Inflate a small file; check it against the zip directory, and against RECORD if `check` is set."""
     try:
         data = bytes(deflate.deflate_decompress(stream, content.size)) if content.size else b""
     except deflate.DeflateError as error:
         raise _damaged(content.file, name, str(error)) from None
     if len(data) != content.size or deflate.crc32(data) != content.crc32:
-        raise _damaged(content.file, name, "its compressed data is not what the zip directory says")
+        raise _damaged(content.file, name, _NOT_AS_LISTED)
     if check and content.sha256 is not None and hashlib.sha256(data).hexdigest() != content.sha256:
         raise _record_lies(content.file, name)
     return data
@@ -202,7 +200,7 @@ def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
         f"{name} cannot be read.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
-        fix="Its package is damaged at its origin; choose another version of it in matrix.yaml.",
+        fix="The package was already damaged when it was published; choose another version in matrix.yaml.",
     )
 
 
@@ -210,6 +208,6 @@ def _record_lies(file: Path, name: str) -> DamagedFileError:
     return DamagedFileError(
         f"{name} is not what its wheel's RECORD says.",
         where=file,
-        why="The sha256 in RECORD and the file differ.",
-        fix="The wheel is broken or was tampered with; choose another version of it in matrix.yaml.",
+        why="The sha256 in RECORD differs from that of the file.",
+        fix="The wheel is broken or was tampered with; choose another version in matrix.yaml.",
     )

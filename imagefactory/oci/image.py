@@ -1,7 +1,7 @@
-"""Image configuration and manifest: the two JSON documents that make an image out of layer blobs.
+"""Image configuration and manifest: the two JSON documents that turn layer blobs into an image.
 
-Both are pure functions of the plan and of what its layers came out as, so the digest of an image is known as soon as
-those are, whether or not the blobs are at hand.
+Both are pure functions of the plan and the digests of its layers, so the digest of an image is known as soon as those
+are, even without the blobs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from imagefactory.oci.blob import Blob
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import Digest, digest_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
@@ -19,7 +19,7 @@ INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 
 @dataclass(frozen=True)
 class Image:
-    """An image as documents: they name the layer blobs but do not contain them."""
+    """The documents of an image, without its layer blobs."""
 
     platform: str
     config: bytes
@@ -28,10 +28,10 @@ class Image:
 
     @property
     def config_digest(self) -> Digest:
-        """Name the configuration; Docker calls this the image's id."""
-        return Digest(f"sha256:{sha256_of(self.config)}")
+        """The digest of the configuration, which Docker calls the image's id."""
+        return digest_of(self.config)
 
     @property
     def digest(self) -> Digest:
-        """Name the image."""
-        return Digest(f"sha256:{sha256_of(self.manifest)}")
+        """The digest of the manifest, which identifies the image."""
+        return digest_of(self.manifest)

@@ -1,7 +1,7 @@
-"""OCI layouts: an image as a folder (of hard links into the store) or as one tar stream.
+"""OCI layouts: an image as a folder of hard links into the store, or as a tar stream.
 
-https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar also carries the manifest.json that
-`docker load` asks for, so one stream serves Docker of any age, podman and skopeo.
+https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar also contains the manifest.json for
+`docker load`, so it works with any version of Docker, podman and skopeo.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from imagefactory.store.digests import Digest, canonical_json
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024
 _BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
-"""What `render` and the Docker engine leave in the folder of a target."""
+"""Files that `render` and the Docker engine write into a target's folder."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An OCI layout folder with one image in it."""
+    """An OCI layout folder with one image."""
 
     folder: Path
 
     def blob(self, digest: Digest | str) -> Path:
-        """Return where a blob of the layout is."""
+        """Return the path of a blob."""
         algorithm, _, value = digest.partition(":")
         return self.folder / "blobs" / algorithm / value
 
     def manifest_digest(self) -> Digest:
-        """Read which image the layout holds."""
+        """Return the digest of the image."""
         with self._reading():
             return Digest(json.loads((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
 
     def layer_digests(self) -> list[Digest]:
-        """List the layers, lowest first."""
+        """Return the digests of the layers, lowest first."""
         with self._reading():
             return [Digest(layer["digest"]) for layer in self._document(self.manifest_digest())["layers"]]
 
     def config_digest(self) -> Digest:
-        """Name the configuration."""
+        """Return the digest of the configuration."""
         with self._reading():
             return Digest(self._document(self.manifest_digest())["config"]["digest"])
 
     def config(self) -> dict[str, Any]:
-        """Read the configuration."""
+        """Return the configuration."""
         with self._reading():
             return self._document(self.config_digest())
 
     def size_of(self, digest: Digest) -> int:
-        """Measure a blob."""
+        """Return the size of a blob."""
         with self._reading():
             return self.blob(digest).stat().st_size
 
@@ -74,28 +74,22 @@ class Layout:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Describe what is wrong with a layout that is not there, or not whole."""
+        """Raise an error with a remedy if the layout is missing or incomplete."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
-            missing = Path(str(error.filename)).name
-            raise ImageMissingError(
-                "There is no image here.",
-                where=self.folder,
-                why=f"The folder has no {missing}.",
-                fix="Build it first: `invoke build --target ...`.",
-            ) from None
+            what, why = "There is no image here.", f"The folder has no {Path(str(error.filename)).name}."
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise ImageMissingError(
-                "The image here cannot be read.",
-                where=self.folder,
-                why=f"Its documents are damaged ({type(error).__name__}).",
-                fix="Build it again: `invoke build --target ...`.",
-            ) from None
+            what, why = "The image cannot be read.", f"Its documents are damaged ({type(error).__name__})."
+        else:
+            return
+        raise ImageMissingError(
+            what, where=self.folder, why=why, fix="Build the image: `invoke build --target ...`."
+        )
 
 
 def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
-    """Lay an image out. A folder that holds another image has, at every moment, the one or the other."""
+    """Write an image as a layout; a folder with another image contains one of the two at any time."""
     for digest, data in ((image.config_digest, image.config), (image.digest, image.manifest)):
         if not store.blob(digest).exists():
             with writing(store.blob(digest)) as file:
@@ -105,7 +99,7 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
     with writing_output(folder):
         _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
-        # Two builds may have the same folder as their output.
+        # Two builds may write to the same folder.
         with exclusive(folder / ".lock"):
             _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
             for digest in digests:
@@ -119,14 +113,10 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
 
 
 def archive(layout: Layout, name: str) -> Iterator[bytes]:
-    """Stream a layout as a tar that Docker, podman and skopeo load. Nothing is written to disk."""
+    """Stream a layout as a tar that Docker, podman and skopeo load, without writing it to disk."""
     config, layers = layout.config_digest(), layout.layer_digests()
     docker_manifest = [
-        {
-            "Config": _member(config),
-            "RepoTags": [name],
-            "Layers": [_member(digest) for digest in layers],
-        }
+        {"Config": _member(config), "RepoTags": [name], "Layers": [_member(digest) for digest in layers]}
     ]
     contents: dict[str, Content] = {
         "oci-layout": Bytes(_VERSION),
@@ -149,7 +139,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
 
 
 def write_archive(stream: Iterator[bytes], file: Path) -> None:
-    """Write an archive to a file, whole or not at all."""
+    """Write an archive to a file, completely or not at all."""
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as target:
@@ -162,7 +152,7 @@ def write_archive(stream: Iterator[bytes], file: Path) -> None:
 
 @contextmanager
 def writing_output(place: Path) -> Iterator[None]:
-    """Turn what the system says about a place that a user named into an error with a remedy."""
+    """Turn an OSError about the user's output path into an error with a remedy."""
     try:
         with translating_disk_full(place):
             yield
@@ -171,21 +161,21 @@ def writing_output(place: Path) -> Iterator[None]:
             "The image cannot be written there.",
             where=place,
             why=f"{error.strerror or error}.",
-            fix="Name a place that exists and that you may write to.",
+            fix="Choose an existing folder that you can write to.",
         ) from None
 
 
 def refuse_unusable(folder: Path) -> None:
-    """Stop before an image is built that could not be laid out in this folder."""
+    """Raise an error if a layout could not be written to this folder, before the image is built."""
     with writing_output(folder):
         _refuse_foreign(folder)
         nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(
-            "The image could not be written there.",
+            "The image cannot be written there.",
             where=folder,
-            why=f"{nearest} {'may not be written to' if nearest.is_dir() else 'is not a folder'}.",
-            fix="Name a folder that you may write to, or one that can be made.",
+            why=f"{nearest} {'is not writable' if nearest.is_dir() else 'is not a folder'}.",
+            fix="Choose a folder that you can write to or create.",
         )
 
 
@@ -211,20 +201,20 @@ def _index(image: Image, name: str) -> dict[str, object]:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Keep hands off folders that somebody uses for something else."""
+    """Raise an error if a folder contains other files."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     foreign = sorted(name for name in names if not name.startswith(".") and name not in _BESIDE_AN_IMAGE)
     if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
         raise OutputError(
-            "The folder for the image holds something else.",
+            "The folder for the image contains something else.",
             where=folder,
-            why=f"It has {foreign[0]!r} in it, and is not an OCI layout.",
-            fix="Name an empty folder, one that does not exist yet, or an OCI layout that may be replaced.",
+            why=f"It contains {foreign[0]!r}, and is not an OCI layout.",
+            fix="Choose an empty or new folder, or an OCI layout that may be replaced.",
         )
 
 
 def _put(target: Path, write: Callable[[Path], object]) -> None:
-    """Let a file be written under another name, then give it its own."""
+    """Write a file under a temporary name, then rename it."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -234,7 +224,7 @@ def _put(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def _provide(source: Path, target: Path) -> None:
-    """Make a blob of the store appear in a layout, as a hard link where that is possible."""
+    """Link or copy a blob of the store into a layout, unless it is there."""
     if target.exists():
         here, there = target.stat(), source.stat()
         copied = here.st_dev != there.st_dev and here.st_size == there.st_size
@@ -244,7 +234,7 @@ def _provide(source: Path, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, as a hard link if possible."""
+    """Create a hard link to a file, or a copy where links are impossible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -1,4 +1,4 @@
-"""What is inside a layer blob: every path with its metadata and a hash of its content."""
+"""Lists the content of a layer blob: every path with its metadata and a hash of its content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KINDS = {
 
 
 def read_listing(blob: Path) -> Iterator[ListedPath]:
-    """Read a layer blob from front to back, compressed or not."""
+    """List a layer blob, compressed or not."""
     try:
         with blob.open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
@@ -63,19 +63,18 @@ def read_listing(blob: Path) -> Iterator[ListedPath]:
 
 
 def read_stream(stream: IO[bytes]) -> Iterator[ListedPath]:
-    """Read an uncompressed layer from front to back."""
+    """List an uncompressed layer."""
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             yield _listed(archive, member)
 
 
 def cached_listing(blob: Path, digest: Digest, store: Store) -> list[ListedPath]:
-    """Read a layer's listing, or recall it: a blob never changes under its digest."""
+    """List a layer blob, or return the cached listing for its digest."""
     memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
     names = [field.name for field in fields(ListedPath)]
-    with suppress(
-        FileNotFoundError, TypeError, ValueError, RecursionError
-    ):  # not there, or damaged: read the layer again
+    # Read the layer again if the cached listing is missing or damaged.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
         return [ListedPath(**dict(zip(names, row, strict=True))) for row in json.loads(memory.read_bytes())]
     listing = list(read_listing(blob))
     with writing(memory) as file:
@@ -91,7 +90,7 @@ def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo) -> ListedPath:
     return ListedPath(
         path=member.name.removeprefix("./").rstrip("/"),
         kind=_KINDS.get(member.type, f"type {member.type!r}"),
-        mode=f"{member.mode & 0o7777:04o}",  # Docker writes the type of the file into it, too
+        mode=f"{member.mode & 0o7777:04o}",  # Docker includes the file type
         uid=member.uid,
         gid=member.gid,
         mtime=int(member.mtime),

@@ -1,7 +1,7 @@
-"""Tar headers, byte for byte: USTAR where it fits, PAX where it does not.
+"""Tar headers, byte for byte: USTAR where it suffices, PAX otherwise.
 
-The standard library's writer changed its bytes between Python versions; a digest must not. The format is POSIX.1-2001
-pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html), reduced to what a layer needs.
+The standard library's writer has changed its bytes between Python versions, but a digest must not change. The format is
+POSIX.1-2001 pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html), reduced to what a layer needs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ END = bytes(2 * BLOCK)
 _TYPES = {EntryKind.FILE: b"0", EntryKind.HARDLINK: b"1", EntryKind.SYMLINK: b"2", EntryKind.DIRECTORY: b"5"}
 _NAME, _PREFIX, _LINK = 100, 155, 100
 _OCTAL_SIZE_LIMIT = 8**11
+_SETTLE = "If two wheels own the path, settle it in matrix.yaml under `conflicts`."
 
 
 def header(entry: Entry) -> bytes:
-    """Write what stands before an entry's content."""
+    """Return the header of an entry."""
     path = entry.path + "/" if entry.kind is EntryKind.DIRECTORY else entry.path
     name = path.encode()
     size = entry.content.size if entry.content is not None else 0
@@ -36,23 +37,23 @@ def header(entry: Entry) -> bytes:
         records.append(("linkpath", entry.target))
     if size >= _OCTAL_SIZE_LIMIT:
         records.append(("size", str(size)))
-    # A symlink's own mode means nothing, but it is part of the bytes: always the same (nix2container #23).
+    # A symlink's mode means nothing, but is part of the bytes, so it is always the same (nix2container #23).
     mode = 0o777 if entry.kind is EntryKind.SYMLINK else entry.mode
     block = _block(
+        split[1],
+        _TYPES[entry.kind],
+        size if size < _OCTAL_SIZE_LIMIT else 0,
+        mode,
         prefix=split[0],
-        name=split[1],
-        mode=mode,
         uid=entry.uid,
         gid=entry.gid,
-        size=size if size < _OCTAL_SIZE_LIMIT else 0,
-        kind=_TYPES[entry.kind],
         target=target[:_LINK],
     )
     return _pax(records) + block if records else block
 
 
 def padding(size: int) -> bytes:
-    """Fill the last block of an entry's content."""
+    """Return the bytes that fill the last block of an entry's content."""
     return bytes(-size % BLOCK)
 
 
@@ -62,20 +63,20 @@ def complete(
     owner: str,
     folder_of: Callable[[str], tuple[int, int, int]] = lambda _: (0o755, 0, 0),
 ) -> list[Entry]:
-    """Put entries into the one order of the format, with every parent folder; a path may occur once only.
+    """Sort entries and add all parent folders; raise an error if a path occurs twice.
 
-    The order is that of the paths' bytes, so a folder stands before what is in it. Implied parent folders are
-    undefined in the image specification and refused by some engines (moby #53257), so all are written. A folder of
-    an upper layer replaces the attributes of the same folder below, so `folder_of` (mode, uid, gid) is one table.
+    Entries are sorted by the bytes of their paths, so a folder precedes its content. The image specification does not
+    define implied parent folders, and some engines refuse them (moby #53257), so all are written. A folder in an upper
+    layer replaces the attributes of the same folder below, so `folder_of` (mode, uid, gid) must be the same for all.
     """
     by_path: dict[ImagePath, Entry] = {}
     for entry in entries:
         if entry.path in by_path:
             raise DuplicatePathError(
-                f"Two things want to be /{entry.path} in one layer.",
+                f"Two entries of one layer are /{entry.path}.",
                 where=owner,
-                why="A layer may hold a path once; which of the two an engine keeps is undefined.",
-                fix="If two wheels own the path, settle it in matrix.yaml under `conflicts`.",
+                why="A path may occur only once in a layer; which of the two an engine keeps is undefined.",
+                fix=_SETTLE,
             )
         by_path[entry.path] = entry
     for path in list(by_path):
@@ -88,14 +89,14 @@ def complete(
             raise DuplicatePathError(
                 f"/{parent} is a {by_path[parent].kind.value} and a folder in one layer.",
                 where=owner,
-                why=f"It also holds /{path}.",
-                fix="If two wheels own the path, settle it in matrix.yaml under `conflicts`.",
+                why=f"It also contains /{path}.",
+                fix=_SETTLE,
             )
     return sorted(by_path.values(), key=lambda entry: entry.path.encode())
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
-    """Divide a long path into USTAR's prefix and name, at the last slash that works."""
+    """Split a long path into USTAR's prefix and name at the last possible slash."""
     if len(name) <= _NAME:
         return b"", name
     cut = name.rfind(b"/", 0, _PREFIX + 1)
@@ -109,15 +110,15 @@ def _split(name: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _block(
-    *,
-    prefix: bytes,
     name: bytes,
-    mode: int,
-    uid: int,
-    gid: int,
-    size: int,
     kind: bytes,
-    target: bytes,
+    size: int,
+    mode: int = 0o644,
+    *,
+    prefix: bytes = b"",
+    uid: int = 0,
+    gid: int = 0,
+    target: bytes = b"",
 ) -> bytes:
     fields = (
         name.ljust(_NAME, b"\0"),
@@ -130,7 +131,7 @@ def _block(
         kind,
         target.ljust(_LINK, b"\0"),
         b"ustar\x0000",
-        bytes(64),  # owner names: engines go by number
+        bytes(64),  # owner names: engines use the numbers
         b"0000000\x000000000\0",  # no devices
         prefix.ljust(_PREFIX, b"\0"),
         bytes(12),
@@ -141,21 +142,11 @@ def _block(
 
 def _pax(records: list[tuple[str, str]]) -> bytes:
     body = b"".join(_record(key, value) for key, value in records)
-    block = _block(
-        prefix=b"",
-        name=b"././@PaxHeader",
-        mode=0o644,
-        uid=0,
-        gid=0,
-        size=len(body),
-        kind=b"x",
-        target=b"",
-    )
-    return block + body + padding(len(body))
+    return _block(b"././@PaxHeader", b"x", len(body)) + body + padding(len(body))
 
 
 def _record(key: str, value: str) -> bytes:
-    """Write `length key=value`, where the length counts its own digits."""
+    """Return `length key=value`, where the length includes its own digits."""
     rest = f" {key}={value}\n".encode()
     length = len(rest)
     while len(str(length)) + len(rest) != length:

@@ -1,1 +1,1 @@
-"""The cache on this machine and how files get into it: indexes, downloads, digests. Above `environment`."""
+"""The local cache and how files get into it: indexes, downloads, digests. Above `environment`."""

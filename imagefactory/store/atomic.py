@@ -1,4 +1,4 @@
-"""Writing files whole: neither a reader nor a crash ever sees half of one."""
+"""Writes files atomically: neither a reader nor a crash ever sees half of one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import BinaryIO
 from imagefactory.errors.store import DiskFullError
 
 WRITING = ".writing-"
-"""The prefix of files and folders that are not finished."""
+"""The prefix of unfinished files and folders."""
 
 
 @contextmanager
 def writing(target: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that becomes `target` if the block succeeds, and is removed otherwise."""
+    """Open a temporary file that becomes `target` if the block succeeds, and is deleted otherwise."""
     with translating_disk_full(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=WRITING)
@@ -33,13 +33,13 @@ def writing(target: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step."""
+    """Write a text file atomically."""
     with writing(path) as file:
         file.write(text.encode())
 
 
 def adopt(file: Path, target: Path) -> None:
-    """Move a finished file to its place once it is safely on disk."""
+    """Flush a finished file to disk and move it to its place."""
     with translating_disk_full(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         file.chmod(0o644)
@@ -55,14 +55,14 @@ def is_disk_full(error: OSError) -> bool:
 
 @contextmanager
 def translating_disk_full(target: Path) -> Iterator[None]:
-    """Turn "no space left" into an error with a remedy."""
+    """Turn an OSError about a full disk into an error with a remedy."""
     try:
         yield
     except OSError as error:
         if not is_disk_full(error):
             raise
         raise DiskFullError(
-            "There is no space left to write to.",
+            "There is no space left on the disk.",
             where=target,
             why=str(error.strerror),
             fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",

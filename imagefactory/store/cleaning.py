@@ -1,4 +1,4 @@
-"""Cleaning the store: by age, by size, or everything; never while a build uses it."""
+"""Cleans the store by age, by size or entirely, but never while a build uses it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from imagefactory.store.cache import Store
 
 _PARTS = ("downloads", "blobs", "layers", "facts", "reports")
 _TREES = ("compile/*", "sources/*/*", "ccache")
-"""Folders that are of use as a whole only: trees that were compiled, checked-out sources, the compilers' cache."""
+"""Folders that are only useful as a whole: compiled trees, checked-out sources, the compilers' cache."""
 DAY = 86_400
 HOUR = 3600
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed, or would be."""
+    """The result of a cleaning, or of a dry run."""
 
     files: int
     freed: int
@@ -30,13 +30,13 @@ class Cleaned:
 def clean(
     store: Store, *, older_than: float | None = None, larger_than: int | None = None, dry_run: bool = False
 ) -> Cleaned:
-    """Remove the files that were not used for longest; without a limit, all of them.
+    """Remove the least recently used files; without a limit, all files.
 
     Args:
-        store: what to clean.
-        older_than: remove what was not used for so many days.
-        larger_than: then go on, oldest first, until the store has at most so many bytes.
-        dry_run: remove nothing, only count.
+        store: the store to clean.
+        older_than: remove files that were not used for this many days.
+        larger_than: then continue, oldest first, until the store has at most this many bytes.
+        dry_run: only count, and remove nothing.
     """
     with store.for_cleaning():
         files = sorted(_files(store), key=lambda item: (item[1], item[0]))
@@ -62,32 +62,27 @@ def clean(
 
 
 def _files(store: Store) -> list[tuple[Path, float, int]]:
-    """List the store's files with the time of their last use and their size."""
-    found: list[tuple[Path, float, int]] = []
-    for path in _everything(store):
-        if not _is_leftover(path):
-            status = path.stat()
-            found.append((path, max(status.st_atime, status.st_mtime), status.st_size))
-    for pattern in _TREES:
-        found += [_tree(folder) for folder in store.root.glob(pattern) if folder.is_dir()]
-    return found
+    """List the store's files with their last use and size."""
+    status = {path: path.stat() for path in _everything(store) if not _is_leftover(path)}
+    files = [(path, max(stat.st_atime, stat.st_mtime), stat.st_size) for path, stat in status.items()]
+    folders = (folder for pattern in _TREES for folder in store.root.glob(pattern) if folder.is_dir())
+    return [*files, *map(_tree, folders)]
 
 
 def _tree(folder: Path) -> tuple[Path, float, int]:
-    """Describe a folder as if it were one file; what it was used for is written on its top level."""
+    """Treat a folder as one file; its top level shows when it was last used."""
     used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()) if not path.is_symlink())
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return folder, used, sum(path.stat().st_size for path in files)
 
 
 def _leftovers(store: Store) -> Iterator[Path]:
-    """List lock files, and files that a killed process did not finish; nobody needs them once builds rest.
+    """List old lock files and unfinished files of killed processes.
 
-    A lock is made without a build, and may just be remembering what it read.
+    Recent ones stay, because `invoke lock` uses the cache without holding the store.
     """
-    for path in _everything(store):
-        if _is_leftover(path) and path.stat().st_mtime < time.time() - HOUR:
-            yield path
+    horizon = time.time() - HOUR
+    return (path for path in _everything(store) if _is_leftover(path) and path.stat().st_mtime < horizon)
 
 
 def _is_leftover(path: Path) -> bool:

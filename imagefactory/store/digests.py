@@ -1,4 +1,4 @@
-"""What names content: sha256 sums, OCI digests, and checksums over one canonical JSON."""
+"""Identifiers of content: sha256 sums, OCI digests, and checksums of canonical JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from typing import NewType
 
 from images.shipped.hashing import Sha256, canonical_json, checksum, sha256_of
 
-__all__ = ["Digest", "Sha256", "canonical_json", "checksum", "sha256_of"]
+__all__ = ["Digest", "Sha256", "canonical_json", "checksum", "digest_of", "sha256_of"]
 
 Digest = NewType("Digest", str)
 """An OCI digest: `sha256:` and 64 hex digits."""
+
+
+def digest_of(data: bytes) -> Digest:
+    """Return the OCI digest of some bytes."""
+    return Digest(f"sha256:{sha256_of(data)}")

@@ -1,4 +1,4 @@
-"""Fetching what the locks name: in parallel, resumable, each file once, and right only when its sha256 is."""
+"""Downloads locked files: in parallel, resumable, each file once, and checked by sha256."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ PARALLEL = 6
 RETRY = Retry()
 TIMEOUT = (10, 60)
 _CHUNK = 128 * 1024
-"""What is lost at most when a connection breaks."""
+"""The most that is lost when a connection breaks."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A locked file, how to find out where it may be, and what to do when it is nowhere."""
+    """A locked file, a way to find its locations, and the remedy if it has none."""
 
     file: str
     sha256: Sha256
     size: int
     locations: Callable[[], Sequence[str]]
     remedy: str = (
-        "Check the network and the configured index (`invoke doctor`), or put the file into a folder "
-        "that PIP_FIND_LINKS names."
+        "Check the network and the configured index (`invoke doctor`), or put the file into a folder in "
+        "PIP_FIND_LINKS."
     )
 
 
 class Downloader:
-    """Fetches several files at once. Leaving it early stops them; what has arrived is continued next time."""
+    """Downloads files in parallel. An exception stops them; partial files are continued next time."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,12 +63,12 @@ class Downloader:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._stopped.set()
-        # A server that is silent must not hold up whoever wants to stop.
+        # A silent server must not delay an interruption.
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         self._session.close()
 
     def submit(self, wanted: Wanted, progress: Progress) -> Future[Path]:
-        """Fetch a file in the background."""
+        """Download a file in the background."""
         return self._pool.submit(fetch, wanted, self._store, self._session, progress, self._stopped)
 
 
@@ -79,7 +79,7 @@ def fetch(
     progress: Progress,
     stopped: threading.Event | None = None,
 ) -> Path:
-    """Return the path of a locked file, downloading it if it is not in the store yet."""
+    """Return the path of a locked file in the store, downloading it if necessary."""
     target = store.download(wanted.sha256)
     if target.exists():
         return target
@@ -91,7 +91,7 @@ def fetch(
 
 @dataclass
 class _Transfer:
-    """One file on its way from wherever it is."""
+    """The download of one file."""
 
     wanted: Wanted
     target: Path
@@ -106,15 +106,15 @@ class _Transfer:
 
     def run(self) -> None:
         with exclusive(self.target.with_suffix(".lock"), stopped=self.stopped):
-            # Another build may have fetched it while this one waited.
+            # Another build may have downloaded it meanwhile.
             if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
                 raise self._failure()
 
     def _fetch_from(self, location: str) -> bool:
-        """Try one place, several times if that may help; return whether the file is here now."""
+        """Try one location, with retries where they may help; return whether the file arrived."""
         try:
             return RETRY.run(lambda: self._attempt(location), later=judge, stopped=self.stopped)
-        except OSError as error:  # the errors of requests are OSErrors, too
+        except OSError as error:  # including the errors of requests
             if is_disk_full(error):
                 raise
             return False
@@ -130,15 +130,15 @@ class _Transfer:
             adopt(self.partial, self.target)
             return True
         self.partial.unlink(missing_ok=True)
-        # What was continued may have been another file's beginning. What was not is simply wrong.
+        # A continued file may have had another file's beginning. Otherwise, the content is simply wrong.
         if continued:
             return self._attempt(location)
         self.mismatch = True
-        self.failures.append(f"{redact(location)}: other content than the lock names")
+        self.failures.append(f"{redact(location)}: not the locked content")
         return False
 
     def _transfer(self, location: str) -> None:
-        """Bring the rest of a file; what an interrupted transfer left is kept and continued."""
+        """Transfer a file, continuing an interrupted transfer."""
         parts = urlsplit(location)
         if parts.scheme in ("", "file"):
             shutil.copyfile(url2pathname(parts.path) if parts.scheme else location, self.partial)
@@ -148,7 +148,7 @@ class _Transfer:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with self.session.get(location, headers=headers, timeout=TIMEOUT, stream=True) as answer:
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return  # nothing is missing; the hash will tell whether it is right
+                return  # nothing is missing; the caller checks the hash
             answer.raise_for_status()
             resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
             if not resumed:
@@ -157,31 +157,27 @@ class _Transfer:
             received = 0
             with self.partial.open("ab" if resumed else "wb") as file:
                 for chunk in answer.iter_content(_CHUNK):
-                    self._stop_if_asked()
+                    if self.stopped.is_set():
+                        raise CancelledError
                     file.write(chunk)
                     received += len(chunk)
                     self.progress(done + received)
             if received < expected:
                 raise requests.ConnectionError("the connection ended early")
 
-    def _stop_if_asked(self) -> None:
-        if self.stopped.is_set():
-            raise CancelledError
-
     def _failure(self) -> FactoryError:
+        tried = f"Tried: {'; '.join(dict.fromkeys(self.failures))}."
         if self.mismatch:
             return DigestMismatchError(
                 f"{self.wanted.file} is not the file that was locked.",
                 where=self.wanted.file,
-                why=f"Its sha256 is not {self.wanted.sha256}. {_tried(self.failures)}",
-                fix="Do not use this source; check the index or mirror that is configured (`invoke doctor`).",
+                why=f"Its sha256 is not {self.wanted.sha256}. {tried}",
+                fix="Do not use this source; check the configured index or mirror (`invoke doctor`).",
             )
         return DownloadError(
-            f"{self.wanted.file} cannot be fetched.",
+            f"{self.wanted.file} cannot be downloaded.",
             where=self.wanted.file,
-            why=_tried(self.failures)
-            if self.failures
-            else "No configured index, folder or mirror has a file of this name.",
+            why=tried if self.failures else "No configured index, folder or mirror has a file of this name.",
             fix=self.wanted.remedy,
         )
 
@@ -191,7 +187,3 @@ def _hash(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tried(failures: Sequence[str]) -> str:
-    return f"Tried: {'; '.join(dict.fromkeys(failures))}."

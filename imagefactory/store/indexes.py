@@ -1,4 +1,4 @@
-"""Looks packages up on the indexes and in the folders that pip and uv are configured with."""
+"""Looks up packages on the indexes and in the folders that are configured for pip and uv."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class WheelLocation:
 
     @property
     def local(self) -> Path | None:
-        """The path of a file that is on this machine."""
+        """The path of a local file."""
         parts = urlsplit(self.url)
         return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
 
 
 class Indexes:
-    """Looks projects up on every configured index and folder; remembers the answers."""
+    """Looks up projects on every configured index and in every folder, and caches the results."""
 
     def __init__(self, config: IndexConfig) -> None:
         self.config = config
@@ -56,7 +56,7 @@ class Indexes:
         self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
 
     def files(self, project: str) -> list[WheelLocation]:
-        """List every file that is offered for a project, best source first."""
+        """List every file of a project, best source first."""
         name = canonicalize_name(project)
         with self._lock:
             if name in self._known:
@@ -75,11 +75,8 @@ class Indexes:
 
     def _index_files(self, index: str, name: str) -> list[WheelLocation]:
         if index.startswith("file:"):
-            page = (
-                Path(url2pathname(split_address(index, "PIP_INDEX_URL or UV_INDEX_URL").path))
-                / name
-                / "index.html"
-            )
+            folder = Path(url2pathname(split_address(index, "PIP_INDEX_URL or UV_INDEX_URL").path))
+            page = folder / name / "index.html"
             return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
@@ -92,7 +89,7 @@ class Indexes:
             answer.raise_for_status()
         except requests.RequestException as error:
             raise IndexUnreachableError(
-                "The package index does not answer.",
+                "The package index does not respond.",
                 where=redact(index) or "the public default index",
                 why=_reason(error),
                 fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
@@ -103,15 +100,15 @@ class Indexes:
 
 
 def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
-    """Read a page of the JSON API (PEP 691)."""
+    """Parse a page of the JSON API (PEP 691)."""
     try:
         packages = ProjectPage.from_json_data(answer.json(), base_url=answer.url).packages
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
         raise IndexUnreachableError(
-            "The package index answers with something that is not an index page.",
+            "The package index sent something other than an index page.",
             where=redact(index) or "the public default index",
             why=f"Its JSON cannot be read ({type(error).__name__}).",
-            fix="Point PIP_INDEX_URL or UV_INDEX_URL at the folder that holds the projects, mostly …/simple.",
+            fix="Point PIP_INDEX_URL or UV_INDEX_URL at the list of projects, usually …/simple.",
         ) from None
     return [
         WheelLocation(file=package.filename, url=package.url, sha256=package.digests.get("sha256"))
@@ -120,8 +117,8 @@ def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
     ]
 
 
-# An index page (PEP 503) is a flat list of anchors. A real HTML parser spends half a minute of processor time
-# on the 200 pages of one lock; these expressions take a second. Quoted attributes may hold a bare ">".
+# An index page (PEP 503) is a flat list of anchors. A real HTML parser takes half a minute of processor time for
+# the 200 pages of one lock; these expressions take a second. Quoted attributes may contain a bare ">".
 _ANCHOR = re.compile(
     r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE
 )
@@ -143,7 +140,7 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
 
 
 def local_label(file: str) -> str:
-    """Return the local version label of a wheel's file name: `cpu` for torch-2.13.0+cpu-…, mostly nothing."""
+    """Return the local version label in a wheel's file name, such as `cpu` in torch-2.13.0+cpu-…, or ""."""
     return file.split("-")[1].partition("+")[2] if file.count("-") > 1 else ""
 
 
@@ -155,7 +152,7 @@ def local_wheels(config: IndexConfig) -> Iterator[Path]:
 
 
 def reachable(index: str) -> bool:
-    """Ask an index for its front page, briefly."""
+    """Return whether an index responds within a few seconds."""
     try:
         requests.get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
     except requests.RequestException:
@@ -164,14 +161,14 @@ def reachable(index: str) -> bool:
 
 
 def _reason(error: requests.RequestException) -> str:
-    """Explain briefly why a request failed, without the URL (it may hold a password)."""
+    """Return why a request failed, without its URL, which may contain a password."""
     match error:
         case requests.Timeout():
-            return "It did not answer in time."
+            return "It did not respond in time."
         case requests.HTTPError() if error.response is not None:
             return f"It answered {error.response.status_code} {error.response.reason}."
         case requests.exceptions.SSLError():
-            return "Its certificate is not trusted here; SSL_CERT_FILE names the bundle to trust."
+            return "Its certificate is not trusted; set SSL_CERT_FILE to a bundle that includes it."
         case requests.ConnectionError():
             return "No connection could be made."
         case _:

@@ -1,10 +1,10 @@
-"""Sizes in bytes, written for people."""
+"""Human-readable sizes."""
 
 from __future__ import annotations
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for people."""
+    """Return a human-readable size."""
     if count >= 1_000_000_000:  # noqa: PLR2004 - one GB
         return f"{count / 1e9:.2f} GB"
     if count >= 1_000_000:  # noqa: PLR2004 - one MB

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from imagefactory.build.engines.docker import load
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.registry.image_push import Pushed, push_image
+from imagefactory.oci.registry.image_push import Pushable, PushableBlob, Pushed, opening, push_image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from tests.bench.measuring import Spent, middle, row, timed
@@ -50,8 +50,13 @@ def build(target: str, folder: Path) -> Layout:
 
 def push(address: str, layout: Layout) -> Pushed:
     """Push as `invoke push` does."""
+    manifest = layout.blob(layout.manifest_digest()).read_bytes()
+    parts = [
+        PushableBlob(digest, layout.size_of(digest), digest, opening(layout.blob, digest))
+        for digest in (*layout.layer_digests(), layout.config_digest())
+    ]
     with Repository.open(f"{address}/bench/image") as repository:
-        return push_image(repository, layout)
+        return push_image(repository, Pushable(manifest, parts, "linux/any"))
 
 
 def skopeo(address: str, layout: Layout) -> None:

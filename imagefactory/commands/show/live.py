@@ -28,13 +28,12 @@ _STYLES = {
     "waiting": "dim",
     "done": "bold green",
     "uploaded": "bold green",
-    "mounted": "bold green",
     "cached": "green",
     "present": "green",
 }
 """The states of a layer in a build or a push; a small terminal shows the first ones first."""
 _MOVING = ("splicing", "downloading", "uploading")
-_READY = ("done", "uploaded", "mounted", "cached", "present")
+_READY = ("done", "uploaded", "cached", "present")
 _FRAME = 3
 """Lines around the rows of the table: the heading, the total, and one for the cursor."""
 

@@ -1,71 +1,67 @@
-"""Uploading a blob: ask first, mount where possible, else one streamed request; never twice without need.
+"""Uploading a blob: look it up first, then send it in one streamed request, and never twice without need.
 
-The form is the one that GHCR takes: a POST that opens an upload and one PUT with the whole body. Chunks with
-Content-Range are limited to 4 MiB there. A PUT whose answer is unclear (cut off, 5xx, or BLOB_UPLOAD_UNKNOWN for an
-upload that was committed) may have succeeded, so the registry is asked for the blob before anything is sent again.
-Uploads that are given up are left to the registry, which forgets them: to cancel one takes a right to delete.
+GHCR's form is a POST that starts an upload and one PUT with the whole body; it limits chunks with Content-Range to
+4 MiB. A PUT with an unclear answer (cut off, 5xx, or BLOB_UPLOAD_UNKNOWN for a committed upload) may have succeeded,
+so the blob is looked up before anything is sent again. Abandoned uploads are left to the registry, because cancelling
+one needs permission to delete.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Literal
 
 import requests
 
 from imagefactory.environment.progress import Progress
-from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.oci.registry.auth import Scope
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.oci.registry.wire import BLOCK, Answer, judge_answer
+from imagefactory.oci.registry.wire import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.store.digests import Digest
 from imagefactory.store.retry import Again
 
-UploadOutcome = Literal["present", "mounted", "uploaded"]
+UploadOutcome = Literal["present", "uploaded"]
 OpenStream = Callable[[], BinaryIO]
 
 LARGEST = {"ghcr.io": 10_000_000_000}
-"""Bytes that a registry takes as one blob, where it says so."""
+"""The largest blob in bytes that a registry documents."""
 LONGEST = {"ghcr.io": 600.0}
-"""Seconds after which a registry ends an upload, where it says so."""
+"""The longest upload in seconds that a registry documents."""
 _TIMEOUT = (60.0, 300.0)
-"""Seconds for a block to be taken, and for the registry to commit: GHCR needs some 10 s for a large layer."""
+"""Seconds to send a block, and for the registry to commit: GHCR needs about 10 s for a large layer."""
 _CHECKS = 3
-"""How often to ask for a blob that was sent whole: a commit may still be going on behind an early error."""
+"""How often to look up a blob that was sent whole: the commit may still be running behind an early error."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A blob that a repository is to have."""
+    """The upload of one blob."""
 
     connection: Connection
     digest: Digest
     size: int
     open_stream: OpenStream
-    mount_from: Sequence[str]
     progress: Progress
     stopped: threading.Event
 
     def run(self) -> UploadOutcome:
-        """Bring the blob into the repository, unless it is there."""
+        """Upload the blob, unless the repository already has it."""
         self._check_size()
-        if self._is_there():
+        if self._is_present():
             return "present"
         failures = 0
         while True:
-            location = self._open()
-            if location is None:
-                return "mounted"
+            location = self._start()
             body = _Counted(self)
             started = time.monotonic()
             problem = self._put(location, body)
@@ -80,85 +76,49 @@ class Upload:
 
     # --- the steps -------------------------------------------------------------------------------
 
-    def _is_there(self) -> bool:
-        # The token to write is good for asking, too: one request to the token server instead of two.
-        url = self.connection.url(f"blobs/{self.digest}")
-        answer = self.connection.ask("HEAD", url, scopes=self._scopes(), stopped=self.stopped)
-        if answer.ok:
-            return True
-        if answer.status == HTTPStatus.NOT_FOUND:
-            return False
-        raise self.connection.failure(answer, "ask for a blob", write=True)
+    def _is_present(self) -> bool:
+        # A token to write also allows reading: this saves a request to the token server.
+        return self.connection.has_blob(self.digest, self.connection.writing, self.stopped)
 
-    def _open(self) -> str | None:
-        """Open an upload and return its address; None if the blob was mounted instead."""
-        location: str | None = None
-        for other in self.mount_from:
-            answer = self._try_mount(other)
-            if answer is None or not answer.ok:
-                continue
-            if answer.status == HTTPStatus.CREATED:
-                return None
-            location = self._location(answer)
-        return location or self._location(self._post({}, self._scopes()))
-
-    def _try_mount(self, other: str) -> Answer | None:
-        """Ask for a blob of another repository. A registry may refuse for any reason: then it is uploaded."""
-        scopes = (*self._scopes(), Scope.to(other, "pull"))
-        try:
-            return self._post({"mount": self.digest, "from": other}, scopes)
-        except CancelledError:
-            raise
-        except FactoryError:
-            return None
-
-    def _post(self, params: dict[str, str | list[str]], scopes: tuple[Scope, ...]) -> Answer:
-        url = self.connection.url("blobs/uploads/")
-        answer = self.connection.ask(
-            "POST", url, scopes=scopes, params=params, body=b"", stopped=self.stopped
-        )
-        if answer.status not in (HTTPStatus.CREATED, HTTPStatus.ACCEPTED):
-            raise self.connection.failure(answer, "open an upload", write=True)
-        return answer
-
-    def _location(self, answer: Answer) -> str:
+    def _start(self) -> str:
+        """Start an upload and return its URL."""
+        connection = self.connection
+        request = RegistryRequest("POST", connection.url("blobs/uploads/"), body=b"")
+        answer = connection.ask(request, connection.writing, self.stopped)
+        if not answer.ok:
+            raise connection.failure(answer, "start an upload", write=True)
         location = answer.headers.get("Location")
         if answer.status != HTTPStatus.ACCEPTED or not location:
-            raise RegistryError(
-                f"{self.connection.reference.registry} does not say where to upload to.",
-                where=self.connection.reference.name,
-                why=f"It answered {answer.said()}, without a Location.",
-                fix="Check that the address is that of a container registry.",
-            )
-        with self.connection.naming_failures():
-            return self.connection.wire.locate(location, answer.url)
+            why = f"It answered {answer.said()}, without a Location to upload to."
+            raise connection.nonsense(connection.reference.name, why)
+        with connection.naming_failures():
+            return connection.wire.locate(location, answer.url)
 
     def _put(self, location: str, body: _Counted) -> Answer | requests.RequestException | None:
-        """Send the blob; return what went wrong, if anything."""
-        separator = "&" if "?" in location else "?"  # a Location keeps the query that it came with
+        """Send the blob; return the problem, if any."""
+        separator = "&" if "?" in location else "?"  # a Location keeps its own query
+        request = RegistryRequest(
+            "PUT",
+            f"{location}{separator}digest={self.digest.replace(':', '%3A')}",
+            {"Content-Type": "application/octet-stream"},
+            # requests would not send the length of an empty stream.
+            body=body if self.size else b"",
+            timeout=_TIMEOUT,
+        )
         try:
-            with body:
-                answer = self.connection.ask_once(
-                    "PUT",
-                    f"{location}{separator}digest={self.digest.replace(':', '%3A')}",
-                    scopes=self._scopes(),
-                    headers={"Content-Type": "application/octet-stream"},
-                    # Of an empty body, requests would not tell the length.
-                    body=body if self.size else b"",
-                    timeout=_TIMEOUT,
-                    replay=False,
-                )
+            with body.stream:
+                answer = self.connection.ask_once(request, self.connection.writing, replay=False)
         except requests.RequestException as error:
             return error
         return None if answer.ok else answer
 
     def _arrived(self, problem: Answer | requests.RequestException, failures: int, *, whole: bool) -> bool:
-        """Determine whether a blob is there although the registry did not say so."""
+        """Return whether the blob arrived although the registry did not confirm it."""
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         again = judge_answer(problem) or Again()
         for check in range(_CHECKS if whole and unclear else 1):
             self.connection.retry.wait(failures + check, again, self.stopped)
-            if self._is_there():
+            if self._is_present():
                 self.progress(self.size)
                 return True
         return False
@@ -170,12 +130,12 @@ class Upload:
         if again is not None and not self.connection.retry.is_spent(failures, again):
             return
         if isinstance(problem, Answer):
-            raise self.connection.failure(problem, "take a blob", write=True)
+            raise self.connection.failure(problem, "write a blob", write=True)
         with self.connection.naming_failures():
             raise problem
 
     def _give_up_if_too_slow(self, seconds: float) -> None:
-        """Do not send for ten minutes again what was not taken because it took ten minutes."""
+        """Do not repeat an upload that failed because it exceeded the registry's time limit."""
         registry = self.connection.reference.registry
         most = LONGEST.get(registry)
         if most is None or seconds < most:
@@ -183,26 +143,23 @@ class Upload:
         raise RegistryError(
             f"A layer of {self.size:,} bytes takes longer to upload than {registry} waits.",
             where=f"{self.connection.reference.name}@{self.digest}",
-            why=f"It was not taken after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
+            why=f"It failed after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
             fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to four "
-            "are sent at once. What was uploaded before stays there.",
+            "are sent in parallel. Completed uploads are kept.",
         )
 
     @staticmethod
     def _judge(problem: Answer | requests.RequestException) -> Again | None:
-        """Judge whether another upload may end better."""
+        """Judge whether another upload may succeed."""
         if not isinstance(problem, Answer):
             return judge_answer(problem)
-        # A token that expired, an upload that was forgotten, a body that was damaged on its way.
+        # An expired token, a forgotten upload, or a body that was damaged in transit.
         may_pass = problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
             "BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UNKNOWN", "DIGEST_INVALID", "SIZE_INVALID"
         )
         return problem.again() or (Again() if may_pass else None)
 
-    # --- what is sent ----------------------------------------------------------------------------
-
-    def _scopes(self) -> tuple[Scope, ...]:
-        return (self.connection.scope(write=True),)
+    # --- checks ----------------------------------------------------------------------------------
 
     def _check_size(self) -> None:
         registry = self.connection.reference.registry
@@ -211,24 +168,23 @@ class Upload:
             raise BlobTooLargeError(
                 f"A layer of {self.size:,} bytes is too large for {registry}.",
                 where=self.digest,
-                why=f"It takes {largest:,} bytes at most as one layer.",
+                why=f"It accepts at most {largest:,} bytes per layer.",
                 fix="Split the layer: large wheels get one each.",
             )
 
     def _check_content(self) -> None:
-        """After the registry refused a digest: find out whose fault it is."""
-        hashed, size = hashlib.sha256(), 0
+        """After the registry refused the digest, check whether the local file is wrong."""
         with self.open_stream() as stream:
-            while data := stream.read(BLOCK):
-                hashed.update(data)
-                size += len(data)
-        if size == self.size and self.digest == f"sha256:{hashed.hexdigest()}":
+            hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
+            found = f"sha256:{hashed.hexdigest()}"
+            size = stream.seek(0, os.SEEK_END)
+        if (size, found) == (self.size, self.digest):
             return
         raise DigestMismatchError(
-            "A blob is not what its digest says.",
+            "A blob does not match its digest.",
             where=getattr(stream, "name", None) or self.digest,
-            why=f"It has {size:,} bytes with the digest sha256:{hashed.hexdigest()}, not {self.digest}.",
-            fix="The cache is damaged: remove that file, and build the image again.",
+            why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
+            fix="The cache is damaged: delete that file, and build the image again.",
         )
 
 
@@ -239,13 +195,7 @@ class _Counted:
         self._upload = upload
         self._sent = 0
         with self._reading():
-            self._stream = upload.open_stream()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
+            self.stream = upload.open_stream()
 
     def __len__(self) -> int:
         return self._upload.size
@@ -256,16 +206,16 @@ class _Counted:
 
     @property
     def is_spent(self) -> bool:
-        """True when everything was handed to the network."""
+        """Whether everything was handed to the network."""
         return self._sent >= self._upload.size
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read on, never beyond the length that was announced."""
+        """Read the next bytes, never beyond the announced length."""
         if self._upload.stopped.is_set():
             raise CancelledError
         left = self._upload.size - self._sent
         with self._reading():
-            data = self._stream.read(left if size < 0 else min(size, left))
+            data = self.stream.read(left if size < 0 else min(size, left))
         if left and not data:
             raise self._unreadable(f"It ends after {self._sent:,} of {self._upload.size:,} bytes.")
         self._sent += len(data)
@@ -274,17 +224,17 @@ class _Counted:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Keep apart what the disk says from what the network says: both are OSErrors."""
+        """Translate errors of the disk, which would look like errors of the network: both are OSErrors."""
         try:
             yield
         except OSError as error:
             raise self._unreadable(f"{error.strerror or error}.") from None
 
     def _unreadable(self, why: str) -> ImageMissingError:
-        name = getattr(getattr(self, "_stream", None), "name", None)
+        name = getattr(getattr(self, "stream", None), "name", None)
         return ImageMissingError(
             "A blob of the image cannot be read.",
             where=str(name or self._upload.digest),
             why=why,
-            fix="Build the image again: `invoke build --target ...`. Perhaps the cache was cleaned meanwhile.",
+            fix="Build the image again: `invoke build --target ...`. The cache may have been cleaned meanwhile.",
         )

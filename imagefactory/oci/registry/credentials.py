@@ -1,8 +1,7 @@
-"""Credentials for a registry: those that Docker and podman keep, and the token of a GitHub workflow.
+"""Finds credentials for a registry: a login with Docker or podman, or the token of a GitHub workflow.
 
-They are looked for where `docker login` and `podman login` put them, then in GITHUB_TOKEN: a login is a deliberate
-act, while the token of a workflow may be there for other reasons.
-https://github.com/docker/docker-credential-helpers describes the programs that keep secrets.
+A login comes before GITHUB_TOKEN, because it is deliberate, while a workflow's token may be there for other reasons.
+https://github.com/docker/docker-credential-helpers describes credential helpers.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from pathlib import Path
 from imagefactory.errors.registry import CredentialsError
 
 _KEYS = {"docker.io": "index.docker.io"}
-"""Under which name `docker login` keeps the credentials of a registry, where it is another one."""
-_PATIENCE = 60
-"""Seconds for a credential helper: it may ask the user to unlock something."""
+"""The names under which `docker login` stores credentials, where they differ from the registry's."""
+_HELPER_TIMEOUT = 60
+"""Seconds, because a helper may ask the user to unlock a keychain."""
 _NOT_FOUND = "credentials not found"
 _IDENTITY = "<token>"
-"""The user name with which helpers mark an identity token."""
+"""The user name that marks a helper's secret as an identity token."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user name and a secret, or an identity token, and where they were found."""
+    """A user name with a password or an identity token, and their source."""
 
     username: str
     secret: str = field(repr=False)
     source: str
     identity_token: bool = False
-    """The secret is a refresh token (OAuth 2), not a password."""
+    """Whether the secret is a refresh token (OAuth 2), not a password."""
 
     def basic(self) -> str:
-        """Write the value of an Authorization header."""
+        """Return the value of an Authorization header."""
         pair = f"{self.username}:{self.secret}".encode()
         return f"Basic {base64.b64encode(pair).decode()}"
 
@@ -46,7 +45,7 @@ class Credentials:
 def find_credentials(
     registry: str, repository: str, environment: Mapping[str, str] = os.environ
 ) -> Credentials | None:
-    """Return the credentials that this machine has for a registry, or None: many repositories need none."""
+    """Return this machine's credentials for a registry, or None if it has none."""
     for source, text in _configurations(environment):
         found = _in_configuration(text, source, _KEYS.get(registry, registry), repository)
         if found:
@@ -58,17 +57,14 @@ def find_credentials(
 
 
 def _configurations(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Read the files (and the variable) that may hold credentials."""
+    """Yield the source and text of each configuration that may hold credentials."""
     if environment.get("DOCKER_AUTH_CONFIG"):
         yield "DOCKER_AUTH_CONFIG", environment["DOCKER_AUTH_CONFIG"]
     home = Path(environment.get("HOME") or Path.home())
     docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
-    files = [docker / "config.json"]
-    if environment.get("REGISTRY_AUTH_FILE"):
-        files.append(Path(environment["REGISTRY_AUTH_FILE"]))
-    if environment.get("XDG_RUNTIME_DIR"):
-        files.append(Path(environment["XDG_RUNTIME_DIR"]) / "containers/auth.json")
-    for file in files:
+    podman = {"REGISTRY_AUTH_FILE": "", "XDG_RUNTIME_DIR": "containers/auth.json"}
+    files = [Path(environment[name]) / below for name, below in podman.items() if environment.get(name)]
+    for file in (docker / "config.json", *files):
         try:
             yield str(file), file.read_text("utf-8")
         except (FileNotFoundError, NotADirectoryError):
@@ -87,7 +83,7 @@ def _in_configuration(text: str, source: str, registry: str, repository: str) ->
         raise _unusable(source, "It is not the JSON that `docker login` writes.") from None
     if helpers.get(registry):
         return _from_helper(helpers[registry], registry)
-    # podman also keeps logins for a part of a registry: the nearest one counts.
+    # podman also stores logins for parts of a registry; the most specific one wins.
     parts = repository.split("/")
     for length in range(len(parts), -1, -1):
         entry = auths.get("/".join([registry, *parts[:length]]))
@@ -97,7 +93,7 @@ def _in_configuration(text: str, source: str, registry: str, repository: str) ->
 
 
 def _host_of(key: str) -> str:
-    """Take the decoration off a key of `auths`: `https://index.example/v2/` is index.example."""
+    """Strip scheme and version from a key of `auths`: `https://index.example/v2/` becomes index.example."""
     bare = key.removeprefix("https://").removeprefix("http://").rstrip("/")
     return bare.removesuffix("/v1").removesuffix("/v2").rstrip("/")
 
@@ -110,7 +106,7 @@ def _from_entry(entry: dict[str, object], source: str) -> Credentials | None:
         try:
             username, _, secret = base64.b64decode(packed, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
-            raise _unusable(source, "An `auth` in it is not base64 of USER:PASSWORD.") from None
+            raise _unusable(source, "One of its `auth` values is not base64 of USER:PASSWORD.") from None
         secret = secret.rstrip("\0")
     if token and isinstance(token, str):
         return Credentials(username, token, source, identity_token=True)
@@ -125,15 +121,13 @@ def _from_helper(name: str, registry: str) -> Credentials | None:
             input=registry,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_HELPER_TIMEOUT,
             check=False,
         )
     except FileNotFoundError:
-        raise _unusable(
-            program, "The program is not installed, but Docker's configuration names it."
-        ) from None
+        raise _unusable(program, "Docker's configuration names it, but it is not installed.") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _unusable(program, f"It does not answer: {error}.") from None
+        raise _unusable(program, f"It did not respond: {error}.") from None
     if done.returncode:
         said = (done.stdout or done.stderr).strip()
         if _NOT_FOUND in said.lower():
@@ -143,9 +137,7 @@ def _from_helper(name: str, registry: str) -> Credentials | None:
         answer = json.loads(done.stdout)
         username, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError):
-        raise _unusable(
-            program, "It answered with something else than JSON with Username and Secret."
-        ) from None
+        raise _unusable(program, "Its output is not JSON with Username and Secret.") from None
     return Credentials(username, secret, program, identity_token=username == _IDENTITY)
 
 
@@ -154,5 +146,5 @@ def _unusable(source: str, why: str) -> CredentialsError:
         "The stored credentials cannot be used.",
         where=source,
         why=why,
-        fix="Log in again (`docker login REGISTRY`), or mend or remove that configuration.",
+        fix="Log in again (`docker login REGISTRY`), or fix or remove that configuration.",
     )

@@ -1,4 +1,4 @@
-"""Descriptors: how manifests and indexes name other content.
+"""Descriptors, with which manifests and indexes refer to other content.
 
 https://github.com/opencontainers/image-spec/blob/main/descriptor.md
 """
@@ -14,7 +14,7 @@ from imagefactory.store.digests import Digest
 
 @dataclass(frozen=True)
 class Descriptor:
-    """The type, digest and size of some content, and what else is said of it."""
+    """The type, digest and size of some content, with optional metadata."""
 
     media_type: str
     digest: Digest
@@ -25,7 +25,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Read one; a ValueError, KeyError or TypeError says that it is none."""
+        """Parse a descriptor; raise ValueError, KeyError or TypeError if it is none."""
         return cls(
             str(document["mediaType"]),
             Digest(str(document["digest"])),
@@ -36,16 +36,11 @@ class Descriptor:
         )
 
     def document(self) -> dict[str, object]:
-        """Write it."""
-        written: dict[str, object] = {
-            "mediaType": self.media_type,
-            "digest": self.digest,
-            "size": self.size,
+        """Return the descriptor as a JSON object."""
+        optional = {
+            "artifactType": self.artifact_type,
+            "platform": dict(self.platform or {}),
+            "annotations": dict(self.annotations),
         }
-        if self.artifact_type:
-            written["artifactType"] = self.artifact_type
-        if self.platform:
-            written["platform"] = dict(self.platform)
-        if self.annotations:
-            written["annotations"] = dict(self.annotations)
-        return written
+        written = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        return written | {key: value for key, value in optional.items() if value}

@@ -1,7 +1,6 @@
-"""Pushing images: blobs first and several at once, the manifest last, tags only when asked for.
+"""Pushing images: blobs first and in parallel, then the manifest, and a tag only if one is given.
 
-A manifest is written when everything that it names is in the repository, so that whatever is found by tag or digest
-is complete, also after a crash at any point.
+A manifest is written only after all its blobs, so that an image found by tag or digest is complete, even after a crash.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
-from imagefactory.errors.layers import ImageMissingError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
-from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry.blob_uploads import OpenStream, UploadOutcome
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import Digest, canonical_json, sha256_of
+from imagefactory.store.digests import Digest, canonical_json, digest_of
 
 PARALLEL = 4
 """Parallel uploads: with more, GHCR answers "too many requests"."""
 
-UploadState = Literal["waiting", "uploading", "present", "mounted", "uploaded"]
+UploadState = Literal["waiting", "uploading", "present", "uploaded"]
 
 
 class PushWatcher(Protocol):
@@ -40,7 +37,7 @@ class PushWatcher(Protocol):
 
 
 @dataclass(frozen=True)
-class IndexEntry:
+class PushableBlob:
     """A blob of an image, which is opened only if the registry does not have it."""
 
     digest: Digest
@@ -51,51 +48,25 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class Pushable:
-    """An image to push: its manifest, and the blobs that it names."""
+    """An image to push: its manifest and its blobs."""
 
     manifest: bytes
-    parts: tuple[IndexEntry, ...]
-    platform: str | None = None
+    parts: Sequence[PushableBlob]
+    platform: str
 
     @classmethod
     def of_image(cls, image: Image, locate: Callable[[Digest], Path]) -> Pushable:
-        """Prepare an image from its documents; `locate` finds or builds a layer that has to be sent."""
+        """Prepare an image; `locate` returns the file of a layer, and is called only for layers that are sent."""
         history = json.loads(image.config).get("history", [])
         names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
         layers = [
-            IndexEntry(blob.digest, blob.size, name, _opening(locate, blob.digest))
+            PushableBlob(blob.digest, blob.size, name, opening(locate, blob.digest))
             for blob, name in zip(image.layers, names, strict=True)
         ]
-        config = IndexEntry(
+        config = PushableBlob(
             image.config_digest, len(image.config), "config", lambda: io.BytesIO(image.config)
         )
         return cls(image.manifest, (*layers, config), image.platform)
-
-    @classmethod
-    def of_layout(cls, layout: Layout) -> Pushable:
-        """Prepare the image of an OCI layout."""
-        digest = layout.manifest_digest()
-        config = layout.config()
-        history = [str(entry.get("created_by", "layer")) for entry in config.get("history", [])]
-        digests = layout.layer_digests()
-        names = history if len(history) == len(digests) else [digest[7:19] for digest in digests]
-        labelled = [*zip(digests, names, strict=True), (layout.config_digest(), "config")]
-        try:
-            manifest = layout.blob(digest).read_bytes()
-        except FileNotFoundError:
-            raise ImageMissingError(
-                "There is no image here.",
-                where=layout.folder,
-                why="Its manifest is missing.",
-                fix="Build it first: `invoke build --target ...`.",
-            ) from None
-        parts = (
-            IndexEntry(
-                blob, layout.size_of(blob), name.removeprefix("imagefactory "), _opening(layout.blob, blob)
-            )
-            for blob, name in labelled
-        )
-        return cls(manifest, tuple(parts), f"{config.get('os')}/{config.get('architecture')}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +77,7 @@ class Pushed:
     descriptor: Descriptor
     outcomes: Mapping[Digest, UploadOutcome]
     uploaded: int
-    """The total size of the blobs that had to be sent."""
+    """The total size of the blobs that were sent."""
 
     def count(self, outcome: UploadOutcome) -> int:
         """Count the blobs with an outcome."""
@@ -114,27 +85,19 @@ class Pushed:
 
 
 def push_image(
-    repository: Repository,
-    image: Pushable | Layout,
-    *,
-    tag: str | None = None,
-    mount_from: Sequence[str] = (),
-    watcher: PushWatcher | None = None,
-    parallel: int = PARALLEL,
+    repository: Repository, image: Pushable, *, tag: str | None = None, watcher: PushWatcher | None = None
 ) -> Pushed:
-    """Push an image by digest, and then point a tag at it if one is given."""
-    if isinstance(image, Layout):
-        image = Pushable.of_layout(image)
-    watcher = watcher or _Nobody()
+    """Push an image by digest, and point a tag at it if one is given."""
+    watcher = watcher or _NoWatcher()
     # A manifest may name the same blob twice.
     parts = {part.digest: part for part in image.parts}
     watcher.blobs({digest: part.label for digest, part in parts.items()})
-    outcomes = _upload_all(repository, list(parts.values()), mount_from, watcher, parallel)
-    digest = Digest(f"sha256:{sha256_of(image.manifest)}")
+    outcomes = _upload_all(repository, list(parts.values()), watcher)
+    digest = digest_of(image.manifest)
     if repository.resolve(tag or digest) != digest:
         repository.put_manifest(image.manifest, MANIFEST_TYPE, tag)
-    system, _, machine = (image.platform or "").partition("/")
-    platform = {"architecture": machine, "os": system} if machine else None
+    system, _, machine = image.platform.partition("/")
+    platform = {"architecture": machine, "os": system}
     return Pushed(
         digest,
         Descriptor(MANIFEST_TYPE, digest, len(image.manifest), platform=platform),
@@ -144,7 +107,7 @@ def push_image(
 
 
 def index_document(images: Sequence[Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
-    """Return an index of images for several platforms; registries show the annotations of the index."""
+    """Return an index of manifests; registries display its annotations."""
     index: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": INDEX_TYPE,
@@ -156,28 +119,23 @@ def index_document(images: Sequence[Descriptor], annotations: Mapping[str, str] 
 
 
 def _upload_all(
-    repository: Repository,
-    parts: Sequence[IndexEntry],
-    mount_from: Sequence[str],
-    watcher: PushWatcher,
-    parallel: int,
+    repository: Repository, parts: Sequence[PushableBlob], watcher: PushWatcher
 ) -> dict[Digest, UploadOutcome]:
     """Upload blobs, the largest first. If one fails, stop the others and raise its error."""
     stopped = threading.Event()
 
-    def upload(part: IndexEntry) -> UploadOutcome:
+    def upload(part: PushableBlob) -> UploadOutcome:
         outcome = repository.upload(
             part.digest,
             part.size,
             part.open,
-            mount_from=mount_from,
             progress=lambda done: watcher.state(part.digest, "uploading", done, part.size),
             stopped=stopped,
         )
         watcher.state(part.digest, outcome, part.size, part.size)
         return outcome
 
-    with ThreadPoolExecutor(parallel) as pool:
+    with ThreadPoolExecutor(PARALLEL) as pool:
         ordered = sorted(parts, key=lambda part: -part.size)
         futures: dict[Digest, Future[UploadOutcome]] = {
             part.digest: pool.submit(upload, part) for part in ordered
@@ -195,11 +153,12 @@ def _upload_all(
     return {digest: future.result() for digest, future in futures.items()}
 
 
-def _opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
+def opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
+    """Return a function that locates and opens a blob."""
     return lambda: locate(digest).open("rb")
 
 
-class _Nobody:
+class _NoWatcher:
     def blobs(self, labels: Mapping[Digest, str]) -> None:
         pass
 

@@ -1,4 +1,4 @@
-"""The committed sets of the factory's own environment, resolved from the real index for every kind of host."""
+"""The committed sets of the factory's own environment, installed from the real index for every host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.network
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_set_installs_from_wheels_alone(name: str, python: str, machine: str, tmp_path: Path) -> None:
+def test_committed_set_installs_from_wheels_alone(
+    name: str, python: str, machine: str, tmp_path: Path
+) -> None:
     locked = LockedSet.of(REPOSITORY, name)
     done = subprocess.run(
         [

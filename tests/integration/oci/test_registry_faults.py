@@ -1,4 +1,4 @@
-"""Pushing through a network that fails: each fault by itself, and two hundred pushes with all of them at random."""
+"""Pushing through a faulty network: each fault alone, and two hundred pushes with random faults."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import RegistryError, RegistryUnreachableError
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
 from tests.fixtures.registries import GuardedRegistry
-from tests.fixtures.small_images import digest_of, small_image, what_is_missing
+from tests.fixtures.small_images import small_image, what_is_missing
 
 PUSHES = 200
 LAYER = random.Random(7).randbytes(700_000)
-"""Larger than what sockets buffer, so that a reset in the middle is noticed in the middle."""
+"""Larger than the buffers of sockets, so that the client sees a reset while it sends."""
 
 
 def once(what: str, fault: Fault, times: int = 1) -> Callable[[Request], Fault | None]:
-    """Make trouble for the first requests of a kind."""
+    """Inject a fault into the first requests of a kind."""
     left = times
 
     def choose(request: Request) -> Fault | None:
@@ -36,9 +36,13 @@ def once(what: str, fault: Fault, times: int = 1) -> Callable[[Request], Fault |
     return choose
 
 
+def upload(repository: Repository) -> str:
+    return repository.upload(digest_of(LAYER), len(LAYER), small_image([LAYER]).parts[0].open)
+
+
 @pytest.fixture
 def repository(guarded_registry: GuardedRegistry, fault_proxy: FaultProxy) -> Repository:
-    """Return a new repository behind the proxy."""
+    """Open a new repository behind the proxy."""
     return guarded_registry.repository(at=fault_proxy.address)
 
 
@@ -57,7 +61,7 @@ def repository(guarded_registry: GuardedRegistry, fault_proxy: FaultProxy) -> Re
     ],
     ids=lambda fault: f"{fault.kind}-{fault.status}-{'read' if fault.read else 'unread'}",
 )
-def test_a_push_outlives_any_single_fault(
+def test_push_survives_any_single_fault(
     repository: Repository, fault_proxy: FaultProxy, what: str, fault: Fault
 ) -> None:
     fault_proxy.choose = once(what, fault)
@@ -69,40 +73,37 @@ def test_a_push_outlives_any_single_fault(
 
 
 @pytest.mark.parametrize("status", [0, 500, 502, 504])
-def test_a_commit_that_succeeded_although_it_was_answered_with_an_error_is_not_repeated(
+def test_upload_is_not_repeated_when_its_commit_succeeded_despite_an_error(
     repository: Repository, fault_proxy: FaultProxy, status: int
 ) -> None:
     fault_proxy.choose = once("PUT upload", Fault("unclear", status))
-    outcome = repository.upload(digest_of(LAYER), len(LAYER), small_image([LAYER]).parts[0].open)
-    assert outcome == "uploaded"
+    assert upload(repository) == "uploaded"
     assert fault_proxy.account.requests["PUT upload"] == 1
     assert fault_proxy.account.received == len(LAYER)
 
 
-def test_an_upload_is_sent_again_from_its_start_when_the_connection_broke_in_the_middle(
-    repository: Repository, fault_proxy: FaultProxy
-) -> None:
+def test_upload_restarts_after_a_broken_connection(repository: Repository, fault_proxy: FaultProxy) -> None:
     fault_proxy.choose = once("PUT upload", Fault("reset"), times=3)
-    assert repository.upload(digest_of(LAYER), len(LAYER), small_image([LAYER]).parts[0].open) == "uploaded"
+    assert upload(repository) == "uploaded"
     assert fault_proxy.account.requests["PUT upload"] == 4
     assert repository.blob(digest_of(LAYER)) == LAYER
 
 
-def test_a_token_that_expires_during_an_upload_is_replaced(
+def test_token_is_replaced_when_it_expires_during_an_upload(
     guarded_registry: GuardedRegistry, repository: Repository, fault_proxy: FaultProxy
 ) -> None:
     fault_proxy.choose = once("PUT upload", Fault("expired"))
     before = len(guarded_registry.tokens.requests)
-    assert repository.upload(digest_of(LAYER), len(LAYER), small_image([LAYER]).parts[0].open) == "uploaded"
+    assert upload(repository) == "uploaded"
     assert len(guarded_registry.tokens.requests) - before == 2
 
 
-def test_a_manifest_that_the_registry_does_not_take_leaves_the_tag_where_it_was(
+def test_tag_stays_when_the_registry_rejects_a_manifest(
     repository: Repository, fault_proxy: FaultProxy
 ) -> None:
     first = push_image(repository, small_image([LAYER], "first"), tag="latest")
     fault_proxy.choose = once("PUT manifest", Fault("unavailable", 500), times=99)
-    with pytest.raises(RegistryError, match="fails to take a manifest") as failure:
+    with pytest.raises(RegistryError, match="failed to write a manifest") as failure:
         push_image(repository, small_image([LAYER], "second"), tag="latest")
     assert "500" in failure.value.why
     fault_proxy.calm()
@@ -112,31 +113,29 @@ def test_a_manifest_that_the_registry_does_not_take_leaves_the_tag_where_it_was(
     assert repository.resolve("latest") == pushed.digest
 
 
-def test_who_stays_busy_for_ever_is_given_up_with_a_clear_error(
-    repository: Repository, fault_proxy: FaultProxy
-) -> None:
+def test_push_gives_up_when_the_registry_stays_busy(repository: Repository, fault_proxy: FaultProxy) -> None:
     fault_proxy.choose = once("PUT upload", Fault("throttled"), times=99)
-    with pytest.raises((RegistryError, RegistryUnreachableError)) as failure:
+    with pytest.raises(RegistryError) as failure:
         push_image(repository, small_image([LAYER]), tag="latest")
-    assert failure.value.exit_code in (109, 110)
+    assert type(failure.value) in (RegistryError, RegistryUnreachableError)
     assert repository.manifest("latest") is None
 
 
 @pytest.mark.parametrize("fault", [Fault("torn"), Fault("reset"), Fault("unavailable"), Fault("expired")])
-def test_a_download_continues_where_it_was_cut_off(
+def test_download_continues_after_a_fault(
     repository: Repository, fault_proxy: FaultProxy, fault: Fault
 ) -> None:
     push_image(repository, small_image([LAYER]))
     fault_proxy.choose = once("GET blob", fault)
-    assert repository.read(digest_of(LAYER)) == LAYER
+    assert repository.blob(digest_of(LAYER)) == LAYER
     assert fault_proxy.account.requests["GET blob"] == 2
 
 
-# --- all of it, at random ------------------------------------------------------------------------
+# --- random faults -------------------------------------------------------------------------------
 
 
 class Trouble:
-    """Faults at random; the same seed makes the same decisions for the same requests."""
+    """Chooses faults at random; the same seed gives the same faults for the same requests."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -145,7 +144,7 @@ class Trouble:
     def __call__(self, request: Request) -> Fault | None:
         if self._chance.random() >= self.rate:
             return None
-        # What cannot happen to a request is not drawn for it.
+        # Some faults can only happen to some requests.
         kinds: list[Kind] = ["throttled", "unavailable", "unavailable", "reset", "slow", "expired"]
         if request.method == "PUT":
             kinds += ["unclear", "unclear"]
@@ -159,14 +158,14 @@ class Trouble:
 
 
 def images(chance: random.Random) -> list[Pushable]:
-    """Make images that share some layers, as those of models on one vLLM do."""
+    """Make images that share some layers, as models on the same vLLM do."""
     layers = [chance.randbytes(chance.choice([200, 5_000, 60_000, 150_000])) for _ in range(120)]
     return [
         small_image(chance.sample(layers, chance.randint(1, 5)), name=str(number)) for number in range(PUSHES)
     ]
 
 
-def test_two_hundred_pushes_under_random_faults_end_complete_or_with_a_clear_error(
+def test_every_push_under_random_faults_completes_or_fails_clearly(
     guarded_registry: GuardedRegistry, fault_proxy: FaultProxy, record_property: Callable[[str, object], None]
 ) -> None:
     chance = random.Random(20_260_801)
@@ -181,13 +180,13 @@ def test_two_hundred_pushes_under_random_faults_end_complete_or_with_a_clear_err
     sizes = {part.digest: part.size for image in made for part in image.parts}
     for number, image in enumerate(made):
         name = names[number % len(names)]
-        # One push in ten goes through a network that is hardly one.
+        # For one push in ten, the network hardly works.
         trouble.rate = 0.85 if number % 10 == 9 else chance.choice([0.0, 0.1, 0.3])
         try:
-            pushed = push_image(behind[name], image, tag="latest", mount_from=names[:1])
+            pushed = push_image(behind[name], image, tag="latest")
         except FactoryError as error:
             failed[type(error).__name__] += 1
-            # A manifest that was taken although the answer was an error is as good as one with a good answer.
+            # The registry may have accepted the manifest although its answer was an error.
             assert direct[name].resolve("latest") in (expected[name], digest_of(image.manifest))
         else:
             complete += 1
@@ -214,4 +213,4 @@ def test_two_hundred_pushes_under_random_faults_end_complete_or_with_a_clear_err
         "bytes received": account.received,
     }.items():
         record_property(key, value)
-        print(f"{key}: {value}")  # noqa: T201 - pytest shows it with -s, and in reports
+        print(f"{key}: {value}")  # noqa: T201 - pytest shows it with -s and in reports

@@ -19,7 +19,7 @@ from imagefactory.errors.publishing import (
 )
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.image_push import push_image
+from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.oci.registry.reference import is_digest
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
@@ -153,7 +153,8 @@ def test_an_image_with_other_files_than_the_locked_ones_never_leaves(
         refuse_unlocked(plan, publishing_factory.repository)
     # Not even when somebody else brings it there.
     [built] = assemble(project, [plan], Silence(), publishing_factory.factory.said.append, record=False)
-    pushed = push_image(publishing_factory.repository, built.layout, tag=staging_tag(plan.key))
+    pushable = Pushable.of_image(built.image, project.store.blob)
+    pushed = push_image(publishing_factory.repository, pushable, tag=staging_tag(plan.key))
     attach_record(publishing_factory.repository, smoke_record(built.image.digest, plan.key))
     with pytest.raises(NotPromotableError) as refused:
         gate.candidate(project, publishing_factory.repository, Staged(plan, built.image, pushed))

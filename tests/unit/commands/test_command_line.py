@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from imagefactory.commands.collection import collection
-from imagefactory.errors.commands import OptionError, UsageError
-from imagefactory.errors.internal import InternalError
+from imagefactory.errors.commands import InternalError, OptionError, UsageError
 from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv, check_failure

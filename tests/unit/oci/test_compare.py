@@ -1,4 +1,4 @@
-"""Comparing images: the path, the field and both values of everything that differs."""
+"""Comparing images and layers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.compare import Difference, diff_images, diff_layers
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
-from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 from tests.unit.oci.test_listing import write
 
@@ -27,7 +25,7 @@ def file(path: str, data: bytes = b"", mode: int = 0o644) -> Entry:
 
 
 class Stack:
-    """Makes layouts out of hand-made layers."""
+    """Makes layouts from handmade layers."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan, self.store = folder, plan, Store(folder / "stack")
@@ -41,7 +39,7 @@ class Stack:
 
     def image(self, *layers: list[Entry]) -> Layout:
         self.count += 1
-        image: Image = make_image(self.plan, [self.layer(*entries) for entries in layers])
+        image = make_image(self.plan, [self.layer(*entries) for entries in layers])
         return write_layout(image, "stack", self.store, self.folder / f"image-{self.count}")
 
 
@@ -52,11 +50,6 @@ def stack(small_factory: SmallFactory, tmp_path: Path) -> Stack:
 
 def differences(stack: Stack, left: Layout, right: Layout) -> list[tuple[str, str, str, str]]:
     return [(d.path, d.field, d.left, d.right) for d in diff_images(left, right, stack.store)]
-
-
-def test_an_image_equals_itself(stack: Stack) -> None:
-    image = stack.image([file("a")])
-    assert differences(stack, image, image) == []
 
 
 def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
@@ -73,39 +66,51 @@ def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
     assert found[1][2:] == ("0644", "0755")
 
 
-def test_upper_layers_win_so_layering_does_not_matter(stack: Stack) -> None:
-    left = stack.image([file("a", b"old"), file("b")], [file("a", b"new")])
-    right = stack.image([file("a", b"new"), file("b")])
-    assert differences(stack, left, right) == []
+@pytest.mark.parametrize(
+    ("layers", "merged"),
+    [
+        pytest.param([[file("a")]], [file("a")], id="the same layer"),
+        pytest.param(
+            [[file("a", b"old"), file("b")], [file("a", b"new")]],
+            [file("a", b"new"), file("b")],
+            id="an upper layer wins",
+        ),
+        pytest.param(
+            [
+                [file("kept"), file("gone"), file("folder/one"), file("folder/two/three")],
+                [file(".wh.gone"), file(".wh.folder")],
+            ],
+            [file("kept")],
+            id="whiteouts remove",
+        ),
+        pytest.param(
+            [[file("folder/old")], [file("folder/.wh..wh..opq"), file("folder/new")]],
+            [file("folder/new")],
+            id="an opaque folder hides lower layers",
+        ),
+        pytest.param(
+            [[file("thing/inside")], [file("thing", b"now a file")]],
+            [file("thing", b"now a file")],
+            id="a file over a folder hides its content",
+        ),
+    ],
+)
+def test_layers_are_merged_before_they_are_compared(
+    stack: Stack, layers: list[list[Entry]], merged: list[Entry]
+) -> None:
+    assert differences(stack, stack.image(*layers), stack.image(merged)) == []
 
 
-def test_whiteouts_remove(stack: Stack) -> None:
-    lower = [file("kept"), file("gone"), file("folder/one"), file("folder/two/three")]
-    left = stack.image(lower, [file(".wh.gone"), file(".wh.folder")])
-    assert differences(stack, left, stack.image([file("kept")])) == []
-
-
-def test_an_opaque_folder_hides_what_is_below(stack: Stack) -> None:
-    left = stack.image([file("folder/old")], [file("folder/.wh..wh..opq"), file("folder/new")])
-    assert differences(stack, left, stack.image([file("folder/new")])) == []
-
-
-def test_a_file_over_a_folder_hides_what_was_in_it(stack: Stack) -> None:
-    left = stack.image([file("thing/inside")], [file("thing", b"now a file")])
-    assert differences(stack, left, stack.image([file("thing", b"now a file")])) == []
-
-
-def test_what_images_say_of_themselves_is_compared(small_factory: SmallFactory) -> None:
+def test_configurations_are_compared(small_factory: SmallFactory) -> None:
     one, other = small_factory.build(CELL, SECOND)
     found = diff_images(one.layout, other.layout, Store(small_factory.cache))
     assert {"Labels"} <= {row.field for row in found if row.path == "(config)"}
     assert Difference("opt/models/tiny/config.json", "presence", "there", "missing") in found
 
 
-def test_layers_can_be_compared_alone(stack: Stack, tmp_path: Path) -> None:
+def test_layers_are_compared_entry_by_entry(stack: Stack, tmp_path: Path) -> None:
     one, other = stack.layer(file("a", b"1")), stack.layer(file("a", b"22"))
     shutil.copy(stack.store.blob(one.digest), tmp_path / "one")
-    found = diff_layers(
-        tmp_path / "one", stack.store.blob(other.digest), stack.store, (one.digest, Digest(other.digest))
-    )
+    right, digests = stack.store.blob(other.digest), (one.digest, other.digest)
+    found = diff_layers(tmp_path / "one", right, stack.store, digests)
     assert [row.field for row in found] == ["size", "sha256"]

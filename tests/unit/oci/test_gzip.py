@@ -1,4 +1,4 @@
-"""Layer blobs: any gzip reads them, and whatever is wrong with what is copied stops the build."""
+"""Layer blobs: any gzip reads them, and damaged sources stop the build."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.oci.gzip import LayerBlob
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.digests import Sha256, digest_of, sha256_of
 
 BIG = os.urandom(SPLICE_FROM) + bytes(3 * 1024 * 1024)
 SMALL = b"small " * 100
 
 
-def deflated(folder: Path, data: bytes, *, lead: bytes = b"PK..", level: int = 6) -> DeflatedSlice:
-    """Put a deflate stream into a file, the way a zip holds it."""
+def deflated(folder: Path, data: bytes, level: int = 6) -> DeflatedSlice:
+    """Write a deflate stream into a file, as in a zip."""
     compressor = zlib.compressobj(level, zlib.DEFLATED, -15)
     stream = compressor.compress(data) + compressor.flush()
     path = folder / f"{sha256_of(data)[:12]}-{level}.whl"
-    path.write_bytes(lead + stream + b"the next member")
-    return DeflatedSlice(path, len(lead), len(stream), zlib.crc32(data), len(data), sha256_of(data))
+    path.write_bytes(b"PK.." + stream + b"the next member")
+    return DeflatedSlice(path, 4, len(stream), zlib.crc32(data), len(data), sha256_of(data))
 
 
 def written(*contents: Content) -> bytes:
@@ -45,16 +45,16 @@ def written(*contents: Content) -> bytes:
     finally:
         blob.close()
     data = out.getvalue()
-    assert result.digest == f"sha256:{sha256_of(data)}"
+    assert result.digest == digest_of(data)
     assert result.size == len(data)
     raw = gzip.decompress(data)
-    assert result.diff_id == f"sha256:{sha256_of(raw)}"
+    assert result.diff_id == digest_of(raw)
     assert result.unpacked == len(raw)
     return data
 
 
 def members(data: bytes) -> list[bytes]:
-    """Split a gzip file into what its members unpack to."""
+    """Return the unpacked members of a gzip file."""
     found = []
     while data:
         inflater = zlib.decompressobj(31)
@@ -63,7 +63,7 @@ def members(data: bytes) -> list[bytes]:
     return found
 
 
-def test_a_large_file_is_copied_as_it_is(tmp_path: Path) -> None:
+def test_large_file_is_copied_as_it_is(tmp_path: Path) -> None:
     content = deflated(tmp_path, BIG, level=1)
     stream = content.file.read_bytes()[content.offset : content.offset + content.deflated]
     data = written(Bytes(b"before"), content, Bytes(b"after"))
@@ -71,36 +71,36 @@ def test_a_large_file_is_copied_as_it_is(tmp_path: Path) -> None:
     assert stream in data
 
 
-def test_a_small_file_is_compressed_with_its_neighbours(tmp_path: Path) -> None:
+def test_small_file_is_compressed_with_its_neighbours(tmp_path: Path) -> None:
     data = written(Bytes(b"before"), deflated(tmp_path, SMALL), Bytes(b"after"))
     assert members(data) == [b"before" + SMALL + b"after"]
 
 
-def test_how_a_small_file_was_compressed_does_not_matter(tmp_path: Path) -> None:
+def test_compression_of_a_small_file_in_its_wheel_does_not_matter(tmp_path: Path) -> None:
     assert written(deflated(tmp_path, SMALL, level=1)) == written(deflated(tmp_path, SMALL, level=9))
 
 
 @pytest.mark.parametrize("size", [SPLICE_FROM - 1, SPLICE_FROM])
-def test_the_limit_between_small_and_large_is_exact(tmp_path: Path, size: int) -> None:
+def test_limit_between_small_and_large_is_exact(tmp_path: Path, size: int) -> None:
     data = written(Bytes(b"x"), deflated(tmp_path, b"a" * size))
     assert len(members(data)) == (1 if size < SPLICE_FROM else 2)
 
 
-def test_members_end_at_fixed_places_however_data_arrives() -> None:
+def test_members_end_at_fixed_offsets_however_data_arrives() -> None:
     data = os.urandom(MEMBER_LIMIT * 2 + 5)
     pieces = [Bytes(data[start : start + 70_001]) for start in range(0, len(data), 70_001)]
     assert [len(member) for member in members(written(*pieces))] == [MEMBER_LIMIT, MEMBER_LIMIT, 5]
     assert written(*pieces) == written(Bytes(data))
 
 
-def test_other_programs_read_it(tmp_path: Path) -> None:
+def test_blob_is_read_by_other_programs(tmp_path: Path) -> None:
     file = tmp_path / "layer.gz"
     file.write_bytes(written(Bytes(b"one"), deflated(tmp_path, BIG), Bytes(b"two")))
     unpacked = subprocess.run(["zcat", str(file)], capture_output=True, check=True).stdout
     assert hashlib.sha256(unpacked).digest() == hashlib.sha256(b"one" + BIG + b"two").digest()
 
 
-def test_an_empty_layer_is_an_empty_file_of_no_members() -> None:
+def test_empty_layer_has_no_members() -> None:
     assert written() == b""
 
 
@@ -110,7 +110,7 @@ def test_an_empty_layer_is_an_empty_file_of_no_members() -> None:
         st.tuples(st.sampled_from(["bytes", "raw", "deflated"]), st.integers(0, 3 * SPLICE_FROM)), max_size=8
     )
 )
-def test_content_survives_whatever_it_is_made_of(tmp_path: Path, parts: list[tuple[str, int]]) -> None:
+def test_content_survives_from_any_mix_of_sources(tmp_path: Path, parts: list[tuple[str, int]]) -> None:
     contents: list[Content] = []
     expected = b""
     for number, (kind, size) in enumerate(parts):
@@ -129,7 +129,7 @@ Spoil = Callable[[DeflatedSlice], DeflatedSlice]
 
 
 def cut(content: DeflatedSlice) -> DeflatedSlice:
-    """Let the file end in the middle of the stream."""
+    """Truncate the file in the middle of the stream."""
     os.truncate(content.file, content.offset + content.deflated // 2)
     return content
 
@@ -146,7 +146,7 @@ WRONG: dict[str, Spoil] = {
     "another checksum in the zip directory": lambda content: replace(content, crc32=content.crc32 ^ 1),
     "a size that is too small: a bomb": lambda content: replace(content, size=content.size - 1000),
     "a size that is too large": lambda content: replace(content, size=content.size + 1),
-    "a stream that goes on in the next member": lambda content: replace(
+    "a stream that continues in the next member": lambda content: replace(
         content, deflated=content.deflated - 9
     ),
     "a file that ends too early": cut,
@@ -157,9 +157,7 @@ WRONG: dict[str, Spoil] = {
 
 @pytest.mark.parametrize("data", [SMALL * 10, BIG], ids=["small", "large"])
 @pytest.mark.parametrize("spoil", WRONG.values(), ids=WRONG)
-def test_a_member_that_is_not_what_its_wheel_says_is_refused(
-    tmp_path: Path, data: bytes, spoil: Spoil
-) -> None:
+def test_member_is_refused_when_it_contradicts_its_wheel(tmp_path: Path, data: bytes, spoil: Spoil) -> None:
     content = spoil(deflated(tmp_path, data))
     with pytest.raises(DamagedFileError, match="some/file") as caught:
         written(content)
@@ -167,23 +165,22 @@ def test_a_member_that_is_not_what_its_wheel_says_is_refused(
     assert "RECORD" in caught.value.what or "cannot be read" in caught.value.what
 
 
-def test_bytes_after_the_end_of_a_copied_stream_are_refused(tmp_path: Path) -> None:
+def test_bytes_after_a_copied_stream_are_refused(tmp_path: Path) -> None:
     content = deflated(tmp_path, BIG)
     with pytest.raises(DamagedFileError):
         written(replace(content, deflated=content.deflated + 3))
 
 
-def test_a_bomb_is_given_up_before_it_is_inflated(tmp_path: Path) -> None:
+def test_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
     bomb = deflated(tmp_path, bytes(200 * 1024 * 1024), level=9)
-    out = io.BytesIO()
-    blob = LayerBlob(out)
+    blob = LayerBlob(io.BytesIO())
     with pytest.raises(DamagedFileError):
         blob.add(replace(bomb, size=SPLICE_FROM), "bomb")
     blob.close()
     assert blob.unpacked == 0
 
 
-def test_stored_content_is_checked_too(tmp_path: Path) -> None:
+def test_stored_content_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "stored.whl"
     path.write_bytes(BIG)
     with pytest.raises(DamagedFileError, match="not what its wheel's RECORD says"):

@@ -1,4 +1,4 @@
-"""Layouts: an image on disk is whole or not there, and nothing else is touched."""
+"""Layouts: an image on disk is complete or absent, and other files are left alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tarfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,7 +43,12 @@ def store(small_factory: SmallFactory) -> Store:
     return Store(small_factory.cache)
 
 
-def test_every_blob_is_what_its_name_says(image: Image, store: Store, tmp_path: Path) -> None:
+@pytest.fixture
+def layout(image: Image, store: Store, tmp_path: Path) -> Layout:
+    return write_layout(image, "name", store, tmp_path / "image")
+
+
+def test_every_blob_matches_its_name(image: Image, store: Store, tmp_path: Path) -> None:
     layout = write_layout(image, "some-name", store, tmp_path / "image")
     assert all(sha256_of(data) == name for name, data in blobs(layout).items())
     assert layout.manifest_digest() == image.digest
@@ -56,12 +62,11 @@ def test_every_blob_is_what_its_name_says(image: Image, store: Store, tmp_path: 
     assert manifest["annotations"] == {"org.opencontainers.image.ref.name": "some-name"}
 
 
-def test_blobs_are_links_into_the_store(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def test_blobs_are_hard_links_into_the_store(image: Image, store: Store, layout: Layout) -> None:
     assert layout.blob(image.digest).samefile(store.blob(image.digest))
 
 
-def test_where_links_are_impossible_blobs_are_copied(
+def test_blobs_are_copied_when_links_are_impossible(
     image: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_link(*_: object) -> None:
@@ -73,35 +78,31 @@ def test_where_links_are_impossible_blobs_are_copied(
     assert all(sha256_of(data) == name for name, data in blobs(layout).items())
 
 
-def test_another_image_replaces_the_first_and_leaves_nothing_of_it(
-    image: Image, other: Image, store: Store, tmp_path: Path
-) -> None:
-    write_layout(image, "name", store, tmp_path / "image")
-    layout = write_layout(other, "name", store, tmp_path / "image")
+def test_second_image_replaces_the_first_completely(other: Image, store: Store, layout: Layout) -> None:
+    write_layout(other, "name", store, layout.folder)
     assert layout.manifest_digest() == other.digest
     expected = {other.digest, other.config_digest, *(blob.digest for blob in other.layers)}
     assert {f"sha256:{name}" for name in blobs(layout)} == expected
 
 
-def test_a_spoiled_link_is_replaced(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def test_spoiled_blob_is_replaced(image: Image, store: Store, layout: Layout) -> None:
     layout.blob(image.digest).unlink()
     layout.blob(image.digest).write_bytes(b"spoiled")
-    write_layout(image, "name", store, tmp_path / "image")
+    write_layout(image, "name", store, layout.folder)
     assert layout.blob(image.digest).read_bytes() == image.manifest
 
 
-def test_a_folder_of_something_else_is_left_alone(image: Image, store: Store, tmp_path: Path) -> None:
-    home = tmp_path / "home-of-somebody"
+def test_folder_with_other_files_is_left_alone(image: Image, store: Store, tmp_path: Path) -> None:
+    home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
-    with pytest.raises(OutputError, match="holds something else") as caught:
+    with pytest.raises(OutputError, match="contains something else") as caught:
         write_layout(image, "name", store, home)
     assert "thesis.txt" in caught.value.why
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
 
 
-def test_a_place_that_cannot_be_written_is_named(image: Image, store: Store, tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(image: Image, store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError) as caught:
         write_layout(image, "name", store, tmp_path / "file" / "image")
@@ -109,10 +110,9 @@ def test_a_place_that_cannot_be_written_is_named(image: Image, store: Store, tmp
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_stopped_at_any_step_the_folder_has_the_one_image_or_the_other(
-    image: Image, other: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, step: int
+def test_folder_has_one_of_two_images_when_stopped_at_any_step(
+    image: Image, other: Image, store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch, *, step: int
 ) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
     steps = iter(range(100))
 
     def stopping(real: object) -> object:
@@ -127,34 +127,28 @@ def test_stopped_at_any_step_the_folder_has_the_one_image_or_the_other(
         for name in ("replace", "unlink", "write_bytes"):
             patch.setattr(Path, name, stopping(getattr(Path, name)))
         with suppress(KeyboardInterrupt):
-            write_layout(other, "name", store, tmp_path / "image")
+            write_layout(other, "name", store, layout.folder)
     digest = layout.manifest_digest()
     assert digest in {image.digest, other.digest}
     for needed in (digest, layout.config_digest(), *layout.layer_digests()):
         assert sha256_of(layout.blob(needed).read_bytes()) == needed.removeprefix("sha256:")
-    assert write_layout(other, "name", store, tmp_path / "image").manifest_digest() == other.digest
+    assert write_layout(other, "name", store, layout.folder).manifest_digest() == other.digest
 
 
-@pytest.mark.parametrize(
-    ("file", "content"), [("index.json", "{"), ("index.json", "{}"), ("index.json", '{"manifests": []}')]
-)
-def test_a_damaged_layout_is_named(
-    image: Image, store: Store, tmp_path: Path, file: str, content: str
-) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
-    (layout.folder / file).write_text(content)
+@pytest.mark.parametrize("index", ["{", "{}", '{"manifests": []}'])
+def test_damaged_layout_is_named(tmp_path: Path, index: str) -> None:
+    (tmp_path / "index.json").write_text(index)
     with pytest.raises(ImageMissingError, match="cannot be read"):
-        layout.manifest_digest()
+        Layout(tmp_path).manifest_digest()
 
 
-def test_a_layout_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_layout_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageMissingError, match="There is no image here") as caught:
         Layout(tmp_path).layer_digests()
     assert "invoke build" in caught.value.fix
 
 
-def test_the_archive_is_a_layout_and_what_docker_loads(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def test_archive_is_a_layout_that_docker_loads(image: Image, layout: Layout, tmp_path: Path) -> None:
     file = tmp_path / "image.tar"
     write_archive(archive(layout, "registry.example/name:tag"), file)
     with tarfile.open(file) as tar:
@@ -172,47 +166,37 @@ def test_the_archive_is_a_layout_and_what_docker_loads(image: Image, store: Stor
     assert [f"blobs/sha256/{sha256_of(contents[path])}" for path in docker["Layers"]] == docker["Layers"]
 
 
-def test_an_archive_has_the_same_bytes_every_time(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def test_archive_has_the_same_bytes_every_time(layout: Layout) -> None:
     assert b"".join(archive(layout, "a:b")) == b"".join(archive(layout, "a:b"))
 
 
-def test_an_archive_that_is_interrupted_leaves_the_old_file(
-    image: Image, store: Store, tmp_path: Path
-) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def failing_with(error: BaseException, layout: Layout) -> Iterator[bytes]:
+    yield from list(archive(layout, "a:b"))[:3]
+    raise error
+
+
+def test_old_archive_stays_when_a_new_one_is_interrupted(layout: Layout, tmp_path: Path) -> None:
     file = tmp_path / "image.tar"
     file.write_text("the old one")
-
-    def interrupted() -> object:
-        yield from list(archive(layout, "a:b"))[:3]
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        write_archive(interrupted(), file)  # type: ignore[arg-type]
+        write_archive(failing_with(KeyboardInterrupt(), layout), file)
     assert file.read_text() == "the old one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image", "image.tar", "small"]
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
-
-    def full() -> object:
-        yield from list(archive(layout, "a:b"))[:3]
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_full_disk_is_named_and_leaves_no_archive(layout: Layout, tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(DiskFullError):
-        write_archive(full(), tmp_path / "image.tar")  # type: ignore[arg-type]
+        write_archive(failing_with(full, layout), tmp_path / "image.tar")
     assert not list(tmp_path.glob("*.tar*")) + list(tmp_path.glob(".*"))
 
 
-def test_a_folder_that_does_not_exist_is_named(image: Image, store: Store, tmp_path: Path) -> None:
-    layout = write_layout(image, "name", store, tmp_path / "image")
+def test_missing_folder_for_an_archive_is_named(layout: Layout, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written there"):
         write_archive(archive(layout, "a:b"), tmp_path / "nowhere" / "image.tar")
 
 
-def test_the_layout_of_a_build_says_which_plan_it_is_of(small_factory: SmallFactory) -> None:
+def test_layout_of_a_build_has_its_plan(small_factory: SmallFactory) -> None:
     [built] = small_factory.build()
     plan = json.loads((small_factory.project.build_folder(CELL) / "plan.json").read_text())
     assert plan["key"] == built.plan.key

@@ -1,4 +1,4 @@
-"""Listings of layers: what an engine would unpack, and damage that is named."""
+"""Listings of layers, whole and damaged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.listing import cached_listing, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import digest_of, sha256_of
 
 
 def write(path: Path, *entries: Entry) -> Blob:
@@ -43,7 +43,7 @@ def layer(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_path_is_listed_with_what_an_engine_would_see(layer: Path) -> None:
+def test_every_path_is_listed_with_its_metadata(layer: Path) -> None:
     listing = {entry.path: entry for entry in read_listing(layer)}
     assert list(listing) == ["opt", "opt/big", "opt/file", "opt/link", "opt/same"]
     assert listing["opt"].kind == "directory"
@@ -53,11 +53,9 @@ def test_every_path_is_listed_with_what_an_engine_would_see(layer: Path) -> None
     assert (listing["opt/big"].uid, listing["opt/big"].gid, listing["opt/big"].size) == (3, 4, 256 * 9000)
 
 
-def test_a_listing_is_remembered_by_digest_and_made_again_when_it_is_damaged(
-    layer: Path, tmp_path: Path
-) -> None:
+def test_listing_is_cached_by_digest_and_renewed_when_damaged(layer: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    digest = Digest(f"sha256:{sha256_of(layer.read_bytes())}")
+    digest = digest_of(layer.read_bytes())
     first = cached_listing(layer, digest, store)
     assert cached_listing(Path("/nowhere"), digest, store) == first
     [memory] = (store.root / "facts").glob("**/*.json")
@@ -67,7 +65,7 @@ def test_a_listing_is_remembered_by_digest_and_made_again_when_it_is_damaged(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120, deadline=None)
 @given(where=st.floats(0, 1), change=st.integers(1, 255))
-def test_damage_is_named_or_harmless(layer: Path, tmp_path: Path, where: float, change: int) -> None:
+def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: float, change: int) -> None:
     data = bytearray(layer.read_bytes())
     data[min(int(where * len(data)), len(data) - 1)] ^= change
     spoiled = tmp_path / "spoiled"
@@ -75,11 +73,11 @@ def test_damage_is_named_or_harmless(layer: Path, tmp_path: Path, where: float, 
     try:
         list(read_listing(spoiled))
     except DamagedFileError as error:
-        assert error.where == str(spoiled)  # noqa: PT017 - the error may come or not
+        assert error.where == str(spoiled)  # noqa: PT017 - the error is optional
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_cut_layer_is_named(layer: Path, tmp_path: Path, share: float) -> None:
+def test_truncated_layer_is_named(layer: Path, tmp_path: Path, share: float) -> None:
     data = layer.read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(data[: int(len(data) * share)])

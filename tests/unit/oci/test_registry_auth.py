@@ -1,4 +1,4 @@
-"""Tokens and passwords: what is asked for, with what, and how often."""
+"""Authorization with tokens and passwords."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.wire import Answer, Wire
-from imagefactory.store.retry import Retry
-from tests.fixtures.scripted import Asked, ScriptedServer, scripted
+from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer as Served
+from tests.fixtures.servers import Asked, ScriptedServer, scripted
 
-FAST = Retry(attempts=3, pause=0.001, longest=0.002)
 ME = Credentials("me", "secret", "the test")
 
 
@@ -30,10 +29,7 @@ ME = Credentials("me", "secret", "the test")
             'Bearer realm="https://ghcr.io/token",service="ghcr.io",scope="repository:o/n:pull"',
             Challenge("bearer", "https://ghcr.io/token", "ghcr.io"),
         ),
-        (
-            'bearer realm="https://a/t", error="invalid_token"',
-            Challenge("bearer", "https://a/t", error="invalid_token"),
-        ),
+        ('bearer realm="https://a/t", error="invalid_token"', Challenge("bearer", "https://a/t")),
         ("Bearer realm=https://a/t,service=s", Challenge("bearer", "https://a/t", "s")),
         ('Basic realm="Registry \\"x\\""', Challenge("basic", 'Registry "x"')),
         ('Basic realm="x", Bearer realm="https://a/t"', Challenge("bearer", "https://a/t")),
@@ -44,11 +40,11 @@ ME = Credentials("me", "secret", "the test")
         ("", None),
     ],
 )
-def test_a_challenge_is_read(header: str, expected: Challenge | None) -> None:
+def test_challenge_is_parsed(header: str, expected: Challenge | None) -> None:
     assert read_challenge(header) == expected
 
 
-def test_a_token_to_write_is_good_for_reading_but_not_the_other_way_round() -> None:
+def test_scope_to_write_covers_reading_but_not_vice_versa() -> None:
     read, write = Scope.to("a/b", "pull"), Scope.to("a/b", "push", "pull")
     assert str(write) == "repository:a/b:pull,push"
     assert write.covers(read)
@@ -57,7 +53,7 @@ def test_a_token_to_write_is_good_for_reading_but_not_the_other_way_round() -> N
 
 
 class TokenRegistry:
-    """A registry with one manifest that wants a token, and its token server, in one."""
+    """A registry with one manifest that requires a token, and its token server."""
 
     def __init__(self, server: ScriptedServer) -> None:
         self.server = server
@@ -74,7 +70,7 @@ class TokenRegistry:
         return Served(b"{}", 401, {"WWW-Authenticate": challenge})
 
     def repository(self, credentials: Credentials | None = ME) -> Repository:
-        return Repository.open(f"{self.server.address}/o/n", credentials=credentials, retry=FAST)
+        return opened(self.server, credentials)
 
     def token_requests(self) -> list[Asked]:
         return [asked for asked in self.server.log if asked.path == "/token"]
@@ -82,12 +78,12 @@ class TokenRegistry:
 
 @pytest.fixture
 def registry() -> Iterator[TokenRegistry]:
-    with scripted(lambda asked: answering.answer(asked)) as server:  # noqa: PLW0108 - it comes to be a line later
+    with scripted(lambda asked: answering.answer(asked)) as server:  # noqa: PLW0108 - it is defined a line later
         answering = TokenRegistry(server)
         yield answering
 
 
-def test_a_token_is_fetched_once_with_the_password_and_kept(registry: TokenRegistry) -> None:
+def test_token_is_fetched_once_with_the_password_and_reused(registry: TokenRegistry) -> None:
     repository = registry.repository()
     for _ in range(3):
         assert repository.manifest("latest")
@@ -96,17 +92,17 @@ def test_a_token_is_fetched_once_with_the_password_and_kept(registry: TokenRegis
     assert asked.headers["authorization"] == ME.basic()
 
 
-def test_nobody_asks_for_a_token_without_a_password(registry: TokenRegistry) -> None:
+def test_anonymous_request_for_a_token_sends_no_password(registry: TokenRegistry) -> None:
     assert registry.repository(None).manifest("latest")
     assert "authorization" not in registry.token_requests()[0].headers
 
 
-def test_a_token_may_have_the_name_of_oauth(registry: TokenRegistry) -> None:
+def test_token_may_be_named_as_in_oauth(registry: TokenRegistry) -> None:
     registry.token = {"access_token": "t1"}
     assert registry.repository().manifest("latest")
 
 
-def test_an_identity_token_is_exchanged(registry: TokenRegistry) -> None:
+def test_identity_token_is_exchanged(registry: TokenRegistry) -> None:
     assert registry.repository(Credentials("", "refresh", "the test", identity_token=True)).manifest("latest")
     [asked] = registry.token_requests()
     form = parse_qs(asked.body.decode())
@@ -116,7 +112,7 @@ def test_an_identity_token_is_exchanged(registry: TokenRegistry) -> None:
     assert form["scope"] == ["repository:o/n:pull"]
 
 
-def test_a_token_that_is_refused_is_replaced(registry: TokenRegistry) -> None:
+def test_refused_token_is_replaced(registry: TokenRegistry) -> None:
     repository = registry.repository()
     assert repository.manifest("latest")
     registry.accepted, registry.token = "t2", {"token": "t2", "expires_in": 300}
@@ -124,80 +120,78 @@ def test_a_token_that_is_refused_is_replaced(registry: TokenRegistry) -> None:
     assert len(registry.token_requests()) == 2
 
 
-def test_a_token_that_allows_too_little_is_no_reason_to_ask_for_ever(registry: TokenRegistry) -> None:
+def test_insufficient_token_is_not_requested_again(registry: TokenRegistry) -> None:
     registry.accepted = "another"
-    with pytest.raises(AccessDeniedError, match="does not allow to read a manifest") as failure:
+    with pytest.raises(AccessDeniedError, match="does not allow you to read a manifest") as failure:
         registry.repository().manifest("latest")
-    assert "'me' of the test" in failure.value.why
+    assert "'me' from the test" in failure.value.why
     assert len(registry.token_requests()) == 1
 
 
-def test_wrong_credentials_are_said_to_be_wrong(registry: TokenRegistry) -> None:
+def test_wrong_or_missing_credentials_are_named(registry: TokenRegistry) -> None:
     registry.token_status = 401
     with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
         registry.repository().manifest("latest")
-    assert "'me' of the test" in failure.value.where
+    assert "'me' from the test" in failure.value.where
     assert "secret" not in str(failure.value)
     with pytest.raises(CredentialsError, match="there are none"):
         registry.repository(None).manifest("latest")
 
 
-def test_a_token_that_is_not_given_is_named_with_both_of_its_causes(registry: TokenRegistry) -> None:
+def test_denied_token_is_reported_with_both_possible_causes(registry: TokenRegistry) -> None:
     registry.token_status = 403
-    with pytest.raises(AccessDeniedError, match="gives no token for repository:o/n:pull") as failure:
+    with pytest.raises(AccessDeniedError, match="issues no token for repository:o/n:pull") as failure:
         registry.repository().manifest("latest")
-    assert "wrong credentials, too" in failure.value.why
+    assert "about wrong credentials" in failure.value.why
     assert "packages: write" in failure.value.fix
 
 
-def test_a_token_server_that_is_busy_is_asked_again(registry: TokenRegistry) -> None:
+def test_busy_token_server_is_asked_again(registry: TokenRegistry) -> None:
     registry.token_status = 503
-    with pytest.raises(RegistryError, match="does not give a token"):
+    with pytest.raises(RegistryError, match="did not issue a token"):
         registry.repository().manifest("latest")
-    assert len(registry.token_requests()) == FAST.attempts
+    assert len(registry.token_requests()) == HURRIED.attempts
 
 
 @pytest.mark.parametrize("token", [[], {}, {"token": 3}, {"token": "x", "expires_in": "long"}])
-def test_a_token_server_that_answers_nonsense_is_named(registry: TokenRegistry, token: object) -> None:
+def test_unusable_answer_of_a_token_server_is_refused(registry: TokenRegistry, token: object) -> None:
     registry.token = token
-    with pytest.raises(RegistryError, match="does not give a token"):
+    with pytest.raises(RegistryError, match="did not issue a token"):
         registry.repository().manifest("latest")
 
 
-def test_a_password_is_not_sent_in_clear_text_because_a_registry_says_so() -> None:
-    authenticator = Authenticator("ghcr.io", Wire(Reference("ghcr.io", "o/n")), ME, FAST)
+def test_password_is_not_sent_to_a_token_server_without_tls() -> None:
+    authenticator = Authenticator("ghcr.io", Wire(Reference("ghcr.io", "o/n")), ME, HURRIED)
     challenge = {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:1/token"'}
     authenticator.refused(Answer(401, challenge, b"", ""), None)
     with pytest.raises(RegistryError, match="without TLS"):
-        authenticator.header((Scope.to("o/n", "pull"),))
+        authenticator.header(Scope.to("o/n", "pull"))
 
 
 @contextmanager
 def basic_registry(password: str) -> Iterator[Repository]:
-    expected = Credentials("me", "secret", "").basic()
-
     def answer(asked: Asked) -> Served:
-        if asked.headers.get("authorization") == expected:
+        if asked.headers.get("authorization") == ME.basic():
             return Served(b"{}")
         return Served(b"{}", 401, {"WWW-Authenticate": 'Basic realm="it"'})
 
     with scripted(answer) as server:
-        credentials = Credentials("me", password, "the test")
-        yield Repository.open(f"{server.address}/o/n", credentials=credentials, retry=FAST)
+        yield opened(server, Credentials("me", password, "the test"))
 
 
-def test_a_password_is_given_to_a_registry_that_wants_it() -> None:
+def test_password_is_sent_to_a_registry_that_requires_it() -> None:
     with basic_registry("secret") as repository:
         assert repository.manifest("latest")
 
 
-def test_a_wrong_password_is_said_to_be_wrong() -> None:
+def test_wrong_password_is_named() -> None:
     with basic_registry("mistyped") as repository, pytest.raises(CredentialsError, match="does not accept"):
         repository.manifest("latest")
 
 
-def test_a_server_that_does_not_say_what_it_wants_is_named() -> None:
-    with scripted(lambda _: Served(status=401)) as server:
-        repository = Repository.open(f"{server.address}/o/n", credentials=ME, retry=FAST)
-        with pytest.raises(RegistryError, match="does not say how"):
-            repository.manifest("latest")
+def test_missing_challenge_is_named() -> None:
+    with (
+        scripted(lambda _: Served(status=401)) as server,
+        pytest.raises(RegistryError, match="does not say which kind"),
+    ):
+        opened(server, ME).manifest("latest")

@@ -1,4 +1,4 @@
-"""Where credentials are found."""
+"""Finding credentials for a registry."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ def packed(user: str, secret: str) -> dict[str, str]:
 
 
 def log_in(home: Path, config: object) -> dict[str, str]:
-    """Write Docker's configuration, and give an environment in which it counts."""
+    """Write Docker's configuration; return an environment that uses it."""
     (home / ".docker").mkdir(parents=True, exist_ok=True)
     (home / ".docker/config.json").write_text(json.dumps(config))
     return {"HOME": str(home)}
+
+
+def user_for(repository: str, environment: dict[str, str]) -> str | None:
+    found = find_credentials("ghcr.io", repository, environment)
+    return found.username if found else None
 
 
 def helper(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,78 +37,66 @@ def helper(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_credentials_may_be_absent(tmp_path: Path) -> None:
     assert find_credentials("ghcr.io", "owner/name", {"HOME": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize("key", ["ghcr.io", "https://ghcr.io", "https://ghcr.io/v2/", "https://ghcr.io/v1/"])
-def test_a_login_is_found_under_every_name_that_tools_give_it(tmp_path: Path, key: str) -> None:
+def test_login_is_found_under_every_name_that_tools_use(tmp_path: Path, key: str) -> None:
     environment = log_in(tmp_path, {"auths": {key: packed("me", "sec:ret")}})
     found = find_credentials("ghcr.io", "owner/name", environment)
-    assert found
-    assert (found.username, found.secret) == ("me", "sec:ret")
-    assert found.source == str(tmp_path / ".docker/config.json")
+    assert found == Credentials("me", "sec:ret", str(tmp_path / ".docker/config.json"))
     assert "sec:ret" not in repr(found)
     assert find_credentials("example.com", "owner/name", environment) is None
 
 
-def test_the_login_to_docker_hub_is_found_under_its_old_name(tmp_path: Path) -> None:
+def test_login_to_docker_hub_is_found_under_its_old_name(tmp_path: Path) -> None:
     environment = log_in(tmp_path, {"auths": {"https://index.docker.io/v1/": packed("me", "x")}})
     assert find_credentials("docker.io", "owner/name", environment)
 
 
-def test_a_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
+def test_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "GITHUB_TOKEN": "t", "GITHUB_ACTOR": "me"}
     assert find_credentials("ghcr.io", "a/b", environment) == Credentials("me", "t", "GITHUB_TOKEN")
     assert find_credentials("example.com", "a/b", environment) is None
     log_in(tmp_path, {"auths": {"ghcr.io": packed("other", "x")}})
-    found = find_credentials("ghcr.io", "a/b", environment)
-    assert found
-    assert found.username == "other"
+    assert user_for("a/b", environment) == "other"
 
 
-def test_the_nearest_login_of_podman_counts(tmp_path: Path) -> None:
+def test_most_specific_login_of_podman_wins(tmp_path: Path) -> None:
     (tmp_path / "containers").mkdir()
     auths = {"ghcr.io": packed("all", "1"), "ghcr.io/owner": packed("owner", "2")}
     (tmp_path / "containers/auth.json").write_text(json.dumps({"auths": auths}))
     environment = {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path)}
-    for repository, user in {"owner/name": "owner", "another/name": "all"}.items():
-        found = find_credentials("ghcr.io", repository, environment)
-        assert found
-        assert found.username == user
+    assert user_for("owner/name", environment) == "owner"
+    assert user_for("another/name", environment) == "all"
 
 
-def test_a_variable_can_hold_the_configuration(tmp_path: Path) -> None:
+def test_configuration_may_be_in_a_variable(tmp_path: Path) -> None:
     config = json.dumps({"auths": {"ghcr.io": {"username": "me", "password": "x"}}})
     found = find_credentials("ghcr.io", "a/b", {"HOME": str(tmp_path), "DOCKER_AUTH_CONFIG": config})
     assert found == Credentials("me", "x", "DOCKER_AUTH_CONFIG")
 
 
-def test_a_helper_is_asked_for_its_registry_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = """read -r name; printf '{"Username": "%s", "Secret": "s"}' "$name" """
-    helper(
-        tmp_path / "bin", "own", f"cat > {tmp_path}/asked; name=me; {answer.partition(';')[2]}", monkeypatch
-    )
-    environment = log_in(
-        tmp_path, {"credHelpers": {"ghcr.io": "own"}, "auths": {"ghcr.io": packed("not", "x")}}
-    )
+def test_helper_is_asked_only_for_its_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""cat > {tmp_path}/asked; echo '{{"Username": "me", "Secret": "s"}}'"""
+    helper(tmp_path / "bin", "own", script, monkeypatch)
+    config = {"credHelpers": {"ghcr.io": "own"}, "auths": {"ghcr.io": packed("not", "x")}}
+    environment = log_in(tmp_path, config)
     found = find_credentials("ghcr.io", "a/b", environment)
     assert found == Credentials("me", "s", "docker-credential-own")
     assert (tmp_path / "asked").read_text() == "ghcr.io"  # without a newline, as helpers expect it
     assert find_credentials("example.com", "a/b", environment) is None
 
 
-def test_a_store_is_asked_when_the_entry_of_a_login_is_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_is_asked_when_a_login_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path / "bin", "shop", """echo '{"Username": "<token>", "Secret": "t"}'""", monkeypatch)
     environment = log_in(tmp_path, {"credsStore": "shop", "auths": {"ghcr.io": {}}})
-    found = find_credentials("ghcr.io", "a/b", environment)
-    assert found
-    assert found.identity_token
+    expected = Credentials("<token>", "t", "docker-credential-shop", identity_token=True)
+    assert find_credentials("ghcr.io", "a/b", environment) == expected
 
 
-def test_a_helper_may_have_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helper_may_have_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path / "bin", "empty", "echo credentials not found in native keychain; exit 1", monkeypatch)
     assert find_credentials("ghcr.io", "a/b", log_in(tmp_path, {"credsStore": "empty"})) is None
 
@@ -112,11 +105,11 @@ def test_a_helper_may_have_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ("script", "why"),
     [
         ("echo the keychain is locked; exit 1", "locked"),
-        ("echo hello", "something else than JSON"),
+        ("echo hello", "not JSON"),
         ("exit 3", "status 3"),
     ],
 )
-def test_a_helper_that_fails_is_named(
+def test_failing_helper_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     helper(tmp_path / "bin", "bad", script, monkeypatch)
@@ -126,14 +119,14 @@ def test_a_helper_that_fails_is_named(
     assert failure.value.where == "docker-credential-bad"
 
 
-def test_a_helper_that_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_missing_helper_is_named(tmp_path: Path) -> None:
     with pytest.raises(CredentialsError, match="cannot be used") as failure:
         find_credentials("ghcr.io", "a/b", log_in(tmp_path, {"credsStore": "nowhere-to-be-found"}))
     assert "not installed" in failure.value.why
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"auths": 3}', '{"auths": {"ghcr.io": {"auth": "%%%"}}}'])
-def test_a_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     log_in(tmp_path, {})
     (tmp_path / ".docker/config.json").write_text(text)
     with pytest.raises(CredentialsError) as failure:

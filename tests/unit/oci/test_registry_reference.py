@@ -1,4 +1,4 @@
-"""How images in registries are named."""
+"""References to images in registries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGEST = Digest("sha256:" + "a1" * 32)
         ("GHCR.io/owner/name", Reference("ghcr.io", "owner/name")),
     ],
 )
-def test_a_reference_is_taken_apart_and_put_together_again(text: str, expected: Reference) -> None:
+def test_reference_survives_a_round_trip(text: str, expected: Reference) -> None:
     assert Reference.parse(text) == expected
     assert str(expected) == text.replace("GHCR", "ghcr")
 
@@ -50,7 +50,7 @@ def test_a_reference_is_taken_apart_and_put_together_again(text: str, expected: 
         ("ghcr.io/" + "a" * 260, "repository"),
     ],
 )
-def test_what_is_not_a_reference_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_invalid_reference_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(BadReferenceError) as failure:
         Reference.parse(text)
     assert why in failure.value.why
@@ -69,11 +69,11 @@ def test_what_is_not_a_reference_is_refused_with_the_reason(text: str, why: str)
         ("docker.io", "https://registry-1.docker.io"),
     ],
 )
-def test_only_this_machine_is_spoken_to_without_tls(registry: str, url: str) -> None:
+def test_only_registries_on_this_machine_are_used_without_tls(registry: str, url: str) -> None:
     assert Reference(registry, "name").url == url
 
 
-def test_a_tag_and_a_digest_replace_each_other() -> None:
+def test_tag_and_digest_replace_each_other() -> None:
     reference = Reference.parse("ghcr.io/owner/name:old")
     assert str(reference.at(DIGEST)) == f"ghcr.io/owner/name@{DIGEST}"
     assert str(reference.at(DIGEST).tagged("new")) == "ghcr.io/owner/name:new"
@@ -81,7 +81,7 @@ def test_a_tag_and_a_digest_replace_each_other() -> None:
         reference.tagged("not a tag")
 
 
-def test_digests_are_told_from_tags() -> None:
+def test_digests_are_distinguished_from_tags() -> None:
     assert is_digest(DIGEST)
     assert not is_digest("latest")
     assert not is_digest(DIGEST.upper())

@@ -1,4 +1,4 @@
-"""Tar headers: read back by Python's tarfile, and compared with golden bytes."""
+"""Tar headers: read by Python's tarfile, and compared with golden bytes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,14 @@ def file(path: str, data: bytes = b"", mode: int = 0o644, owner: int = 0) -> Ent
     return Entry(ImagePath(path), EntryKind.FILE, mode, Bytes(data), uid=owner, gid=owner)
 
 
-def archive(*entries: Entry) -> list[tarfile.TarInfo]:
-    stream = b""
-    for entry in entries:
-        stream += header(entry)
-        if isinstance(entry.content, Bytes):
-            stream += entry.content.data + padding(entry.content.size)
-    with tarfile.open(fileobj=io.BytesIO(stream + END)) as tar:
-        return tar.getmembers()
-
-
 def only(entry: Entry) -> tarfile.TarInfo:
-    [member] = archive(entry)
-    return member
+    """Read an archive of one entry."""
+    stream = header(entry)
+    if isinstance(entry.content, Bytes):
+        stream += entry.content.data + padding(entry.content.size)
+    with tarfile.open(fileobj=io.BytesIO(stream + END)) as tar:
+        [member] = tar.getmembers()
+        return member
 
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60)
@@ -40,7 +35,7 @@ PATHS = st.lists(NAMES.filter(lambda name: name not in {".", ".."}), min_size=1,
 
 
 @given(path=PATHS, mode=st.integers(0, 0o7777), owner=st.integers(0, 0o7777777))
-def test_what_is_written_is_read_back(path: str, mode: int, owner: int) -> None:
+def test_file_survives_a_round_trip(path: str, mode: int, owner: int) -> None:
     member = only(file(path, b"content", mode, owner))
     assert (member.name, member.mode, member.uid, member.gid, member.size) == (path, mode, owner, owner, 7)
     assert (member.mtime, member.uname, member.gname) == (MTIME, "", "")
@@ -49,7 +44,7 @@ def test_what_is_written_is_read_back(path: str, mode: int, owner: int) -> None:
 @given(
     path=PATHS, target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 )
-def test_links_are_read_back(path: str, target: str) -> None:
+def test_links_survive_a_round_trip(path: str, target: str) -> None:
     symlink = only(Entry(ImagePath(path), EntryKind.SYMLINK, 0o644, target=target))
     assert (symlink.name, symlink.linkname, symlink.issym(), symlink.mode) == (path, target, True, 0o777)
     hard_link = only(Entry(ImagePath(path), EntryKind.HARDLINK, 0o644, target=target))
@@ -57,7 +52,7 @@ def test_links_are_read_back(path: str, target: str) -> None:
 
 
 @given(path=PATHS)
-def test_folders_are_read_back(path: str) -> None:
+def test_folder_survives_a_round_trip(path: str) -> None:
     member = only(Entry(ImagePath(path), EntryKind.DIRECTORY, 0o755))
     assert (member.name, member.isdir(), member.size) == (path, True, 0)
 
@@ -73,18 +68,18 @@ def test_folders_are_read_back(path: str) -> None:
         pytest.param("ü", 3, id="a letter that is not ASCII"),
     ],
 )
-def test_pax_is_used_only_where_ustar_does_not_suffice(path: str, blocks: int) -> None:
+def test_pax_is_used_only_when_ustar_does_not_suffice(path: str, blocks: int) -> None:
     written = header(file(path))
     assert len(written) == blocks * BLOCK
     assert only(file(path)).name == path
 
 
-def test_a_folder_whose_slash_does_not_fit_is_still_right() -> None:
+def test_folder_is_read_when_its_slash_does_not_fit() -> None:
     for length in range(95, 103):
         assert only(Entry(ImagePath("d" * length), EntryKind.DIRECTORY, 0o755)).name == "d" * length
 
 
-def test_a_size_beyond_eight_gib_stands_in_a_pax_record() -> None:
+def test_size_beyond_eight_gib_is_in_a_pax_record() -> None:
     entry = Entry(ImagePath("huge"), EntryKind.FILE, 0o644, RawSlice(Path("/nowhere"), 0, 8**11))
     written = header(entry)
     assert b"19 size=8589934592\n" in written
@@ -92,7 +87,7 @@ def test_a_size_beyond_eight_gib_stands_in_a_pax_record() -> None:
     assert info.size == 0
 
 
-def test_the_bytes_of_a_header_are_these() -> None:
+def test_header_has_golden_bytes() -> None:
     assert header(file("opt/venv/bin/vllm", b"x" * 1000, 0o755)) == (
         b"opt/venv/bin/vllm".ljust(100, b"\0")
         + b"0000755\x000000000\x000000000\x0000000001750\x0002263773600\x00"
@@ -105,7 +100,7 @@ def test_the_bytes_of_a_header_are_these() -> None:
     )
 
 
-def test_the_bytes_of_a_pax_header_are_these() -> None:
+def test_pax_header_has_golden_bytes() -> None:
     record = b"14 path=\xc3\xbc.py\n"
     written = header(file("ü.py"))
     assert written[:14] == b"././@PaxHeader"
@@ -114,8 +109,8 @@ def test_the_bytes_of_a_pax_header_are_these() -> None:
     assert written[2 * BLOCK : 2 * BLOCK + 5] == "ü.py".encode()
 
 
-def test_the_standard_library_writes_the_same_but_for_the_numbers_of_devices() -> None:
-    """It leaves them empty since Python 3.9, and filled them before: reason enough not to rely on it."""
+def test_standard_library_differs_only_in_device_numbers() -> None:
+    """It has left them empty since Python 3.9, and filled them before, so we do not rely on it."""
     info = tarfile.TarInfo("opt/file")
     info.size, info.mtime, info.mode = 3, MTIME, 0o644
     ours, theirs = header(file("opt/file", b"abc")), info.tobuf(tarfile.USTAR_FORMAT)
@@ -124,7 +119,7 @@ def test_the_standard_library_writes_the_same_but_for_the_numbers_of_devices() -
 
 
 @given(st.permutations(["a", "a.b", "a/b", "a-b", "a/b/c", "ab", "ä"]))
-def test_order_is_that_of_the_bytes_and_parents_are_always_there(paths: list[str]) -> None:
+def test_entries_are_sorted_by_bytes_and_have_all_parents(paths: list[str]) -> None:
     folders = {"a", "a/b"}
     entries = complete(
         (file(path) for path in paths if path not in folders),
@@ -135,13 +130,13 @@ def test_order_is_that_of_the_bytes_and_parents_are_always_there(paths: list[str
     assert [(e.mode, e.uid, e.gid) for e in entries if e.kind is EntryKind.DIRECTORY] == [(0o711, 5, 6)] * 2
 
 
-def test_a_path_occurs_once() -> None:
-    with pytest.raises(DuplicatePathError, match="Two things want to be /a/b") as caught:
+def test_path_occurring_twice_is_refused() -> None:
+    with pytest.raises(DuplicatePathError, match="Two entries of one layer are /a/b") as caught:
         complete([file("a/b"), file("a/b")], owner="layer x")
     assert caught.value.where == "layer x"
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_path_is_a_file_or_a_folder_but_not_both(order: int) -> None:
+def test_path_cannot_be_both_a_file_and_a_folder(order: int) -> None:
     with pytest.raises(DuplicatePathError, match="/a is a file and a folder"):
         complete([file("a"), file("a/b/c")][::order], owner="layer x")

@@ -198,7 +198,9 @@ def fetch_locked(wheelhouse: Wheelhouse) -> Path:
     project = wheelhouse.project
     inputs = LayerInputs(project, [wheelhouse.cell])
     with requests.Session() as session:
-        return fetch(inputs.wheel(wheelhouse.locked()), project.store, session, lambda _: None)
+        return fetch(
+            inputs.wheel(find(WheelLock.read(wheelhouse.path))), project.store, session, lambda _: None
+        )
 
 
 def test_build_finds_the_compiled_wheel_that_its_lock_names(wheelhouse: Wheelhouse) -> None:

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and a full disk is reported as one."""
+"""Files are written atomically, and a full disk is reported as such."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imagefactory.errors.store import DiskFullError
 from imagefactory.store.atomic import adopt, translating_disk_full, write_text, writing
 
 
-def test_a_file_appears_when_it_is_finished(tmp_path: Path) -> None:
+def test_file_appears_when_it_is_finished(tmp_path: Path) -> None:
     target = tmp_path / "new" / "abc"
     with writing(target) as file:
         file.write(b"all of it")
@@ -22,14 +22,14 @@ def test_a_file_appears_when_it_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_file_that_is_not_finished_vanishes(tmp_path: Path, error: type[BaseException]) -> None:
+def test_unfinished_file_is_deleted(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "new" / "abc"
     with pytest.raises(error), writing(target):
         raise error
     assert list(target.parent.iterdir()) == []
 
 
-def test_others_may_read_what_is_adopted_whatever_the_umask(tmp_path: Path) -> None:
+def test_adopted_file_is_readable_whatever_the_umask(tmp_path: Path) -> None:
     previous = os.umask(0o077)
     try:
         file = tmp_path / "file"
@@ -41,7 +41,7 @@ def test_others_may_read_what_is_adopted_whatever_the_umask(tmp_path: Path) -> N
     assert not file.exists()
 
 
-def test_a_text_replaces_another_with_its_line_ends_as_they_are(tmp_path: Path) -> None:
+def test_text_is_replaced_and_keeps_its_line_endings(tmp_path: Path) -> None:
     write_text(tmp_path / "text", "first")
     write_text(tmp_path / "text", "ä\r\nb\n")
     assert (tmp_path / "text").read_bytes() == b"\xc3\xa4\r\nb\n"
@@ -49,13 +49,13 @@ def test_a_text_replaces_another_with_its_line_ends_as_they_are(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_has_a_remedy(tmp_path: Path, number: int) -> None:
+def test_full_disk_has_a_remedy(tmp_path: Path, number: int) -> None:
     with pytest.raises(DiskFullError) as caught, translating_disk_full(tmp_path):
         raise OSError(number, os.strerror(number))
     assert "invoke clean" in caught.value.fix
     assert caught.value.where == str(tmp_path)
 
 
-def test_other_failures_stay_what_they_are(tmp_path: Path) -> None:
+def test_other_errors_are_not_translated(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), translating_disk_full(tmp_path):
         raise PermissionError

@@ -1,11 +1,12 @@
-"""The store: what is in it is whole, and what killed builds leave is swept without disturbing the living."""
+"""The store: scratch folders are removed, except for those of running builds, and cleaning needs it alone."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,33 +32,30 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
-def holder(store: Store) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process that works in a scratch folder of the store."""
-    process = subprocess.Popen(
+@contextmanager
+def holder(store: Store) -> Iterator[Path]:
+    """Run a process that uses a scratch folder of the store, and kill it afterwards."""
+    with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(store.root)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def test_the_place_of_the_store_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_of_the_store_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FACTORY_CACHE", str(tmp_path / "elsewhere"))
     assert default_root() == tmp_path / "elsewhere"
     monkeypatch.delenv("FACTORY_CACHE")
     assert default_root() == Path.home() / ".cache" / "imagefactory"
 
 
-def test_a_scratch_folder_is_gone_afterwards(store: Store) -> None:
+def test_scratch_folder_is_removed_afterwards(store: Store) -> None:
     with store.scratch() as folder:
         (folder / "sub").mkdir()
     assert not folder.exists()
@@ -66,40 +64,34 @@ def test_a_scratch_folder_is_gone_afterwards(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_what_a_killed_build_left_is_swept(store: Store) -> None:
-    process, folder = holder(store)
-    end(process)
+def test_scratch_folder_of_a_killed_build_is_swept(store: Store) -> None:
+    with holder(store) as folder:
+        pass
     assert (folder / "work").exists()
     store.sweep()
     assert not folder.exists()
 
 
-def test_what_a_living_build_works_with_stays(store: Store) -> None:
-    process, folder = holder(store)
-    try:
+def test_scratch_folder_of_a_running_build_stays(store: Store) -> None:
+    with holder(store) as folder:
         store.sweep()
         assert (folder / "work").exists()
         with store.scratch() as own:
             store.sweep()
             assert own.exists()
-    finally:
-        end(process)
 
 
-def test_cleaning_waits_for_no_one_and_disturbs_no_one(store: Store) -> None:
-    process, _ = holder(store)
-    try:
+def test_cleaning_is_refused_while_a_build_is_running(store: Store) -> None:
+    with holder(store):
         with pytest.raises(StoreBusyError, match="A build is running") as caught, store.for_cleaning():
             pass
         assert caught.value.where == str(store.root)
         with store.in_use():
             pass  # another build may start
-    finally:
-        end(process)
     with store.for_cleaning():
         pass
 
 
-def test_an_error_while_cleaning_is_not_taken_for_a_busy_store(store: Store) -> None:
+def test_error_while_cleaning_is_not_mistaken_for_a_busy_store(store: Store) -> None:
     with pytest.raises(BlockingIOError, match="something else"), store.for_cleaning():
         raise BlockingIOError("something else")

@@ -1,4 +1,4 @@
-"""Cleaning: the longest unused goes first, and nothing goes while a build is at work."""
+"""Cleaning: the least recently used files go first, and none while a build is running."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.layers import StoreBusyError
+from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
 from imagefactory.store.cache import Store
 from imagefactory.store.cleaning import DAY, clean
@@ -30,20 +31,20 @@ def put(store: Store, name: str, *, days: float, size: int = 1000) -> Path:
     return path
 
 
-def test_what_was_not_used_for_long_goes(store: Store) -> None:
+def test_files_not_used_for_long_are_removed(store: Store) -> None:
     old, new = put(store, "old", days=40), put(store, "new", days=10)
     cleaned = clean(store, older_than=30)
     assert (old.exists(), new.exists()) == (False, True)
     assert (cleaned.files, cleaned.freed, cleaned.kept) == (1, 1000, 1000)
 
 
-def test_a_store_that_is_too_large_loses_its_oldest(store: Store) -> None:
+def test_oldest_files_are_removed_when_the_store_is_too_large(store: Store) -> None:
     files = [put(store, name, days=days) for name, days in (("a", 3), ("b", 1), ("c", 2))]
     assert clean(store, larger_than=1500).files == 2
     assert [path.exists() for path in files] == [False, True, False]
 
 
-def test_both_limits_hold_together(store: Store) -> None:
+def test_both_limits_apply_together(store: Store) -> None:
     put(store, "a", days=40)
     put(store, "b", days=2)
     kept = put(store, "c", days=1)
@@ -51,28 +52,23 @@ def test_both_limits_hold_together(store: Store) -> None:
     assert kept.exists()
 
 
-def test_without_a_limit_everything_goes(small_factory: SmallFactory) -> None:
+def test_everything_is_removed_without_a_limit(small_factory: SmallFactory) -> None:
     small_factory.build()
     store = Store(small_factory.cache)
     clean(store)
-    left = [path.relative_to(store.root).parts[0] for path in store.root.glob("**/*") if path.is_file()]
-    assert set(left) <= {
-        ".in-use",
-        ".recording",
-        "scratch",
-        "layers",
-        "downloads",
-    }  # locks, an hour old at most
-    assert not [path for path in store.root.glob("**/*") if path.is_file() and path.stat().st_size]
+    left = [path for path in store.root.glob("**/*") if path.is_file()]
+    recent_locks = {".in-use", ".recording", "scratch", "layers", "downloads"}
+    assert {path.relative_to(store.root).parts[0] for path in left} <= recent_locks
+    assert not any(path.stat().st_size for path in left)
 
 
-def test_a_dry_run_counts_and_removes_nothing(store: Store) -> None:
+def test_dry_run_counts_and_removes_nothing(store: Store) -> None:
     old = put(store, "old", days=40)
     assert clean(store, older_than=30, dry_run=True).freed == 1000
     assert old.exists()
 
 
-def test_locks_and_unfinished_files_are_not_counted_but_go_when_they_are_stale(store: Store) -> None:
+def test_stale_locks_and_unfinished_files_are_removed_but_not_counted(store: Store) -> None:
     stale = [put(store, name, days=1) for name in ("x.lock", ".writing-1")]
     fresh = [put(store, name, days=0) for name in ("y.lock", ".writing-2")]
     cleaned = clean(store, older_than=30)
@@ -80,21 +76,21 @@ def test_locks_and_unfinished_files_are_not_counted_but_go_when_they_are_stale(s
     assert [path.exists() for path in stale + fresh] == [False, False, True, True]
 
 
-def test_what_killed_builds_left_goes(store: Store) -> None:
+def test_leftovers_of_killed_builds_are_removed(store: Store) -> None:
     leftover = store.root / "scratch" / "killed"
     leftover.mkdir(parents=True)
     clean(store, older_than=30)
     assert not leftover.exists()
 
 
-def test_nothing_goes_while_a_build_holds_the_store(store: Store) -> None:
+def test_nothing_is_removed_while_a_build_uses_the_store(store: Store) -> None:
     old = put(store, "old", days=40)
     with store.in_use(), pytest.raises(StoreBusyError):
         clean(store, older_than=30)
     assert old.exists()
 
 
-def test_a_layer_that_a_build_made_use_of_stays(small_factory: SmallFactory) -> None:
+def test_layer_stays_when_a_build_has_used_it(small_factory: SmallFactory) -> None:
     [built] = small_factory.build()
     store = Store(small_factory.cache)
     for path in store.root.glob("**/*"):
@@ -108,19 +104,17 @@ def test_a_layer_that_a_build_made_use_of_stays(small_factory: SmallFactory) -> 
     assert not [path for path in (store.root / "downloads").glob("*/*") if not path.suffix]
 
 
-def test_marking_what_is_not_there_is_no_failure(store: Store) -> None:
-    from imagefactory.oci.blob import Blob  # noqa: PLC0415
-
+def test_marking_a_missing_layer_does_not_fail(store: Store) -> None:
     mark_layer_used(Sha256("a" * 64), Blob(Digest("sha256:b"), Digest("sha256:c"), 1, 1), store)
 
 
-def test_a_tree_that_was_compiled_goes_as_a_whole_or_not_at_all(store: Store) -> None:
+def test_compiled_tree_is_removed_as_a_whole(store: Store) -> None:
     folders = [store.root / "compile" / name for name in ("old", "new")]
     for folder, days in zip(folders, (40, 1), strict=True):
         (folder / "src").mkdir(parents=True)
         (folder / "src" / "kernel.cu").write_bytes(bytes(500))
         then = time.time() - days * DAY
-        # Sources keep the dates of their archive, however often they are compiled.
+        # Sources keep the dates of their archive, even after a compile.
         os.utime(folder / "src" / "kernel.cu", (1, 1))
         for path in (folder / "src", folder):
             os.utime(path, (then, then))
@@ -130,7 +124,7 @@ def test_a_tree_that_was_compiled_goes_as_a_whole_or_not_at_all(store: Store) ->
     assert (cleaned.freed, cleaned.kept) == (500, 500)
 
 
-def test_a_link_in_a_tree_is_not_followed(store: Store, tmp_path: Path) -> None:
+def test_link_in_a_tree_is_not_followed(store: Store, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     folder = store.root / "sources" / "o+r" / "v1"
     folder.mkdir(parents=True)

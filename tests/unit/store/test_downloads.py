@@ -1,4 +1,4 @@
-"""Downloads: resumed, checked, each file once, and stopped at once."""
+"""Downloads: continued, checked, each file once, and stopped at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -48,8 +49,16 @@ def get(store: Store, session: requests.Session, *locations: str, data: bytes = 
     return fetch(wanted(*locations, data=data), store, session, lambda _: None)
 
 
+def leave_part(store: Store, data: bytes) -> Path:
+    """Leave a partial download in the store; return the path of the complete file."""
+    target = store.download(sha256_of(DATA))
+    target.parent.mkdir(parents=True)
+    target.with_suffix(".part").write_bytes(data)
+    return target
+
+
 def whole(_: str, headers: dict[str, str]) -> Answer:
-    """Serve the file, or the part of it that is asked for."""
+    """Serve the file, or the requested range."""
     start = int(headers.get("range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
     if not start:
         return Answer(DATA)
@@ -59,30 +68,25 @@ def whole(_: str, headers: dict[str, str]) -> Answer:
     return Answer(DATA[start:], HTTPStatus.PARTIAL_CONTENT, {"Content-Range": span})
 
 
-def dying(at: int, times: int = 1) -> Callable[[str, dict[str, str]], Answer]:
-    """Serve a file, but let the connection end in the middle for so many times."""
-    left = [times]
+def dying(at: int) -> Callable[[str, dict[str, str]], Answer]:
+    """Serve the file, but break the first connection in the middle."""
 
     def answer(path: str, headers: dict[str, str]) -> Answer:
-        full = whole(path, headers)
-        if left[0] and full.body:
-            left[0] -= 1
-            return Answer(
-                full.body[:at], full.status, {**full.headers, "Content-Length": str(len(full.body))}
-            )
-        return full
+        if "range" in headers:
+            return whole(path, headers)
+        return Answer(DATA[:at], headers={"Content-Length": str(len(DATA))})
 
     return answer
 
 
-def test_a_file_is_fetched_and_kept(store: Store, session: requests.Session) -> None:
+def test_file_is_downloaded_once_and_kept(store: Store, session: requests.Session) -> None:
     with serving(whole) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
         assert get(store, session, f"{server.url}/thing") == store.download(sha256_of(DATA))
         assert len(server.log) == 1
 
 
-def test_a_connection_that_ends_early_is_continued(store: Store, session: requests.Session) -> None:
+def test_download_continues_after_a_broken_connection(store: Store, session: requests.Session) -> None:
     with serving(dying(1_000_000)) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
         first, second = (entry.headers.get("range") for entry in server.log)
@@ -91,10 +95,8 @@ def test_a_connection_that_ends_early_is_continued(store: Store, session: reques
     assert 800_000 < int(second.removeprefix("bytes=").removesuffix("-")) <= 1_000_000
 
 
-def test_what_a_killed_process_fetched_is_continued(store: Store, session: requests.Session) -> None:
-    target = store.download(sha256_of(DATA))
-    target.parent.mkdir(parents=True)
-    target.with_suffix(".part").write_bytes(DATA[:2_000_000])
+def test_download_of_a_killed_process_is_continued(store: Store, session: requests.Session) -> None:
+    target = leave_part(store, DATA[:2_000_000])
     with serving(whole) as server:
         get(store, session, f"{server.url}/thing")
         [entry] = server.log
@@ -104,25 +106,26 @@ def test_what_a_killed_process_fetched_is_continued(store: Store, session: reque
 
 
 @pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more", DATA[:-1] + b"?"])
-def test_a_wrong_beginning_is_thrown_away(store: Store, session: requests.Session, left: bytes) -> None:
-    target = store.download(sha256_of(DATA))
-    target.parent.mkdir(parents=True)
-    target.with_suffix(".part").write_bytes(left)
+def test_wrong_beginning_is_discarded(store: Store, session: requests.Session, left: bytes) -> None:
+    leave_part(store, left)
     with serving(whole) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
         assert len(server.log) == 2
 
 
-def test_a_server_without_ranges_is_asked_for_everything(store: Store, session: requests.Session) -> None:
-    target = store.download(sha256_of(DATA))
-    target.parent.mkdir(parents=True)
-    target.with_suffix(".part").write_bytes(DATA[:2_000_000])
+def test_download_restarts_when_the_server_does_not_support_ranges(
+    store: Store, session: requests.Session
+) -> None:
+    leave_part(store, DATA[:2_000_000])
     with serving(lambda *_: Answer(DATA)) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
 
 
-def test_another_file_is_refused_and_fetched_once_only(store: Store, session: requests.Session) -> None:
-    with serving(lambda *_: Answer(DATA[:-1] + b"!")) as server:
+@pytest.mark.parametrize("content", [DATA[:-1] + b"!", DATA[:1000]], ids=["other bytes", "shorter"])
+def test_wrong_file_is_refused_after_one_attempt(
+    store: Store, session: requests.Session, content: bytes
+) -> None:
+    with serving(lambda *_: Answer(content)) as server:
         with pytest.raises(
             DigestMismatchError, match=r"thing\.whl is not the file that was locked"
         ) as caught:
@@ -133,12 +136,7 @@ def test_another_file_is_refused_and_fetched_once_only(store: Store, session: re
     assert not store.download(sha256_of(DATA)).exists()
 
 
-def test_a_shorter_file_is_refused(store: Store, session: requests.Session) -> None:
-    with serving(lambda *_: Answer(DATA[:1000])) as server, pytest.raises(DigestMismatchError):
-        get(store, session, f"{server.url}/thing")
-
-
-def test_the_next_place_is_tried(store: Store, session: requests.Session, tmp_path: Path) -> None:
+def test_next_location_is_tried(store: Store, session: requests.Session, tmp_path: Path) -> None:
     local = tmp_path / "thing.whl"
     local.write_bytes(DATA)
     with serving(lambda *_: Answer(b"wrong")) as server:
@@ -154,16 +152,16 @@ def test_the_next_place_is_tried(store: Store, session: requests.Session, tmp_pa
         (HTTPStatus.TOO_MANY_REQUESTS, RETRY.attempts),
     ],
 )
-def test_asking_again_where_it_may_help(
+def test_request_is_retried_only_when_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int
 ) -> None:
     with serving(lambda *_: Answer(status=status)) as server:
-        with pytest.raises(DownloadError, match=r"thing\.whl cannot be fetched"):
+        with pytest.raises(DownloadError, match=r"thing\.whl cannot be downloaded"):
             get(store, session, f"{server.url}/thing")
         assert len(server.log) == tries
 
 
-def test_a_file_that_nobody_has_is_named_with_the_remedy(store: Store, session: requests.Session) -> None:
+def test_unavailable_file_is_named_with_its_remedy(store: Store, session: requests.Session) -> None:
     item = Wanted("thing.deb", sha256_of(DATA), 1, list, "Lock its successor.")
     with pytest.raises(DownloadError) as caught:
         fetch(item, store, session, lambda _: None)
@@ -171,7 +169,7 @@ def test_a_file_that_nobody_has_is_named_with_the_remedy(store: Store, session: 
     assert caught.value.fix == "Lock its successor."
 
 
-def test_passwords_are_not_shown(store: Store, session: requests.Session) -> None:
+def test_error_hides_passwords(store: Store, session: requests.Session) -> None:
     with serving(lambda *_: Answer(status=HTTPStatus.FORBIDDEN)) as server:
         location = server.url.replace("//", "//me:secret@")
         with pytest.raises(DownloadError) as caught:
@@ -179,14 +177,14 @@ def test_passwords_are_not_shown(store: Store, session: requests.Session) -> Non
     assert "secret" not in str(caught.value)
 
 
-def test_several_who_want_a_file_fetch_it_once(store: Store, session: requests.Session) -> None:
+def test_parallel_requests_download_a_file_once(store: Store, session: requests.Session) -> None:
     with serving(whole) as server, ThreadPoolExecutor(5) as pool:
         location = f"{server.url}/thing"
         list(pool.map(lambda _: get(store, session, location), range(5)))
         assert len(server.log) == 1
 
 
-def test_progress_is_told(store: Store, session: requests.Session) -> None:
+def test_progress_grows_up_to_the_size(store: Store, session: requests.Session) -> None:
     told: list[int] = []
     with serving(whole) as server:
         fetch(wanted(server.url), store, session, told.append)
@@ -194,33 +192,26 @@ def test_progress_is_told(store: Store, session: requests.Session) -> None:
     assert told[-1] == len(DATA)
 
 
-def test_leaving_early_stops_what_runs_and_keeps_what_has_arrived(store: Store) -> None:
+def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> None:
     arrived = threading.Event()
 
     def slow(_: int) -> None:
         arrived.set()
         time.sleep(0.2)
 
-    def stop_in_the_middle() -> None:
-        with serving(whole) as server, Downloader(store) as downloader:
-            future = downloader.submit(wanted(f"{server.url}/thing"), slow)
-            futures.append(future)
-            arrived.wait(5)
-            raise KeyboardInterrupt
-
-    futures: list[object] = []
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        stop_in_the_middle()
+    with suppress(KeyboardInterrupt), serving(whole) as server, Downloader(store) as downloader:
+        future = downloader.submit(wanted(f"{server.url}/thing"), slow)
+        arrived.wait(5)
+        raise KeyboardInterrupt
     assert time.monotonic() - started < 3
-    [future] = futures
     with pytest.raises(CancelledError):
-        future.result(5)  # type: ignore[attr-defined]
+        future.result(5)
     part = store.download(sha256_of(DATA)).with_suffix(".part")
     assert 0 < part.stat().st_size < len(DATA)
 
 
-def test_waiting_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
+def test_wait_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
     target = store.download(Sha256("a" * 64))
     stopped = threading.Event()
     with exclusive(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:

@@ -1,9 +1,10 @@
-"""Where wheels are looked for: as pip and uv are configured, in HTML or JSON, without telling passwords."""
+"""Looking up wheels as pip and uv are configured, in HTML or JSON, without showing passwords."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,10 +14,12 @@ from imagefactory.store.indexes import Indexes, local_label, local_wheels, reach
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
+JSON = {"Content-Type": "application/json"}
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder whose pip and uv configuration counts; that of the machine does too."""
+    """A home folder whose pip and uv configuration is used, in addition to the machine's."""
     monkeypatch.delenv("PIP_CONFIG_FILE")
     monkeypatch.delenv("UV_CONFIG_FILE")
     folder = tmp_path / "home"
@@ -25,13 +28,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_without_any_configuration_the_public_default_is_meant() -> None:
+def test_default_is_the_public_index() -> None:
     config = IndexConfig.from_environment()
     assert config.indexes == ("",)
     assert config.describe() == "the public default index"
 
 
-def test_pip_configuration_is_read(home: Path) -> None:
+def test_configuration_of_pip_is_read(home: Path) -> None:
     (home / ".config/pip/pip.conf").write_text(
         "[global]\nindex-url = https://one.example/simple\n"
         "extra-index-url =\n    https://two.example/simple\n    https://three.example/simple\n"
@@ -43,7 +46,7 @@ def test_pip_configuration_is_read(home: Path) -> None:
     assert "/srv/wheels" in config.find_links
 
 
-def test_the_file_that_pip_is_told_to_read_replaces_that_of_the_user(
+def test_pip_config_file_replaces_that_of_the_user(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / ".config/pip/pip.conf").write_text("[global]\nextra-index-url = https://user.example/simple\n")
@@ -55,7 +58,7 @@ def test_the_file_that_pip_is_told_to_read_replaces_that_of_the_user(
     assert "https://user.example/simple" not in config.indexes
 
 
-def test_uv_configuration_is_read_and_comes_before_that_of_pip(home: Path) -> None:
+def test_configuration_of_uv_comes_before_that_of_pip(home: Path) -> None:
     (home / ".config/pip/pip.conf").write_text("[global]\nindex-url = https://pip.example/simple\n")
     (home / ".config/uv/uv.toml").write_text(
         'find-links = ["/srv/uv"]\n'
@@ -68,13 +71,13 @@ def test_uv_configuration_is_read_and_comes_before_that_of_pip(home: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"index-url without a section", b"[global]\n[global]\n"])
-def test_configuration_that_cannot_be_read_is_passed_over(home: Path, content: bytes) -> None:
+def test_unreadable_configuration_is_ignored(home: Path, content: bytes) -> None:
     (home / ".config/pip/pip.conf").write_bytes(content)
     (home / ".config/uv/uv.toml").write_bytes(content)
     assert IndexConfig.from_environment().indexes  # those of the machine, or the default
 
 
-def test_variables_come_first_and_named_indexes_lose_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_come_first_and_names_of_indexes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://pip.example/simple")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://uv.example/simple")
     monkeypatch.setenv("UV_INDEX", "cpu=https://cpu.example/whl https://plain.example/simple?a=b")
@@ -103,24 +106,22 @@ def test_variables_come_first_and_named_indexes_lose_their_name(monkeypatch: pyt
         ("http://[broken", "http://[broken"),
     ],
 )
-def test_passwords_are_never_shown(url: str, shown: str) -> None:
+def test_passwords_are_redacted(url: str, shown: str) -> None:
     assert redact(url) == shown
 
 
-def test_passwords_in_every_kind_of_source_stay_hidden() -> None:
-    config = IndexConfig(
-        indexes=("https://u:secret@a.example/",), find_links=("https://u:secret@b.example/",)
-    )
-    assert "secret" not in config.describe()
+def test_description_hides_passwords_of_indexes_and_folders() -> None:
+    url = "https://u:secret@a.example/"
+    assert "secret" not in IndexConfig(indexes=(url,), find_links=(url,)).describe()
 
 
 @pytest.mark.parametrize("style", ["html", "json"])
-def test_both_kinds_of_index_page_are_understood(
-    simple_index: SimpleIndex, wheel_factory: WheelFactory, style: str
+def test_index_page_is_read(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, style: Literal["html", "json"]
 ) -> None:
-    wheel = wheel_factory("Some.Package".lower().replace(".", "-"), "1.0+local")
+    wheel = wheel_factory("some-package", "1.0+local")
     simple_index.add(wheel)
-    simple_index.style = "json" if style == "json" else "html"
+    simple_index.style = style
     (found,) = Indexes(IndexConfig(indexes=(simple_index.url,))).files("Some_Package")
     assert found.file == wheel.name
     assert found.sha256 == sha256_of_file(wheel)
@@ -137,7 +138,7 @@ def test_both_kinds_of_index_page_are_understood(
         'data-core-metadata="sha256=00" rel="internal"',
     ],
 )
-def test_attributes_of_anchors_do_not_confuse(
+def test_attributes_of_anchors_are_ignored(
     simple_index: SimpleIndex, wheel_factory: WheelFactory, attributes: str
 ) -> None:
     simple_index.add(wheel_factory("one"), wheel_factory("one", "2.0"))
@@ -147,16 +148,14 @@ def test_attributes_of_anchors_do_not_confuse(
     assert all(location.sha256 for location in found)
 
 
-def test_an_index_is_asked_once_for_a_project(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
+def test_index_is_asked_once_for_a_project(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
     simple_index.add(wheel_factory("one"))
     indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
     assert indexes.files("one") == indexes.files("ONE")
     assert len(simple_index.log) == 1
 
 
-def test_folders_come_before_indexes_and_an_unknown_project_has_no_files(
-    simple_index: SimpleIndex, wheel_factory: WheelFactory
-) -> None:
+def test_folders_come_before_indexes(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("one")
     simple_index.add(wheel)
     config = IndexConfig(indexes=(simple_index.url,), find_links=(str(wheel.parent), wheel.parent.as_uri()))
@@ -165,7 +164,7 @@ def test_folders_come_before_indexes_and_an_unknown_project_has_no_files(
     assert Indexes(config).files("two") == []
 
 
-def test_an_index_in_a_folder_is_read_without_a_server(tmp_path: Path, wheel_factory: WheelFactory) -> None:
+def test_index_in_a_folder_is_read(tmp_path: Path, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("one")
     page = tmp_path / "simple" / "one" / "index.html"
     page.parent.mkdir(parents=True)
@@ -177,7 +176,7 @@ def test_an_index_in_a_folder_is_read_without_a_server(tmp_path: Path, wheel_fac
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/simple", "not a url", "http://user:secret@127.0.0.1:9/"])
-def test_an_index_that_does_not_answer_is_said_so_without_its_password(url: str) -> None:
+def test_unreachable_index_is_named_without_its_password(url: str) -> None:
     with pytest.raises(IndexUnreachableError) as failure:
         Indexes(IndexConfig(indexes=(url,))).files("one")
     assert failure.value.where == redact(url)
@@ -190,25 +189,25 @@ def test_an_index_that_does_not_answer_is_said_so_without_its_password(url: str)
     [
         (Answer(status=503), "503"),
         (Answer(status=401), "401"),
-        (Answer(b"{", headers={"Content-Type": "application/json"}), "JSON"),
-        (Answer(b"[1]", headers={"Content-Type": "application/json"}), "JSON"),
-        (Answer(b'{"meta": {"api-version": "9.0"}}', headers={"Content-Type": "application/json"}), "JSON"),
-        (Answer(b'{"files": 3}', headers={"Content-Type": "application/json"}), "JSON"),
+        (Answer(b"{", headers=JSON), "JSON"),
+        (Answer(b"[1]", headers=JSON), "JSON"),
+        (Answer(b'{"meta": {"api-version": "9.0"}}', headers=JSON), "JSON"),
+        (Answer(b'{"files": 3}', headers=JSON), "JSON"),
     ],
 )
-def test_an_index_that_answers_wrongly_is_said_so(answer: Answer, why: str) -> None:
+def test_index_with_a_bad_answer_is_named(answer: Answer, why: str) -> None:
     with serving(lambda *_: answer) as server:
         assert reachable(server.url)
         with pytest.raises(IndexUnreachableError, match=why):
             Indexes(IndexConfig(indexes=(server.url,))).files("one")
 
 
-def test_local_labels_are_read_from_file_names() -> None:
+def test_local_label_is_read_from_a_file_name() -> None:
     assert local_label("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl") == "cpu"
     assert local_label("torch-2.13.0-cp311-cp311-linux_x86_64.whl") == ""
     assert local_label("nonsense") == ""
 
 
-def test_folders_that_are_not_there_or_not_local_are_passed_over(tmp_path: Path) -> None:
+def test_missing_and_remote_folders_are_ignored(tmp_path: Path) -> None:
     links = (str(tmp_path / "none"), "https://links.example/", os.fspath(tmp_path))
     assert list(local_wheels(IndexConfig(find_links=links))) == []

@@ -1,4 +1,4 @@
-"""Remote files: read in places, and refused when a server cannot do that."""
+"""Reading parts of remote files, from servers with and without ranges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-def test_any_part_of_a_remote_file_reads_as_if_it_were_local(
+def test_remote_file_reads_like_a_local_one(
     remote: tuple[SimpleIndex, str], session: requests.Session
 ) -> None:
     file, local = RangeFile(remote[1], session), io.BytesIO(CONTENT)
@@ -51,9 +51,7 @@ def test_any_part_of_a_remote_file_reads_as_if_it_were_local(
         assert file.tell() == local.tell()
 
 
-def test_the_end_of_a_file_costs_one_request(
-    remote: tuple[SimpleIndex, str], session: requests.Session
-) -> None:
+def test_end_of_a_file_takes_one_request(remote: tuple[SimpleIndex, str], session: requests.Session) -> None:
     index, url = remote
     file = RangeFile(url, session)
     file.seek(-WINDOW, io.SEEK_END)
@@ -61,7 +59,7 @@ def test_the_end_of_a_file_costs_one_request(
     assert index.bytes_served("file.bin") == WINDOW
 
 
-def test_a_small_file_is_taken_whole_from_a_server_without_ranges(
+def test_small_file_is_read_whole_from_a_server_without_ranges(
     remote: tuple[SimpleIndex, str], session: requests.Session
 ) -> None:
     index, url = remote
@@ -72,7 +70,9 @@ def test_a_small_file_is_taken_whole_from_a_server_without_ranges(
     assert len(index.log) == 1
 
 
-def test_a_large_file_is_not(simple_index: SimpleIndex, tmp_path: Path, session: requests.Session) -> None:
+def test_large_file_is_refused_from_a_server_without_ranges(
+    simple_index: SimpleIndex, tmp_path: Path, session: requests.Session
+) -> None:
     path = tmp_path / "large.bin"
     path.write_bytes(bytes(SMALL + 1))
     simple_index.add(path)
@@ -82,7 +82,7 @@ def test_a_large_file_is_not(simple_index: SimpleIndex, tmp_path: Path, session:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Range": "bytes 0-3/*"}, {"Content-Range": "elephants"}])
-def test_a_server_that_does_not_say_what_it_sends_is_refused(
+def test_range_is_refused_without_a_valid_content_range(
     session: requests.Session, headers: dict[str, str]
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""The one policy for trying again: how often, how long after, and when not at all."""
+"""The retry policy: which failures to retry, how often, and after how long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAST = Retry(attempts=4, connects=2, pause=0.001, longest=0.002)
 
 
 class Attempts:
-    """Goes through outcomes, raises those that are exceptions, and counts."""
+    """Returns or raises a series of outcomes, and counts the calls."""
 
     def __init__(self, *outcomes: object) -> None:
         self.outcomes = list(outcomes)
@@ -38,22 +38,19 @@ def response(status: int, **headers: str) -> requests.Response:
     return made
 
 
-def test_what_passes_is_tried_again() -> None:
+def test_passing_failure_is_retried() -> None:
     good = response(200)
     attempts = Attempts(response(503), requests.ConnectionError("reset"), good)
     assert FAST.run(attempts, later=judge) is good
     assert attempts.made == 3
 
 
-def test_the_last_outcome_is_returned_or_raised() -> None:
-    busy = response(503)
-    attempts = Attempts(busy)
-    assert FAST.run(attempts, later=judge) is busy
-    assert attempts.made == FAST.attempts
-    attempts = Attempts(requests.ReadTimeout("slow"))
+def test_last_outcome_is_returned_or_raised() -> None:
+    busy, slow = Attempts(response(503)), Attempts(requests.ReadTimeout("slow"))
+    assert FAST.run(busy, later=judge) is busy.outcomes[0]
     with pytest.raises(requests.ReadTimeout, match="slow"):
-        FAST.run(attempts, later=judge)
-    assert attempts.made == FAST.attempts
+        FAST.run(slow, later=judge)
+    assert (busy.made, slow.made) == (FAST.attempts, FAST.attempts)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +62,12 @@ def test_the_last_outcome_is_returned_or_raised() -> None:
         requests.HTTPError(response=response(403)),
         OSError(errno.ENOSPC, "full"),
         FileNotFoundError(),
-        KeyError("a mistake of ours"),
+        KeyError("a bug"),
         True,
     ],
     ids=repr,
 )
-def test_what_does_not_pass_is_tried_once(outcome: object) -> None:
+def test_final_outcome_is_not_retried(outcome: object) -> None:
     attempts = Attempts(outcome)
     if isinstance(outcome, Exception):
         with pytest.raises(type(outcome)):
@@ -80,14 +77,14 @@ def test_what_does_not_pass_is_tried_once(outcome: object) -> None:
     assert attempts.made == 1
 
 
-def test_where_nobody_listens_fewer_attempts_are_made() -> None:
+def test_unreachable_server_is_retried_less_often() -> None:
     attempts = Attempts(requests.ConnectTimeout())
     with pytest.raises(requests.ConnectTimeout):
         FAST.run(attempts, later=judge)
     assert attempts.made == FAST.connects
 
 
-def test_the_wait_that_a_server_asks_for_is_kept_unless_it_is_hours() -> None:
+def test_server_may_ask_for_a_wait_but_not_for_hours() -> None:
     started = time.monotonic()
     FAST.run(Attempts(response(429, Retry_After="0.15"), response(200)), later=judge)
     assert time.monotonic() - started >= 0.15
@@ -97,11 +94,11 @@ def test_the_wait_that_a_server_asks_for_is_kept_unless_it_is_hours() -> None:
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("3", 3.0), ("", None), ("soon", None), ("-1", None)])
-def test_a_wait_is_read_or_ignored(value: str, seconds: float | None) -> None:
+def test_wait_is_parsed_or_ignored(value: str, seconds: float | None) -> None:
     assert retry_after({"Retry-After": value}) == seconds
 
 
-def test_who_gets_further_is_not_given_up() -> None:
+def test_attempts_continue_while_there_is_progress() -> None:
     left = list(range(20))
 
     def advance(_: object) -> Again | None:
@@ -115,7 +112,7 @@ def test_who_gets_further_is_not_given_up() -> None:
 @pytest.mark.parametrize(
     "stop", [lambda stopped: stopped.set(), lambda stopped: threading.Timer(0.05, stopped.set).start()]
 )
-def test_waiting_can_be_stopped(stop: Callable[[threading.Event], None]) -> None:
+def test_wait_can_be_stopped(stop: Callable[[threading.Event], None]) -> None:
     stopped = threading.Event()
     stop(stopped)
     started = time.monotonic()
@@ -124,7 +121,7 @@ def test_waiting_can_be_stopped(stop: Callable[[threading.Event], None]) -> None
     assert time.monotonic() - started < 5
 
 
-def test_pauses_grow_up_to_a_limit() -> None:
+def test_waits_grow_up_to_a_limit() -> None:
     retry = Retry(pause=1.0, longest=10.0)
     for failures, most in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 10), (9, 10)):
         assert most / 2 <= retry.delay(failures) <= most

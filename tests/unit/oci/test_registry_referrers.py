@@ -1,0 +1,96 @@
+"""Referrers in registries with and without the API, and the descriptors that list them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from imagefactory.errors.registry import RegistryError
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import Payload, contents
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.store.digests import digest_of
+from tests.fixtures.registries import opened
+from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
+
+DIGEST = digest_of(b"an image")
+
+
+class Manifests:
+    """A registry that stores manifests, with or without the referrers API."""
+
+    def __init__(self, *, api: bool) -> None:
+        self.api = api
+        self.kept: dict[str, bytes] = {}
+        self.referrers: list[object] = []
+
+    def __call__(self, asked: Asked) -> Answer:
+        name = asked.path.rpartition("/")[2]
+        if "/referrers/" in asked.path:
+            index = {"mediaType": INDEX_TYPE, "manifests": self.referrers}
+            return Answer(json.dumps(index).encode()) if self.api else Answer(status=404)
+        if asked.method == "HEAD":
+            return Answer()
+        if asked.method == "GET":
+            return Answer(self.kept[name]) if name in self.kept else Answer(status=404)
+        self.kept[name] = self.kept[digest_of(asked.body)] = asked.body
+        document = json.loads(asked.body)
+        subject = document.get("subject")
+        if not (self.api and subject):
+            return Answer(status=201)
+        item = Descriptor(MANIFEST_TYPE, digest_of(asked.body), len(asked.body), document["artifactType"])
+        self.referrers.append(item.document())
+        return Answer(status=201, headers={"OCI-Subject": subject["digest"]})
+
+
+def attach(server: ScriptedServer, kind: str) -> Descriptor:
+    subject = Descriptor(MANIFEST_TYPE, DIGEST, 8)
+    return referrers.attach(opened(server), subject, kind, [Payload("text/plain", kind.encode())])
+
+
+def test_registry_with_the_api_gets_no_fallback_tag() -> None:
+    manifests = Manifests(api=True)
+    with scripted(manifests) as server:
+        attached = attach(server, "application/vnd.sbom")
+        assert [item.digest for item in referrers.find(opened(server), DIGEST)] == [attached.digest]
+        assert fallback_tag(DIGEST) not in manifests.kept
+
+
+def test_referrers_are_filtered_by_type_when_the_registry_does_not() -> None:
+    with scripted(Manifests(api=True)) as server:
+        attach(server, "application/vnd.sbom")
+        attach(server, "application/vnd.sig")
+        assert len(referrers.find(opened(server), DIGEST)) == 2
+        assert len(referrers.find(opened(server), DIGEST, "application/vnd.sig")) == 1
+
+
+def test_fallback_tag_is_read_when_the_api_lists_nothing() -> None:
+    manifests = Manifests(api=False)
+    with scripted(manifests) as server:
+        attached = attach(server, "application/vnd.sbom")
+        manifests.api = True
+        assert [item.digest for item in referrers.find(opened(server), DIGEST)] == [attached.digest]
+
+
+@pytest.mark.parametrize("body", [b'{"manifests": [{}]}', b'{"manifests": 3}', b'{"manifests": [3]}'])
+def test_unreadable_list_of_referrers_is_named(body: bytes) -> None:
+    manifests = Manifests(api=False)
+    manifests.kept[fallback_tag(DIGEST)] = body
+    with scripted(manifests) as server, pytest.raises(RegistryError, match="cannot be read"):
+        referrers.find(opened(server), DIGEST)
+
+
+def test_index_is_not_an_artifact() -> None:
+    manifests = Manifests(api=False)
+    manifests.kept["latest"] = b'{"manifests": []}'
+    with scripted(manifests) as server, pytest.raises(RegistryError, match="not an artifact"):
+        contents(opened(server), opened(server).require_manifest("latest"))
+
+
+def test_descriptor_survives_a_round_trip() -> None:
+    platform = {"os": "linux", "architecture": "arm64"}
+    descriptor = Descriptor("a/b", DIGEST, 3, "c/d", {"k": "v"}, platform)
+    assert Descriptor.of(json.loads(json.dumps(descriptor.document()))) == descriptor
