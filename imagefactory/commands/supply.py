@@ -24,6 +24,8 @@ def licences(
     project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
     """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
+    from dataclasses import asdict
+
     from imagefactory.commands.show import tables, terminal
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
@@ -38,7 +40,7 @@ def licences(
     cells = select(project.matrix, target)
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
     if json:
-        print_json([summary.data() for summary in summaries])
+        print_json([asdict(summary) for summary in summaries])
         return
     for summary in summaries:
         if markdown:
@@ -68,7 +70,7 @@ def sbom(project: Project, target: str = "") -> None:
 def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
     """Attach an SBOM, provenance and a signature to a pushed image."""
     from imagefactory.matrix.targets import select_one
-    from imagefactory.publish.attest.published import attest
+    from imagefactory.publish.attest.attachments import attest_pushed
     from imagefactory.publish.attest.signing import find_signer, signs_as_job
 
     if signs_as_job(key):
@@ -76,7 +78,7 @@ def attest(project: Project, image: str, target: str = "", key: str = "") -> Non
     cell = select_one(project.matrix, target)
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
-    for digest in attest(project, cell, image, signer):
+    for digest in attest_pushed(project, cell, image, signer):
         print(digest)
 
 

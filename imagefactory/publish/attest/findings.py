@@ -24,21 +24,6 @@ class Finding:
     detail: str
 
 
-def ok(check: CheckName, detail: str) -> Finding:
-    """Make a finding: as it should be."""
-    return Finding(check, "ok", detail)
-
-
-def failed(check: CheckName, detail: str) -> Finding:
-    """Make a finding: wrong."""
-    return Finding(check, "failed", detail)
-
-
-def not_checked(check: CheckName, detail: str) -> Finding:
-    """Make a finding: could not be checked here, and why."""
-    return Finding(check, "not checked", detail)
-
-
 def refuse_failing(image: str, findings: Sequence[Finding]) -> None:
     """Raise if a check failed: one error for missing signatures, another for changed content."""
     wrong = [finding for finding in findings if finding.state == "failed"]

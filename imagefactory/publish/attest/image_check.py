@@ -23,9 +23,9 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
-from imagefactory.publish.attest.findings import Finding, failed, not_checked, ok
+from imagefactory.publish.attest.findings import CheckName, Finding, FindingState
 from imagefactory.publish.attest.layer_check import check_layers
-from imagefactory.publish.attest.sbom_difference import first_difference
+from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
 
@@ -54,15 +54,11 @@ def check_image(
     """Check an image, or every image of an index. `every_byte` downloads the layers and hashes them."""
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
-    if manifest.media_type not in (INDEX_TYPE, DOCKER_INDEX_TYPE):
-        return [_Check(project, repository, manifest, trust, say).run(every_byte=every_byte)]
-    children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
-    return [
-        _Check(project, repository, repository.require_manifest(child.digest), trust, say).run(
-            every_byte=every_byte
-        )
-        for child in children
-    ]
+    images = [manifest]
+    if manifest.media_type in (INDEX_TYPE, DOCKER_INDEX_TYPE):
+        children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
+        images = [repository.require_manifest(child.digest) for child in children]
+    return [_Check(project, repository, image, trust, say).run(every_byte=every_byte) for image in images]
 
 
 def require_plan(checked: Checked) -> Plan:
@@ -91,12 +87,8 @@ class _Check:
     config: dict[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
 
-    @property
-    def reference(self) -> str:
-        return str(self.repository.reference.at(self.manifest.digest))
-
     def run(self, *, every_byte: bool) -> Checked:
-        self.findings.append(ok("manifest", self.manifest.digest))
+        self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
         statements = self._check_signatures()
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
@@ -106,7 +98,11 @@ class _Check:
         self.findings += check_layers(
             self.repository, self.manifest, names, self.project.store, self.say, every_byte=every_byte
         )
-        return Checked(self.reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+        reference = str(self.repository.reference.at(self.manifest.digest))
+        return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+
+    def _add(self, check: CheckName, state: FindingState, detail: str) -> None:
+        self.findings.append(Finding(check, state, detail))
 
     def _read_config(self) -> None:
         """Read the configuration, and find the plan that the image was made from."""
@@ -116,16 +112,15 @@ class _Check:
             labels: Mapping[str, str] = self.config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
         except DigestMismatchError as error:
-            self.findings.append(failed("configuration", error.why))
+            self._add("configuration", "failed", error.why)
             return
         except (ValueError, KeyError, TypeError) as error:
             detail = f"this is not an image of the factory ({type(error).__name__})"
-            self.findings.append(failed("configuration", detail))
+            self._add("configuration", "failed", detail)
             return
-        self.findings.append(ok("configuration", f"plan {planned}"))
-        self.plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
-        if self.plan is not None and self.plan.key != planned:
-            self.plan = None
+        self._add("configuration", "ok", f"plan {planned}")
+        plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
+        self.plan = plan if plan is not None and plan.key == planned else None
 
     def _check_signatures(self) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made."""
@@ -141,26 +136,26 @@ class _Check:
             except NotTrustedError as error:
                 reasons.append(f"{_unchecked_name(bundle)} {digest}: {error}")
                 continue
-            if statement.subject != self.manifest.digest:
-                reasons.append(f"{digest}: it speaks of another image, {statement.subject}")
-                continue
-            found[statement.predicate_type] = statement
-            signers[statement.predicate_type] = signer
+            if statement.subject == self.manifest.digest:
+                found[statement.predicate_type] = statement
+                signers[statement.predicate_type] = signer
+            else:
+                reasons.append(f"{digest}: it is about another image, {statement.subject}")
         missing = [name for kind, name in _NAMES.items() if kind not in found]
         if missing:
-            because = f" ({'; '.join(reasons)})" if reasons else ": nothing is attached that is signed"
-            self.findings.append(failed("signature", f"no trusted {' and no '.join(missing)}{because}"))
+            because = f" ({'; '.join(reasons)})" if reasons else ": nothing that is attached is signed"
+            self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{because}")
         else:
-            self.findings.append(ok("signature", ", ".join(sorted(set(signers.values())))))
+            self._add("signature", "ok", ", ".join(sorted(set(signers.values()))))
             if reasons:
                 # Others may sign too; that does not affect the signatures that count.
-                self.findings.append(not_checked("signature", f"not counted: {'; '.join(reasons)}"))
+                self._add("signature", "not checked", f"not counted: {'; '.join(reasons)}")
         return found
 
     def _check_provenance(self, statement: Statement | None) -> str | None:
         """Compare the provenance with the image and with this checkout; return the commit that it names."""
         if statement is None:
-            self.findings.append(not_checked("provenance", "there is none that is signed"))
+            self._add("provenance", "not checked", "there is none that is signed")
             return None
         try:
             definition = statement.predicate["buildDefinition"]
@@ -169,32 +164,27 @@ class _Check:
             inputs = _digests(definition["resolvedDependencies"])
             builder = statement.predicate["runDetails"]["builder"]["id"]
         except (KeyError, TypeError) as error:
-            self.findings.append(failed("provenance", f"it cannot be read ({type(error).__name__} {error})"))
+            self._add("provenance", "failed", f"it cannot be read ({type(error).__name__} {error})")
             return None
         commit = inputs.get("gitCommit")
         said = f"{builder}, commit {commit or 'unknown'}{' with changes of its own' if modified else ''}"
         labelled = self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan")
         if planned != labelled:
-            self.findings.append(
-                failed("provenance", f"it names the plan {planned}, the image says {labelled}")
-            )
+            self._add("provenance", "failed", f"it names the plan {planned}, the image says {labelled}")
         elif self.plan is None:
             detail = f"{said}; this checkout plans another image, so its locks were not compared"
-            self.findings.append(not_checked("provenance", detail))
+            self._add("provenance", "not checked", detail)
         else:
             here = provenance.input_hashes(self.project, self.plan)
             other = [name for name, sha256 in here.items() if inputs.get(name, sha256) != sha256]
-            if other:
-                detail = f"{said}; {', '.join(other)} differ in this checkout, though they give the same plan"
-                self.findings.append(not_checked("provenance", detail))
-            else:
-                self.findings.append(ok("provenance", said))
+            differ = f"; {', '.join(other)} differ in this checkout, though they give the same plan"
+            self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
         return commit
 
     def _check_sbom(self, statement: Statement | None) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
-        here = None if self.plan is None else self._own_sbom()
+        here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
         problems: list[str] = []
         attached = 0
         for descriptor in referrers.find(self.repository, self.manifest.digest, sbom.MEDIA_TYPE):
@@ -210,46 +200,37 @@ class _Check:
         if not attached:
             problems.append("none is attached")
         if problems:
-            self.findings.append(failed("sbom", "; ".join(problems)))
+            self._add("sbom", "failed", "; ".join(problems))
         elif here is None:
             detail = "as signed, but this checkout plans another image and cannot make it again"
-            self.findings.append(not_checked("sbom", detail if signed else "it is not signed"))
+            self._add("sbom", "not checked", detail if signed else "it is not signed")
         else:
-            count = len(json.loads(here)["components"])
-            self.findings.append(ok("sbom", f"{count} components, as the locks give them"))
-
-    def _own_sbom(self) -> bytes | None:
-        assert self.plan is not None  # noqa: S101 - asked for only with a plan
-        return sbom.make_sbom(self.project, self.plan)
+            self._add(
+                "sbom", "ok", f"{len(json.loads(here)['components'])} components, as the locks give them"
+            )
 
     def _check_record(self) -> None:
         """Compare the digest with this checkout's record, without building anything."""
+        image = KnownLayers(self.project.known_layers).image(self.plan) if self.plan else None
         if self.plan is None:
-            self.findings.append(not_checked("record", "this checkout plans another image"))
-            return
-        known = KnownLayers(self.project.known_layers)
-        image = known.image(self.plan)
-        if image is None:
-            self.findings.append(not_checked("record", "locks/layers.toml does not know all layers"))
+            self._add("record", "not checked", "this checkout plans another image")
+        elif image is None:
+            self._add("record", "not checked", "locks/layers.toml does not have all layers")
         elif image.digest == self.manifest.digest:
-            self.findings.append(ok("record", "locks/layers.toml gives the same digest"))
+            self._add("record", "ok", "locks/layers.toml gives the same digest")
         else:
-            self.findings.append(failed("record", _other_layers(self.plan, image.manifest, self.manifest)))
+            self._add("record", "failed", _other_layers(self.plan, image.manifest, self.manifest))
 
 
 def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:
     """Plan the cell that an image claims to be; None if this checkout cannot."""
-    cell = Cell(
-        labels.get("imagefactory.model", ""),
-        labels.get("imagefactory.vllm", ""),
-        labels.get("imagefactory.arch", ""),
-        platform,
-    )
+    model, vllm, arch = (labels.get(f"imagefactory.{name}", "") for name in ("model", "vllm", "arch"))
+    cell = Cell(model, vllm, arch, platform)
     if cell not in buildable(project.matrix) or not project.is_locked(cell):
         return None
     try:
         return make_plan(project, cell)
-    except FactoryError:  # the image's own commit could plan it; that is told with the findings
+    except FactoryError:  # the image's own commit could plan it; the findings say so
         return None
 
 

@@ -14,11 +14,12 @@ from imagefactory.oci.compare import diff_layers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.attest.findings import Finding, failed, ok
+from imagefactory.publish.attest.findings import Finding
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
 _BLOCK = 16 * 1024 * 1024
+_MISSING = "the registry does not have it"
 
 
 def check_layers(
@@ -35,22 +36,19 @@ def check_layers(
     if len(names) != len(layers):
         names = [layer.digest for layer in layers]
     labels = [name.removeprefix("imagefactory ") for name in names]
-    problems: list[str] = []
+    problems: list[Finding] = []
     for label, layer in zip(labels, layers, strict=True):
-        problem = (
-            _problem_of_bytes(repository, layer, label, store, say)
-            if every_byte
-            else None
-            if repository.has_blob(layer.digest)
-            else "the registry does not have it"
-        )
+        if every_byte:
+            problem = _problem_of_bytes(repository, layer, label, store, say)
+        else:
+            problem = None if repository.has_blob(layer.digest) else _MISSING
         if problem:
-            problems.append(f"layer {label}: {problem}")
+            problems.append(Finding("layers", "failed", f"layer {label}: {problem}"))
     if problems:
-        return [failed("layers", problem) for problem in problems]
+        return problems
     size = sum(layer.size for layer in layers) / 1e6
     how = "downloaded, every byte as named" if every_byte else "all in the registry"
-    return [ok("layers", f"{len(layers)} layers, {size:,.1f} MB, {how}")]
+    return [Finding("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")]
 
 
 def _problem_of_bytes(
@@ -61,7 +59,7 @@ def _problem_of_bytes(
         try:
             repository.download(layer.digest, layer.size, scratch / "layer")
         except ContentMissingError:
-            return "the registry does not have it"
+            return _MISSING
         except DigestMismatchError as error:
             return f"{layer.digest} has other bytes: {error.why}{_where(repository, layer, store, scratch)}"
     return None
@@ -74,10 +72,8 @@ def _where(repository: Repository, layer: Descriptor, store: Store, scratch: Pat
         return ""
     wrong = scratch / "other"
     with wrong.open("wb") as file:
-        at = 0
-        while block := repository.read(layer.digest, at, _BLOCK):
+        while block := repository.read(layer.digest, file.tell(), _BLOCK):
             file.write(block)
-            at += len(block)
             if len(block) < _BLOCK:
                 break
     try:

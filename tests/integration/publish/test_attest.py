@@ -19,16 +19,14 @@ from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
+from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.findings import refuse_failing
 from imagefactory.publish.attest.image_check import check_image, require_plan
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
-from imagefactory.publish.attest.published import attest
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.store.digests import Digest, canonical_json
 from tests.fixtures.signed_image import SignedImage, edited, failures, states
 from tests.fixtures.small_factory import CELL, SECOND
-
-pytestmark = pytest.mark.engine
 
 
 def test_a_published_image_is_what_was_signed(signed_image: SignedImage) -> None:
@@ -117,7 +115,7 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
         tagged = type(repository).open(f"{signed_image.address}:latest")
         [checked] = check_image(signed_image.factory.project, tagged, signed_image.trust(), lambda _: None)
     found = {finding.check: finding.detail for finding in failures(checked)}
-    assert "nothing is attached" in found["signature"]
+    assert "nothing that is attached is signed" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
     with pytest.raises(TamperedError):
         refuse_failing(checked.reference, checked.findings)
@@ -189,7 +187,7 @@ def test_statements_about_another_image_do_not_count(signed_image: SignedImage) 
         other = type(repository).open(f"{signed_image.address}@{digest}")
         [checked] = check_image(signed_image.factory.project, other, signed_image.trust(), lambda _: None)
     detail = next(finding.detail for finding in failures(checked) if finding.check == "signature")
-    assert "it speaks of another image" in detail
+    assert "it is about another image" in detail
 
 
 def test_every_image_of_an_index_is_checked(signed_image: SignedImage) -> None:
@@ -215,7 +213,7 @@ def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -
 
 def test_nothing_is_attested_of_another_image(signed_image: SignedImage) -> None:
     with pytest.raises(VerificationError, match="not other"):
-        attest(signed_image.factory.project, SECOND, signed_image.reference, signed_image.signer)
+        attest_pushed(signed_image.factory.project, SECOND, signed_image.reference, signed_image.signer)
 
 
 def test_the_commands_sign_check_and_rebuild(signed_image: SignedImage) -> None:

@@ -23,8 +23,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ModLayer, ModLink, ModSettings, Plan
 from imagefactory.publish.attest.components import components_of, wheel_purl
-from imagefactory.publish.attest.sbom import LARGEST, make_sbom
-from imagefactory.publish.attest.sbom_difference import first_difference
+from imagefactory.publish.attest.sbom import LARGEST, first_difference, make_sbom
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
