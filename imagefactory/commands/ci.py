@@ -265,13 +265,13 @@ def report_mods(
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.mods.source_files import FolderSource
+    from imagefactory.publish.attest.provenance import read_source
     from imagefactory.publish.automation.github import GitHub
-    from imagefactory.publish.automation.pull_request import commit_of
     from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.folder("--source", source)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
-    commit = commit_of(tree)
+    commit = read_source(tree).commit or ""
     text = f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n"
     write_summary(text)
     print(text)

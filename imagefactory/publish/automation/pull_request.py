@@ -158,14 +158,6 @@ def _heading(targets: list[str]) -> str:
     return targets[0] if len(targets) == 1 else f"{targets[0]} and {len(targets) - 1} more"
 
 
-def commit_of(folder: Path) -> str:
-    """Return the commit of a checkout; empty if it is not a git repository."""
-    try:
-        return _git(folder, "rev-parse", "HEAD").strip()
-    except RunFailedError:
-        return ""
-
-
 def _git(root: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
