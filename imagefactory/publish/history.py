@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -14,7 +14,6 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.tags import moving_tags
-from imagefactory.store.digests import Digest
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
             fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
         )
-    return History(lines, astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags}))
+    return History(lines, astray(repository, catalog, tags))
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -81,12 +80,8 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
 
 
 def _names_today(catalog: Catalog, image: Published, event: Event) -> tuple[str, ...]:
-    pointers = {tag: catalog.pointer(tag) for tag in event.moved}
-    return tuple(
-        tag
-        for tag, pointer in pointers.items()
-        if pointer is not None and pointer.images.get(image.platform) == image.digest
-    )
+    """List the tags of an event that still point at its image."""
+    return tuple(tag for tag in event.moved if catalog.current([tag], image.platform) == image)
 
 
 def changes(before: Published | None, image: Published) -> tuple[str, ...]:
@@ -119,11 +114,7 @@ def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
     return f"{name} changed"
 
 
-def astray(catalog: Catalog, tags: Sequence[str], found: dict[str, Digest | None]) -> list[str]:
+def astray(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
-    wrong: list[str] = []
-    for tag in tags:
-        pointer = catalog.pointer(tag)
-        if pointer is not None and found.get(tag) != pointer.digest:
-            wrong.append(tag)
-    return wrong
+    wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
+    return [tag for tag, digest in wanted.items() if repository.resolve(tag) != digest]

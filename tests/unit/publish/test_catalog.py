@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
 from imagefactory.publish.current_images import current_images, markdown
 from imagefactory.publish.history import astray, changes, history
@@ -182,7 +185,8 @@ def test_changes_are_named_by_what_users_know() -> None:
 
 def test_a_tag_that_is_somewhere_else_is_astray(three: Catalog) -> None:
     found: dict[str, Digest | None] = {TAGS[0]: digest("c"), TAGS[1]: digest("a"), TAGS[2]: None}
-    assert astray(three, TAGS, found) == ["gemma", "latest"]
+    repository = cast("Repository", SimpleNamespace(resolve=found.get))
+    assert astray(repository, three, TAGS) == ["gemma", "latest"]
 
 
 def test_other_platforms_keep_their_images() -> None:
