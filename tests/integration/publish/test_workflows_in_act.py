@@ -100,7 +100,7 @@ def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
 def test_act_ends_after_the_plan_when_nothing_changed(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
-    night_factory.night("one", "everything is published")
+    night_factory.night()
     said = act(night_factory, fake_github, "image")
     assert "nightly/plan" in said
     assert "nothing changed; 2 images are up to date" in said
