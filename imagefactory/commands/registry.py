@@ -149,8 +149,8 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
     """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show import terminal
     from imagefactory.commands.show.tables import offers_table
-    from imagefactory.publish import current_images
     from imagefactory.publish.catalog_writes import read_catalog
+    from imagefactory.publish.history import current_images, current_markdown
 
     options.at_most_one(json=json, markdown=markdown)
     with open_repository(project) as repository:
@@ -158,9 +158,9 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
     if json:
         print(found.to_json().decode("utf-8"), end="")
     elif markdown:
-        print(current_images.markdown(repository.reference.name, current_images.current_images(found)))
+        print(current_markdown(repository.reference.name, current_images(found)))
     else:
-        terminal.out.print(offers_table(current_images.current_images(found)))
+        terminal.out.print(offers_table(current_images(found)))
 
 
 @command(

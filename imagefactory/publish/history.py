@@ -1,10 +1,11 @@
-"""The history of a target: what was published when, what changed, and which tags point at it now."""
+"""Reads the catalog: what was published when, what changed, and what can be pulled today."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Literal
 
 from imagefactory.errors.publishing import NeverPublishedError
@@ -14,6 +15,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.tags import moving_tags
+from imagefactory.store.digests import Digest
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,6 @@ class Line:
     image: Published
     moved: tuple[str, ...]
     """Moving tags that were pointed at it then."""
-    named: tuple[str, ...]
-    """Tags that point at it for good."""
     now: tuple[str, ...]
     """Moving tags that point at it today."""
     changed: tuple[str, ...]
@@ -35,10 +35,20 @@ class Line:
 
 @dataclass(frozen=True)
 class History:
-    """What was published of a cell, and the tags that are not where they belong."""
+    """What was published of a cell, and its tags that are not where the catalog has them."""
 
     lines: list[Line]
     astray: list[str]
+
+
+@dataclass(frozen=True)
+class CurrentImage:
+    """The image that a moving tag names for one platform."""
+
+    tag: str
+    image: Published
+    since: datetime
+    """When the tag was set to this image."""
 
 
 def read_history(project: Project, repository: Repository, cell: Cell) -> History:
@@ -70,7 +80,6 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 kind=event.kind,
                 image=image,
                 moved=tuple(event.moved),
-                named=event.named,
                 now=_names_today(catalog, image, event),
                 changed=changes(before, image),
             )
@@ -118,3 +127,35 @@ def astray(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> lis
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
     wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
     return [tag for tag, digest in wanted.items() if repository.resolve(tag) != digest]
+
+
+def current_images(catalog: Catalog) -> list[CurrentImage]:
+    """List the images that moving tags point at, in the order of the tags."""
+    found: list[CurrentImage] = []
+    for tag in sorted(catalog.moving_tags()):
+        moves = [event for event in catalog.events if tag in event.moved]
+        for platform, digest in moves[-1].moved[tag].images.items():
+            image = catalog.image(digest)
+            if image is not None:
+                found.append(CurrentImage(tag, image, _since(moves, tag, platform, digest)))
+    return found
+
+
+def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> datetime:
+    same = takewhile(lambda event: event.moved[tag].images.get(platform) == digest, reversed(moves))
+    return min(event.time for event in same)
+
+
+def current_markdown(repository: str, found: Iterable[CurrentImage]) -> str:
+    """Format current images as a Markdown table."""
+    rows = [
+        "| tag | platform | vLLM | mods | since | to pull | digest |",
+        "|---|---|---|---|---|---:|---|",
+    ]
+    rows += [
+        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.vllm} "
+        f"| {', '.join(current.image.mods) or 'none'} | {current.since:%Y-%m-%d} "
+        f"| {current.image.size / 1e9:.2f} GB | `{current.image.digest}` |"
+        for current in found
+    ]
+    return "\n".join(rows)

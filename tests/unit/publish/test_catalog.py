@@ -12,8 +12,7 @@ from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
-from imagefactory.publish.current_images import current_images, markdown
-from imagefactory.publish.history import astray, changes, history
+from imagefactory.publish.history import astray, changes, current_images, current_markdown, history
 from imagefactory.publish.rollback import choose
 from imagefactory.store.digests import Digest, Sha256
 
@@ -233,5 +232,5 @@ def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) ->
     assert {offer.since for offer in found} == {START + timedelta(days=12)}
     # The same image once more is no news.
     assert {offer.since for offer in current_images(again)} == {START + timedelta(days=2)}
-    table = markdown("registry.example/a/b", found)
+    table = current_markdown("registry.example/a/b", found)
     assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table

@@ -84,7 +84,7 @@ def test_an_api_that_does_not_answer_is_reported() -> None:
 
 def test_only_ghcr_has_a_packages_api(monkeypatch: pytest.MonkeyPatch) -> None:
     assert GitHubPackages.of(Reference.parse("127.0.0.1:5000/a/b")) is None
-    with pytest.raises(AccessDeniedError, match="only for users it knows"):
+    with pytest.raises(AccessDeniedError, match="only for users who are logged in"):
         GitHubPackages.of(REFERENCE)
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
     assert GitHubPackages.of(REFERENCE) is not None
