@@ -1,4 +1,4 @@
-"""Turns at the catalog: whoever is interfered with knows, and what others wrote is never lost."""
+"""Concurrent writes of the catalog: a writer notices interference, and nobody's write is lost."""
 
 from __future__ import annotations
 
@@ -119,6 +119,17 @@ def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
     shelf.before = before
 
 
+def slow_writes(shelf: Shelf, clock: Clock, count: int) -> None:
+    """Let the next writes take longer than the window."""
+    delays = iter([1.0] * count)
+
+    def before(request: str) -> None:
+        if request == "write":
+            clock.time += next(delays, 0.0)
+
+    shelf.before = before
+
+
 def events(shelf: Shelf) -> list[str]:
     shelf.before = lambda _: None
     return [event.id for event in read_catalog(shelf.repository).catalog.events]
@@ -138,7 +149,7 @@ def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
 
 # The looks of one writer: before its write, and after the wait.
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
-def test_who_comes_second_to_the_same_tags_is_told(shelf: Shelf, moment: tuple[str, int]) -> None:
+def test_the_second_writer_of_a_tag_fails(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "tiny", moment)
     with pytest.raises(PromotionLostError, match="was first") as lost:
         write(shelf, "mine", "tiny")
@@ -146,41 +157,31 @@ def test_who_comes_second_to_the_same_tags_is_told(shelf: Shelf, moment: tuple[s
 
 
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
-def test_who_wants_other_tags_carries_on_after_the_first(shelf: Shelf, moment: tuple[str, int]) -> None:
+def test_the_second_writer_of_other_tags_succeeds(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "other", moment)
     write(shelf, "mine", "tiny")
     assert sorted(events(shelf)) == ["mine", "rival-look"]
 
 
 def test_a_write_that_took_too_long_does_not_count(shelf: Shelf, clock: Clock) -> None:
-    slow = iter([1.0])
-
-    def before(request: str) -> None:
-        if request == "write":
-            clock.time += next(slow, 0.0)
-
-    shelf.before = before
+    slow_writes(shelf, clock, 1)
     write(shelf, "mine", "tiny")
     assert shelf.writes == 2
     assert events(shelf) == ["mine"]
 
 
-def test_a_registry_that_is_always_too_slow_is_given_up_on(shelf: Shelf, clock: Clock) -> None:
-    def before(request: str) -> None:
-        if request == "write":
-            clock.time += 1.0
-
-    shelf.before = before
+def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf, clock: Clock) -> None:
+    slow_writes(shelf, clock, catalog_writes.ATTEMPTS)
     with pytest.raises(PromotionLostError, match="could not be written"):
         write(shelf, "mine", "tiny")
 
 
-def test_the_winner_has_waited_as_long_as_a_write_may_take(shelf: Shelf, clock: Clock) -> None:
+def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf, clock: Clock) -> None:
     write(shelf, "mine", "tiny")
     assert clock.time == catalog_writes.WINDOW_HERE
 
 
-def test_something_else_under_the_tag_is_refused(shelf: Shelf) -> None:
+def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
     body = upload_artifact(
         shelf.repository, "application/x", [Payload("application/x", b"1")], annotations={}
     )
