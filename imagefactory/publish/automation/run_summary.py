@@ -18,6 +18,7 @@ from imagefactory.store.sizes import size
 
 LARGEST: Final = 1024 * 1024
 """GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
+HISTORY_DAYS: Final = 60
 GOOD: Final = frozenset({"success", "skipped"})
 
 
@@ -102,7 +103,7 @@ def subjects(outcome: Promotion, name: str) -> str:
     return "".join(f"{digest}  {name}\n" for digest in digests)
 
 
-def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
+def history_page(catalog: Catalog, registry: str) -> str:
     """Write the history page: everything that was published, newest first."""
     before: dict[tuple[str, str, str], Published] = {}
     rows: list[tuple[str, ...]] = []
@@ -113,7 +114,7 @@ def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
         target = (image.model, image.arch, image.platform)
         changed = ", ".join(changes(before.get(target), image)[:4])
         before[target] = image
-        if (catalog.events[-1].time.date() - event.time.date()).days <= days:
+        if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
@@ -173,12 +174,12 @@ def append(path: str, text: str) -> None:
         file.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def bounded(text: str, largest: int = LARGEST) -> str:
+def bounded(text: str) -> str:
     """Shorten a text, by whole lines, to what GitHub shows."""
-    if len(text.encode()) <= largest:
+    if len(text.encode()) <= LARGEST:
         return text
     note = "\n\n… cut here: GitHub shows no more than 1 MiB.\n"
-    kept = text.encode()[: largest - len(note.encode())].decode("utf-8", "ignore")
+    kept = text.encode()[: LARGEST - len(note.encode())].decode("utf-8", "ignore")
     return kept.rpartition("\n")[0] + note
 
 

@@ -39,9 +39,7 @@ def entries(publisher: Publisher, tag: str) -> dict[str, str]:
     return {entry["platform"]["architecture"]: entry["digest"] for entry in document["manifests"]}
 
 
-def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
-    two_platforms: Publisher,
-) -> None:
+def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(two_platforms: Publisher) -> None:
     here, there = two_platforms.publish(CELL, OTHER)
     assert entries(two_platforms, "tiny") == images(here, there)
     tags = two_platforms.tags()

@@ -153,9 +153,7 @@ def ask(night_factory: NightFactory, **env: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(
-    night_factory: NightFactory,
-) -> None:
+def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_factory: NightFactory) -> None:
     night_factory.night()
     quiet = ask(night_factory)
     assert all(jobs == [] for jobs in quiet["jobs"].values())

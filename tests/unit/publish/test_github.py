@@ -220,7 +220,7 @@ def released(tmp_path: Path) -> Path:
 
 def test_a_release_says_what_the_changelog_says_once(released: Path, fake_github: FakeGitHub) -> None:
     notes = release_notes(released, "v0.2.0")
-    assert notes.text == "- more\n"
+    assert notes == "- more\n"
     addresses = {publish_release(fake_github.client(), "v0.2.0", notes) for _ in range(2)}
     assert len(addresses) == 1
     assert fake_github.writes == ["POST releases"]

@@ -30,8 +30,7 @@ from imagefactory.publish.automation.jobs import (
     Work,
     fitted,
 )
-from imagefactory.publish.automation.night import nightly_cells, plan_night
-from imagefactory.publish.automation.reasons import differences
+from imagefactory.publish.automation.night import differences, nightly_cells, plan_night
 from imagefactory.publish.automation.run_summary import (
     LARGEST,
     bounded,
@@ -171,19 +170,16 @@ def test_a_plan_round_trips_through_json(tmp_path: Path) -> None:
         plan_document(file)
 
 
-def part(key: str, version: str = "") -> ImagePart:
-    return ImagePart(key=key, version=version)
-
-
 def test_differences_are_listed_in_the_order_of_layers() -> None:
+    one, two = ImagePart(key="1"), ImagePart(key="2")
     names = ("base b", "wheel torch", "mod a", "mod b", "model m")
-    old = {name: part("1") for name in names}
+    old = dict.fromkeys(names, one)
     assert differences(old, old) == []
     # A mod that is gone changes those that were applied after it.
-    gone = {name: value for name, value in old.items() if name != "mod a"} | {"mod b": part("2")}
+    gone = {name: value for name, value in old.items() if name != "mod a"} | {"mod b": two}
     assert differences(old, gone) == ["mod a", "mod b"]
     assert differences(gone, old) == ["mod a", "mod b"]
-    assert differences(old, old | {"mod b": part("2"), "model m": part("2")}) == ["mod b", "model m"]
+    assert differences(old, old | {"mod b": two, "model m": two}) == ["mod b", "model m"]
 
 
 def test_a_summary_is_cut_to_what_github_shows() -> None:
@@ -214,9 +210,8 @@ def test_several_failures_are_reported_together() -> None:
 
 
 def test_a_single_failure_keeps_its_own_exit_code() -> None:
-    error = broken_by(RegistryError)
     with pytest.raises(RegistryError):
-        Outcomes({}, {CELL: error}).refuse_failures("pushed")
+        Outcomes({}, {CELL: broken_by(RegistryError)}).refuse_failures("pushed")
 
 
 def test_a_step_skips_cells_that_failed_before() -> None:
