@@ -198,8 +198,7 @@ def _check_published(
     """Check a published image and show the findings; return the cells to rebuild, with their digests."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
-    from imagefactory.publish.attest.findings import refuse_failing
-    from imagefactory.publish.attest.image_check import check_image, require_plan
+    from imagefactory.publish.attest.image_check import check_image, refuse_failing, require_plan
     from imagefactory.publish.attest.signing import find_trust
 
     with Repository.open(image) as repository:
@@ -208,7 +207,7 @@ def _check_published(
     for one in checked:
         say(checked_lines(one))
     for one in checked:
-        refuse_failing(one.reference, one.findings)
+        refuse_failing(one)
     return [(require_plan(one).cell if rebuild else None, one.digest) for one in checked]
 
 

@@ -1,20 +1,22 @@
-"""Checking a published image: who signed it, what it claims, and whether this checkout agrees."""
+"""Checks a published image: who signed it, what it claims, and whether this checkout agrees."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
@@ -23,8 +25,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
-from imagefactory.publish.attest.findings import CheckName, Finding, FindingState
-from imagefactory.publish.attest.layer_check import check_layers
+from imagefactory.publish.attest.layer_check import layer_problems
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
@@ -34,6 +35,21 @@ _NAMES = {
     sbom.PREDICATE_TYPE: "SBOM",
     SIGNATURE_PREDICATE: "signature",
 }
+
+
+FindingState = Literal["ok", "failed", "not checked"]
+CheckName = Literal[
+    "manifest", "configuration", "signature", "provenance", "sbom", "layers", "record", "rebuild"
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: CheckName
+    state: FindingState
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,24 @@ def check_image(
         children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
         images = [repository.require_manifest(child.digest) for child in children]
     return [_Check(project, repository, image, trust, say).run(every_byte=every_byte) for image in images]
+
+
+def refuse_failing(checked: Checked) -> None:
+    """Raise if a check failed: one error for missing signatures, another for changed content."""
+    wrong = [finding for finding in checked.findings if finding.state == "failed"]
+    if not wrong:
+        return
+    kind: type[FactoryError] = TamperedError
+    what = "The image, or something attached to it, is not what was signed."
+    if all(finding.check == "signature" for finding in wrong):
+        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+    raise kind(
+        what,
+        where=checked.reference,
+        why="; ".join(f"{finding.check}: {finding.detail}" for finding in wrong),
+        fix="Do not use it. Pull it again by its digest from a registry you trust, or build it yourself; "
+        "--key names a key that should be trusted.",
+    )
 
 
 def require_plan(checked: Checked) -> Plan:
@@ -94,10 +128,7 @@ class _Check:
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
         self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
         self._check_record()
-        names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
-        self.findings += check_layers(
-            self.repository, self.manifest, names, self.project.store, self.say, every_byte=every_byte
-        )
+        self._check_layers(every_byte=every_byte)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
 
@@ -220,6 +251,20 @@ class _Check:
             self._add("record", "ok", "locks/layers.toml gives the same digest")
         else:
             self._add("record", "failed", _other_layers(self.plan, image.manifest, self.manifest))
+
+    def _check_layers(self, *, every_byte: bool) -> None:
+        layers = contents(self.repository, self.manifest)
+        names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
+        store = self.project.store
+        problems = list(
+            layer_problems(self.repository, layers, names, store, self.say, every_byte=every_byte)
+        )
+        for problem in problems:
+            self._add("layers", "failed", problem)
+        if not problems:
+            size = sum(layer.size for layer in layers) / 1e6
+            how = "downloaded, every byte as named" if every_byte else "all in the registry"
+            self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
 
 
 def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:

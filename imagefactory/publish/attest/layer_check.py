@@ -1,9 +1,9 @@
-"""Checking the layers of a published image: that they exist and, on request, that every byte is right."""
+"""Checks the layers of a published image: that they exist and, on request, that every byte is right."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imagefactory.environment.progress import Say
@@ -11,10 +11,8 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.compare import diff_layers
-from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.attest.findings import Finding
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
@@ -22,33 +20,26 @@ _BLOCK = 16 * 1024 * 1024
 _MISSING = "the registry does not have it"
 
 
-def check_layers(
+def layer_problems(
     repository: Repository,
-    manifest: StoredManifest,
+    layers: Sequence[Descriptor],
     names: Sequence[str],
     store: Store,
     say: Say,
     *,
     every_byte: bool,
-) -> list[Finding]:
+) -> Iterator[str]:
     """Check every layer; `names` are their names. Downloads are not kept."""
-    layers = contents(repository, manifest)
     if len(names) != len(layers):
         names = [layer.digest for layer in layers]
     labels = [name.removeprefix("imagefactory ") for name in names]
-    problems: list[Finding] = []
     for label, layer in zip(labels, layers, strict=True):
         if every_byte:
             problem = _problem_of_bytes(repository, layer, label, store, say)
         else:
             problem = None if repository.has_blob(layer.digest) else _MISSING
         if problem:
-            problems.append(Finding("layers", "failed", f"layer {label}: {problem}"))
-    if problems:
-        return problems
-    size = sum(layer.size for layer in layers) / 1e6
-    how = "downloaded, every byte as named" if every_byte else "all in the registry"
-    return [Finding("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")]
+            yield f"layer {label}: {problem}"
 
 
 def _problem_of_bytes(

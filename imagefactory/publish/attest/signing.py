@@ -1,4 +1,4 @@
-"""Signing and trust: with a key, or with the identity of a CI job (sigstore, without keys)."""
+"""Signs statements and checks signatures, with a key or with the identity of a CI job (sigstore)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any, Final, Protocol
 from imagefactory.errors.supply import SigningError
 from imagefactory.locks.project import Project
 from imagefactory.publish.attest import keys
-from imagefactory.publish.attest.bundles import PAYLOAD_TYPE, BadBundleError, Bundle, Statement, write_bundle
+from imagefactory.publish.attest.bundles import (
+    PAYLOAD_TYPE,
+    BadBundleError,
+    Bundle,
+    Statement,
+    pre_authentication,
+    write_bundle,
+)
 from imagefactory.store.digests import canonical_json
 
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
@@ -128,8 +135,8 @@ class KeySigner:
     def sign(self, statement: Statement) -> bytes:
         """Sign a statement with the key."""
         payload = statement.payload()
-        unsigned = Bundle.read(write_bundle(payload, b"", self._public.hint))
-        return write_bundle(payload, keys.sign(self._key, unsigned.signed_bytes), self._public.hint)
+        signature = keys.sign(self._key, pre_authentication(PAYLOAD_TYPE, payload))
+        return write_bundle(payload, signature, self._public.hint)
 
 
 class IdentitySigner:
@@ -179,23 +186,19 @@ def _no_identity(error: Exception) -> SigningError:
 
 
 def signs_as_job(given: str = "") -> bool:
-    """Check whether `find_signer` would use the identity of a CI job, which needs sigstore."""
+    """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
     has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
     return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
 
 
 def find_signer(project: Project, given: str = "") -> Signer | None:
     """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none."""
-    named = given or os.environ.get(keys.KEY_VARIABLE, "")
+    own = keys.default_key_path()
+    named = given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
         return KeySigner(keys.read_private_key(named), origin)
-    own = keys.default_key_path()
-    if own.exists():
-        return KeySigner(keys.read_private_key(str(own)), str(own))
-    if signs_as_job():
-        return IdentitySigner(project.matrix.source)
-    return None
+    return IdentitySigner(project.matrix.source) if signs_as_job() else None
 
 
 def find_trust(project: Project, given: Sequence[str] = ()) -> Trust:

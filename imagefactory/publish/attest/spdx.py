@@ -152,11 +152,8 @@ def unavoidable(expression: str) -> str:
 def _debian_choice(text: str) -> str:
     """Translate a group without commas."""
     alternatives = re.split(r"\s+(?:and/)?or\s+", text.strip(" ,"))
-    return " OR ".join(_debian_sum(alternative) for alternative in alternatives)
-
-
-def _debian_sum(text: str) -> str:
-    return " AND ".join(_debian_name(part) for part in re.split(r"\s+and\s+", text.strip(" ,")))
+    sums = [re.split(r"\s+and\s+", alternative.strip(" ,")) for alternative in alternatives]
+    return " OR ".join(" AND ".join(map(_debian_name, parts)) for parts in sums)
 
 
 def _debian_name(text: str) -> str:

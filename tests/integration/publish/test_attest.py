@@ -19,8 +19,7 @@ from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.attachments import attest_pushed
-from imagefactory.publish.attest.findings import refuse_failing
-from imagefactory.publish.attest.image_check import require_plan
+from imagefactory.publish.attest.image_check import refuse_failing, require_plan
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.store.digests import Digest, canonical_json
@@ -38,7 +37,7 @@ def test_a_published_image_is_what_was_signed(signed_image: SignedImage) -> None
     checked = signed_image.check(every_byte=True)
     assert set(states(checked).values()) == {"ok"}
     assert checked.plan == signed_image.built.plan
-    refuse_failing(checked.reference, checked.findings)
+    refuse_failing(checked)
 
 
 def test_an_sbom_and_three_signed_statements_are_attached(signed_image: SignedImage) -> None:
@@ -69,7 +68,7 @@ def test_an_image_without_signatures_is_refused(signed_image: SignedImage, tmp_p
     assert finding.check == "signature"
     assert "signed with another key" in finding.detail
     with pytest.raises(ImageSignatureError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
 def test_a_foreign_signature_does_no_harm(signed_image: SignedImage, tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_changed_layer_is_named_with_the_path(signed_image: SignedImage) -> No
     assert f"layer model {CELL.model}: {layers[position]} has other bytes" in finding.detail
     assert "should be" in finding.detail
     with pytest.raises(TamperedError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
 def test_a_layer_that_is_gone_is_noticed_without_downloading(signed_image: SignedImage) -> None:
@@ -117,7 +116,7 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
     assert "nothing that is attached is signed" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
     with pytest.raises(TamperedError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
 def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -> None:
