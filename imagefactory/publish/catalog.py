@@ -134,12 +134,9 @@ class Catalog(_Value):
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
-        for tag in tags:
-            pointer = self.pointer(tag)
-            digest = pointer.images.get(platform) if pointer else None
-            if digest is not None:
-                return self.image(digest)
-        return None
+        pointers = [found for tag in tags if (found := self.pointer(tag)) is not None]
+        digests = [pointer.images[platform] for pointer in pointers if platform in pointer.images]
+        return self.image(digests[0]) if digests else None
 
     def with_event(self, event: Event, *images: Published) -> Catalog:
         """Add an event and its new images."""
@@ -153,12 +150,9 @@ class Catalog(_Value):
     def without(self, digests: Iterable[str]) -> Catalog:
         """Drop images, and the events about nothing else."""
         gone = set(digests)
-        return self.model_copy(
-            update={
-                "images": tuple(image for image in self.images if image.digest not in gone),
-                "events": tuple(event for event in self.events if event.image not in gone),
-            }
-        )
+        images = tuple(image for image in self.images if image.digest not in gone)
+        events = tuple(event for event in self.events if event.image not in gone)
+        return self.model_copy(update={"images": images, "events": events})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         """List the events that an earlier catalog did not have."""

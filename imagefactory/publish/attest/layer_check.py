@@ -68,7 +68,7 @@ def _where(repository: Repository, layer: Descriptor, store: Store, scratch: Pat
             if len(block) < _BLOCK:
                 break
     try:
-        # Under a name of its own, so that nobody remembers its listing as the right layer's.
+        # Under a digest of its own, or its listing would be cached as the right layer's.
         differences = diff_layers(wrong, right, store, (_name_of(wrong), layer.digest))
     except DamagedFileError as error:
         return f" It cannot be read: {error.why}"

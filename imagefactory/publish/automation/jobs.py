@@ -28,7 +28,7 @@ NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
 
 @dataclass(frozen=True)
 class Work:
-    """A cell, what has to be done to its image, and why."""
+    """A cell, what must be done to its image, and why."""
 
     cell: Cell
     key: str
@@ -54,7 +54,7 @@ _WORK = ("key", "needs", "reason", "levels", "serve_on")
 
 @dataclass(frozen=True)
 class Compile:
-    """A package that has to be compiled before cells can be locked."""
+    """A package that must be compiled before cells can be locked."""
 
     what: str
     vllm: str
@@ -190,7 +190,7 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
         "arch": cell.arch,
         "platform": cell.platform,
         "targets": _targets(works),
-        # Part of the name of the job's artifact, so it has to be unique.
+        # Part of the name of the job's artifact, so it must be unique.
         "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
         "reason": _reasons(works),
     }

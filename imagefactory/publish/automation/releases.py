@@ -17,7 +17,7 @@ def release_notes(root: Path, tag: str) -> str:
         raise ReleaseError(
             f"The tag {tag} is not the version of this commit.",
             where="pyproject.toml, project.version",
-            why=f"It says {declared}, so the tag has to be v{declared}.",
+            why=f"It says {declared}, so the tag must be v{declared}.",
             fix="Tag the commit that raises the version, or raise the version first.",
         )
     changelog = (root / "CHANGELOG.md").read_text("utf-8")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,16 +56,17 @@ def _counted(night: Night) -> str:
 
 def plan_document(path: Path) -> str:
     """Summarize a plan that was written as JSON."""
+    with _reading("The plan", path, "Write it with `invoke ci.plan --json`."):
+        return night_summary(Night.from_json(json.loads(path.read_text("utf-8"))))
+
+
+@contextmanager
+def _reading(what: str, where: Path | str, fix: str) -> Iterator[None]:
     try:
-        night = Night.from_json(json.loads(path.read_text("utf-8")))
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunFailedError(
-            "The plan cannot be read.",
-            where=path,
-            why=f"{type(error).__name__}: {error}",
-            fix="Write it with `invoke ci.plan --json`.",
-        ) from None
-    return night_summary(night)
+        why = f"{type(error).__name__}: {error}"
+        raise RunFailedError(f"{what} cannot be read.", where=where, why=why, fix=fix) from None
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
@@ -137,16 +139,9 @@ def status_summary(results: Mapping[str, str]) -> str:
 
 def read_results(text: str) -> dict[str, str]:
     """Read the results of jobs from GitHub's `toJSON(needs)`."""
-    try:
-        found = {str(name): str(job["result"]) for name, job in json.loads(text).items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RunFailedError(
-            "The results of the jobs cannot be read.",
-            where="the --needs option",
-            why=f"It is not the output of toJSON(needs) ({type(error).__name__}).",
-            fix="Put `toJSON(needs)` into a variable, and pass that to --needs.",
-        ) from None
-    return found
+    fix = "Put `toJSON(needs)` into a variable, and pass that to --needs."
+    with _reading("The results of the jobs", "the --needs option", fix):
+        return {str(name): str(job["result"]) for name, job in json.loads(text).items()}
 
 
 def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
