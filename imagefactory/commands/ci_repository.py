@@ -98,7 +98,7 @@ def propose(project: Project, branch: str, title: str, body: str, dry_run: bool 
     if not files or dry_run:
         return
     done = propose(GitHub.from_environment(), branch, files, title=title, body=body_file.read_text("utf-8"))
-    print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
+    print("pull request {}: {}".format(*done) if done else "nothing to propose")
 
 
 @command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the release notes"})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from imagefactory.errors.supply import SigningError
 from imagefactory.locks.project import Project
@@ -34,28 +34,6 @@ class NotTrustedError(Exception):
     """A signature is not trusted: it is by somebody else, or over something else. The message is the reason."""
 
 
-class Verifier(Protocol):
-    """Decides whether a signature is trusted."""
-
-    def check(self, bundle: Bundle) -> str:
-        """Return who signed a bundle; raise NotTrustedError if that signer is not trusted."""
-
-
-class Signer(Protocol):
-    """Signs statements."""
-
-    @property
-    def name(self) -> str:
-        """A name of the signer, for people."""
-
-    @property
-    def verifier(self) -> Verifier:
-        """Return a verifier of the signer's own signatures."""
-
-    def sign(self, statement: Statement) -> bytes:
-        """Sign a statement, and return the bundle."""
-
-
 @dataclass(frozen=True)
 class KeyVerifier:
     """Trusts the signatures of some keys."""
@@ -63,7 +41,10 @@ class KeyVerifier:
     trusted: tuple[keys.PublicKey, ...]
 
     def check(self, bundle: Bundle) -> str:
-        """Try the key that the bundle hints at, or all of them: a hint may be missing, and proves nothing."""
+        """Return who signed a bundle; raise NotTrustedError if that key is not trusted.
+
+        A hint at the key may be missing, and proves nothing: without a match, every key is tried.
+        """
         named = [key for key in self.trusted if key.hint == bundle.key_hint] or list(self.trusted)
         for key in named:
             if key.fits(bundle.signature, bundle.signed_bytes):
@@ -130,7 +111,7 @@ class KeySigner:
         self._key = key
         self._public = keys.PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
-        self.verifier: Verifier = KeyVerifier((self._public,))
+        self.verifier = KeyVerifier((self._public,))
 
     def sign(self, statement: Statement) -> bytes:
         """Sign a statement with the key."""
@@ -162,7 +143,7 @@ class IdentitySigner:
         except self._failures as error:
             raise _no_identity(error) from None
         self.name = f"identity {self._token.identity}"
-        self.verifier: Verifier = IdentityVerifier(repository)
+        self.verifier = IdentityVerifier(repository)
 
     def sign(self, statement: Statement) -> bytes:
         """Have sigstore sign a statement."""
@@ -174,6 +155,10 @@ class IdentitySigner:
         except self._failures as error:
             raise _no_identity(error) from None
         return canonical_json(json.loads(bundle.to_json()))
+
+
+Signer = KeySigner | IdentitySigner
+Verifier = KeyVerifier | IdentityVerifier | Trust
 
 
 def _no_identity(error: Exception) -> SigningError:

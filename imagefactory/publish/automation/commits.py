@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,15 +19,6 @@ from imagefactory.store.atomic import write_text
 RECORDS: Final = "records"
 Files = Mapping[str, str | None]
 """Path -> text; None removes the file."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A pull request, and what this run did to it."""
-
-    number: int
-    outcome: str
-    """opened, updated or unchanged."""
 
 
 def head(github: GitHub, branch: str) -> str | None:
@@ -110,8 +100,11 @@ def changed_files(root: Path) -> dict[str, str | None]:
     }
 
 
-def propose(github: GitHub, branch: str, files: Files, *, title: str, body: str) -> Proposal | None:
-    """Open a pull request with changed files, or update the open one; None if nothing changed."""
+def propose(github: GitHub, branch: str, files: Files, *, title: str, body: str) -> tuple[int, str] | None:
+    """Open a pull request with changed files, or update the open one; None if nothing changed.
+
+    The result is its number and what happened: opened, updated or unchanged.
+    """
     base = str(github.get("")["default_branch"])
     made = commit(github, branch, files, f"{title}\n", base=base)
     owner = github.repository.partition("/")[0]
@@ -120,12 +113,12 @@ def propose(github: GitHub, branch: str, files: Files, *, title: str, body: str)
         return None
     if not found:
         opened = github.post("pulls", {"title": title, "body": body, "head": branch, "base": base})
-        return Proposal(int(opened["number"]), "opened")
+        return int(opened["number"]), "opened"
     number = int(found[0]["number"])
     if made is None and found[0].get("body") == body:
-        return Proposal(number, "unchanged")
+        return number, "unchanged"
     github.patch(f"pulls/{number}", {"title": title, "body": body})
-    return Proposal(number, "updated")
+    return number, "updated"
 
 
 def _tree_of(github: GitHub, commit_: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from imagefactory.publish.automation.report_mods import LABEL, report
 from imagefactory.store.retry import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.fake_github import REPOSITORY as GITHUB
-from tests.fixtures.fake_github import TOKEN, FakeGitHub
+from tests.fixtures.fake_github import TOKEN, FakeGitHub, commit_all
 
 BROKEN = ModResult(
     "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
@@ -165,7 +164,7 @@ def test_a_pull_request_is_opened_once_and_kept_up_to_date(fake_github: FakeGitH
 
     def again(text: str, body: str = "why") -> str:
         done = propose(github, "lock-refresh", {"matrix.yaml": text}, title="Refresh", body=body)
-        return done.outcome if done else "nothing"
+        return done[1] if done else "nothing"
 
     assert [again("new"), again("new"), again("newer")] == ["opened", "unchanged", "updated"]
     assert again("newer", "other words") == "updated"
@@ -184,15 +183,9 @@ def test_without_a_change_nothing_is_proposed(fake_github: FakeGitHub) -> None:
 
 
 def test_changed_new_and_removed_files_are_found(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True)
-
     for name in ("same", "changed", "gone"):
         (tmp_path / name).write_text(name)
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-q", "-m", "all")
+    commit_all(tmp_path)
     (tmp_path / "changed").write_text("other")
     (tmp_path / "gone").unlink()
     (tmp_path / "a folder").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, tag_of
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.fake_github import commit_all
 from tests.fixtures.small_factory import CELL
 
 HEAD = "a" * 40
@@ -99,10 +99,7 @@ def test_the_branch_is_looked_up_on_the_configured_host(
     assert job.reason == "vLLM nightly was never compiled for gpu"
     source = tmp_path / "some/where"
     source.mkdir(parents=True)
-    git = ["git", "-C", str(source), "-c", "user.name=t", "-c", "user.email=t@t"]
-    subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "one"], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    head = commit_all(source)
     [job] = find_compiles(branch.project, None, branch.cells).jobs
     assert job.reason == f"some/where main is at {head[:12]}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from imagefactory.plan.make import make_plan
@@ -16,6 +15,7 @@ from imagefactory.publish.attest.provenance import (
 )
 from imagefactory.publish.attest.sbom import make_sbom
 from imagefactory.store.digests import canonical_json, sha256_of
+from tests.fixtures.fake_github import commit_all, git
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
@@ -27,11 +27,6 @@ GITHUB = {
     "GITHUB_RUN_ID": "17",
     "GITHUB_RUN_ATTEMPT": "2",
 }
-
-
-def git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), "-c", "user.name=test", "-c", "user.email=test@example", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_provenance_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: SmallFactory) -> None:
@@ -79,9 +74,7 @@ def test_a_modified_checkout_is_recognised(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     assert read_source(tmp_path) == CheckoutState(None)
     (tmp_path / "file").write_text("one\n")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
-    commit = git(tmp_path, "rev-parse", "HEAD")
+    commit = commit_all(tmp_path)
     (tmp_path / "build").write_text("not tracked\n")
     assert read_source(tmp_path) == CheckoutState(commit)
     (tmp_path / "file").write_text("two\n")

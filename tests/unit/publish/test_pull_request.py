@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from imagefactory.errors.ci import RunFailedError
 from imagefactory.locks.project import Project
 from imagefactory.publish.automation.pull_request import changed_mods, find_changes
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.fake_github import commit_all
 from tests.fixtures.mods import edit, has, manifest, write_mod
 
 
@@ -23,9 +22,7 @@ def mod(name: str, greeting: str) -> dict[str, object]:
 def committed(locked_checkout: Checkout) -> Checkout:
     """Commit a checkout with a mod that only a model for GPUs has."""
     write_mod(locked_checkout.root / "mods", mod("greeting", "hi"))
-    identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
-    for command in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "all")):
-        subprocess.run(["git", "-C", str(locked_checkout.root), *command], check=True)
+    commit_all(locked_checkout.root)
     return locked_checkout
 
 
