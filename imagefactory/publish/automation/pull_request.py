@@ -1,4 +1,4 @@
-"""What a pull request changes: which mods, the images of which targets, and because of which inputs."""
+"""Finds what a pull request changes: mods, the images of targets, and the inputs that caused it."""
 
 from __future__ import annotations
 

@@ -146,11 +146,10 @@ def test_a_night_restores_tags_that_somebody_moved(night_factory: NightFactory) 
     assert len(night_factory.catalog.images) == 2
 
 
-def ask(night_factory: NightFactory, **env: str) -> dict[str, Any]:
+def ask(night_factory: NightFactory, **env: str) -> Any:
     done = night_factory.invoke("ci.plan", "--json", **env)
     assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return json.loads(done.stdout)
 
 
 def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_factory: NightFactory) -> None:

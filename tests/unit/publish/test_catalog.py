@@ -67,28 +67,10 @@ def three() -> Catalog:
     return catalog
 
 
-def test_rollback_goes_to_the_image_before_by_default(three: Catalog) -> None:
-    assert choose(three, TAGS, CELL).digest == digest("b")
-
-
-def test_a_second_rollback_goes_further_back(three: Catalog) -> None:
-    back = rolled_back(three, image("b"), 5, digest("c"))
-    assert choose(back, TAGS, CELL).digest == digest("a")
-
-
-def test_rollback_stops_at_the_first_image(three: Catalog) -> None:
-    back = rolled_back(three, image("a"), 5, digest("c"))
-    with pytest.raises(NeverPublishedError, match="no earlier image"):
-        choose(back, TAGS, CELL)
-
-
-def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
-    assert choose(promoted(three, image("a"), 4), TAGS, CELL).digest == digest("c")
-
-
 @pytest.mark.parametrize(
     ("to", "expected"),
     [
+        ("", "b"),
         ("2026-11-01", "a"),
         ("2026-11-02", "b"),
         ("2026-12-24", "c"),
@@ -96,8 +78,21 @@ def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalo
         (digest("b")[7:], "b"),
     ],
 )
-def test_rollback_accepts_a_day_or_a_digest(three: Catalog, to: str, expected: str) -> None:
+def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(
+    three: Catalog, to: str, expected: str
+) -> None:
     assert choose(three, TAGS, CELL, to).digest == digest(expected)
+
+
+def test_a_second_rollback_goes_further_back_until_the_first_image(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert choose(back, TAGS, CELL).digest == digest("a")
+    with pytest.raises(NeverPublishedError, match="no earlier image"):
+        choose(rolled_back(back, image("a"), 6, digest("b")), TAGS, CELL)
+
+
+def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
+    assert choose(promoted(three, image("a"), 4), TAGS, CELL).digest == digest("c")
 
 
 @pytest.mark.parametrize(

@@ -22,28 +22,24 @@ DIGEST = Digest(f"sha256:{'a' * 64}")
 
 
 @dataclass
-class Clock:
-    """Time that passes when somebody sleeps, or when a test says so."""
+class Shelf:
+    """A repository in memory that is also the clock: time passes when somebody sleeps, or when a test says so.
+
+    `before` is called before each request with its name.
+    """
 
     time: float = 0.0
+    before: Callable[[str], None] = lambda _: None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    tag: StoredManifest | None = None
+    writes: int = 0
+    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
 
     def monotonic(self) -> float:
         return self.time
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
-
-
-@dataclass
-class Shelf:
-    """A repository in memory; `before` is called before each request with its name."""
-
-    clock: Clock
-    before: Callable[[str], None] = lambda _: None
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    tag: StoredManifest | None = None
-    writes: int = 0
-    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
 
     def upload(self, digest: Digest, _size: int, open_stream: Callable[[], Any]) -> None:
         self.blobs[digest] = open_stream().read()
@@ -71,34 +67,22 @@ class Shelf:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(catalog_writes, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def shelf(clock: Clock) -> Shelf:
-    return Shelf(clock)
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf()
+    monkeypatch.setattr(catalog_writes, "time", shelf)
+    return shelf
 
 
 def event(identity: str, tag: str) -> Event:
-    return Event(
-        id=identity,
-        kind="promote",
-        time=now(),
-        image=DIGEST,
-        moved={tag: Pointer(digest=DIGEST, images={"linux/amd64": DIGEST})},
-    )
+    moved = {tag: Pointer(digest=DIGEST, images={"linux/amd64": DIGEST})}
+    return Event(id=identity, kind="promote", time=now(), image=DIGEST, moved=moved)
 
 
 def write(shelf: Shelf, identity: str, tag: str) -> catalog_writes.Snapshot:
-    return write_catalog(
-        shelf.repository,
-        lambda catalog: catalog.with_event(event(identity, tag)),
-        tags=[tag],
-        own=[identity],
-    )
+    def change(catalog: Catalog) -> Catalog:
+        return catalog.with_event(event(identity, tag))
+
+    return write_catalog(shelf.repository, change, tags=[tag], own=[identity])
 
 
 def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
@@ -119,13 +103,13 @@ def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
     shelf.before = before
 
 
-def slow_writes(shelf: Shelf, clock: Clock, count: int) -> None:
+def slow_writes(shelf: Shelf, count: int) -> None:
     """Let the next writes take longer than the window."""
     delays = iter([1.0] * count)
 
     def before(request: str) -> None:
         if request == "write":
-            clock.time += next(delays, 0.0)
+            shelf.time += next(delays, 0.0)
 
     shelf.before = before
 
@@ -163,22 +147,22 @@ def test_the_second_writer_of_other_tags_succeeds(shelf: Shelf, moment: tuple[st
     assert sorted(events(shelf)) == ["mine", "rival-look"]
 
 
-def test_a_write_that_took_too_long_does_not_count(shelf: Shelf, clock: Clock) -> None:
-    slow_writes(shelf, clock, 1)
+def test_a_write_that_took_too_long_does_not_count(shelf: Shelf) -> None:
+    slow_writes(shelf, 1)
     write(shelf, "mine", "tiny")
     assert shelf.writes == 2
     assert events(shelf) == ["mine"]
 
 
-def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf, clock: Clock) -> None:
-    slow_writes(shelf, clock, catalog_writes.ATTEMPTS)
+def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf) -> None:
+    slow_writes(shelf, catalog_writes.ATTEMPTS)
     with pytest.raises(PromotionLostError, match="could not be written"):
         write(shelf, "mine", "tiny")
 
 
-def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf, clock: Clock) -> None:
+def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf) -> None:
     write(shelf, "mine", "tiny")
-    assert clock.time == catalog_writes.WINDOW_HERE
+    assert shelf.time == catalog_writes.WINDOW_HERE
 
 
 def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
