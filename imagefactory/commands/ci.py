@@ -279,8 +279,8 @@ def report_mods(
         for finding in findings(results):
             print(f"{finding.title}\n\n{finding.body(commit)}")
         return
-    for done in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
-        print(f"{done.mod}: issue {done.number} {done.outcome}")
+    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+        print(f"{mod}: issue {number} {outcome}")
 
 
 @command(

@@ -74,13 +74,8 @@ class ModFinding:
         )
 
 
-@dataclass(frozen=True)
-class Reported:
-    """An issue, and what was done to it."""
-
-    mod: str
-    outcome: ReportOutcome
-    number: int
+Reported = tuple[str, ReportOutcome, int]
+"""A mod, what was done to its issue, and the number of the issue."""
 
 
 def findings(results: Iterable[ModResult]) -> list[ModFinding]:
@@ -120,15 +115,15 @@ def _tell(github: GitHub, finding: ModFinding, issue: Document | None, commit: s
     body = finding.body(commit)
     if issue is None:
         made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
-        return Reported(finding.mod, "opened", int(made["number"]))
+        return finding.mod, "opened", int(made["number"])
     number = int(issue["number"])
     found = _MARK.search(issue["body"] or "")
     if found and found[2] == finding.state:
-        return Reported(finding.mod, "unchanged", number)
+        return finding.mod, "unchanged", number
     closed = issue["state"] != "open"
     github.patch(f"issues/{number}", {"title": finding.title, "body": body, "state": "open"})
     github.post(f"issues/{number}/comments", {"body": "The finding has changed; see above."})
-    return Reported(finding.mod, "reopened" if closed else "updated", number)
+    return finding.mod, "reopened" if closed else "updated", number
 
 
 def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
@@ -138,7 +133,7 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
     # The checksum goes too: if the same problem comes back, it is reported again.
     body = _MARK.sub(_mark(mod, _SETTLED), issue["body"])
     github.patch(f"issues/{number}", {"body": body, "state": "closed", "state_reason": "completed"})
-    return Reported(mod, "closed", number)
+    return mod, "closed", number
 
 
 def _issues(github: GitHub) -> dict[str, Document]:

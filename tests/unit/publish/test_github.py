@@ -32,7 +32,7 @@ UPSTREAM = ModResult("greeting", "nightly", "conflict", "The checks of the mod g
 
 
 def outcomes(github: FakeGitHub, *results: ModResult) -> list[str]:
-    return [done.outcome for done in report(github.client(), results, known=["greeting"])]
+    return [outcome for _, outcome, _ in report(github.client(), results, known=["greeting"])]
 
 
 def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub) -> None:
