@@ -51,7 +51,7 @@ def plan(
     from imagefactory.publish.automation.jobs import fitted
     from imagefactory.publish.automation.needed_compiles import find_compiles
     from imagefactory.publish.automation.night import nightly_cells, plan_night
-    from imagefactory.publish.automation.run_summary import night_summary
+    from imagefactory.publish.automation.run_summary import night_document, night_summary
 
     cells = cells_named(project, target) if "".join(target).strip() else nightly_cells(project)
     with open_repository(project) as repository:
@@ -63,7 +63,7 @@ def plan(
     write_outputs(night.outputs())
     write_summary(summary)
     if json:
-        print_json(night.as_json())
+        print_json(night_document(night))
     else:
         print(summary)
 

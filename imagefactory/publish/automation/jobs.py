@@ -46,10 +46,7 @@ class Work:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, with the target for the cell."""
-        return {"target": self.target} | {name: vars(self)[name] for name in _WORK}
-
-
-_WORK = ("key", "needs", "reason", "levels", "serve_on")
+        return {"target": self.target} | {name: value for name, value in vars(self).items() if name != "cell"}
 
 
 @dataclass(frozen=True)
@@ -127,23 +124,6 @@ class Night:
             "later": self.later,
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Night:
-        """Read what `as_json` wrote; anything else raises a KeyError, TypeError or ValueError."""
-        jobs = data["jobs"]
-        return cls(
-            str(data["registry"]),
-            works=tuple(_work(entry) for entry in data["cells"]),
-            compiles=tuple(
-                Compile(*(str(job[name]) for name in Compile.__dataclass_fields__)) for job in jobs["compile"]
-            ),
-            adopt=tuple(target for job in jobs["adopt"] for target in str(job["targets"]).split()),
-            broken=tuple(Trouble(**entry) for entry in data["broken"]),
-            held=tuple(Trouble(**entry) for entry in data["held"]),
-            current=int(data["current"]),
-            later=int(data["later"]),
-        )
-
     def outputs(self) -> dict[str, str]:
         """Format the job lists as outputs for later jobs of the workflow."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
@@ -160,14 +140,6 @@ def fitted(night: Night) -> Night:
         kept = tuple(work for work in fits.works if work not in last)
         fits = replace(night, works=kept, later=len(night.works) - len(kept))
     return fits
-
-
-def _work(entry: Mapping[str, Any]) -> Work:
-    begin, arch, machine = str(entry["target"]).split("/")
-    model, _, vllm = begin.partition("@")
-    needs = tuple(need for need in NEEDS if need in entry["needs"])
-    fields = {name: str(entry[name]) for name in _WORK if name != "needs"}
-    return Work(Cell(model, vllm, arch, f"linux/{machine}"), needs=needs, **fields)
 
 
 def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from imagefactory.errors.ci import RunFailedError
 from imagefactory.publish.automation.jobs import Night
@@ -54,10 +54,15 @@ def _counted(night: Night) -> str:
     )
 
 
+def night_document(night: Night) -> dict[str, Any]:
+    """Return a plan as JSON, with its summary."""
+    return night.as_json() | {"summary": night_summary(night)}
+
+
 def plan_document(path: Path) -> str:
-    """Summarize a plan that was written as JSON."""
+    """Return the summary of a plan that was written as JSON."""
     with _reading("The plan", path, "Write it with `invoke ci.plan --json`."):
-        return night_summary(Night.from_json(json.loads(path.read_text("utf-8"))))
+        return str(json.loads(path.read_text("utf-8"))["summary"])
 
 
 @contextmanager
