@@ -44,7 +44,7 @@ def plan(
     from imagefactory.publish.automation.jobs import fitted
     from imagefactory.publish.automation.needed_compiles import find_compiles
     from imagefactory.publish.automation.night import plan_night
-    from imagefactory.publish.automation.run_summary import night_summary
+    from imagefactory.publish.automation.run_summary import night_document, night_summary
 
     cells = workflow.cells_named(project, target, nightly=True)
     with open_repository(project) as repository:
@@ -56,7 +56,7 @@ def plan(
     workflow.write_outputs(night.outputs())
     workflow.write_summary(summary)
     if json:
-        print_json(night.as_json())
+        print_json(night_document(night))
     else:
         print(summary)
 
@@ -240,20 +240,20 @@ def report_mods(
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
     from imagefactory.mods.source_files import FolderSource
+    from imagefactory.publish.attest.provenance import read_source
     from imagefactory.publish.automation.github import GitHub
-    from imagefactory.publish.automation.pull_request import commit_of
     from imagefactory.publish.automation.report_mods import findings, report
 
     tree = options.existing("--source", source, folder=True)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
-    commit = commit_of(tree)
+    commit = read_source(tree).commit or ""
     workflow.print_summary(f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n")
     if dry_run:
         for finding in findings(results):
             print(f"{finding.title}\n\n{finding.body(commit)}")
         return
-    for done in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
-        print(f"{done.mod}: issue {done.number} {done.outcome}")
+    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+        print(f"{mod}: issue {number} {outcome}")
 
 
 @command(
@@ -349,7 +349,7 @@ def propose(project: Project, branch: str, title: str, body: str, dry_run: bool 
     if not files or dry_run:
         return
     done = propose(GitHub.from_environment(), branch, files, title=title, body=body_file.read_text("utf-8"))
-    print(f"pull request {done.number}: {done.outcome}" if done else "nothing to propose")
+    print("pull request {}: {}".format(*done) if done else "nothing to propose")
 
 
 @command(help={"tag": "the tag, such as v0.1.0", "dry_run": "only print the release notes"})
@@ -359,5 +359,5 @@ def release(project: Project, tag: str, dry_run: bool = False) -> None:
     from imagefactory.publish.automation.releases import publish_release, release_notes
 
     notes = release_notes(project.root, tag)
-    workflow.write_summary(notes.text)
-    print(notes.text if dry_run else publish_release(GitHub.from_environment(), tag, notes))
+    workflow.write_summary(notes)
+    print(notes if dry_run else publish_release(GitHub.from_environment(), tag, notes))

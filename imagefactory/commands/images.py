@@ -222,8 +222,7 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
     """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
-    from imagefactory.publish.attest.findings import refuse_failing
-    from imagefactory.publish.attest.image_check import check_image
+    from imagefactory.publish.attest.image_check import check_image, refuse_failing
     from imagefactory.publish.attest.signing import find_trust
 
     if not keys:
@@ -233,7 +232,7 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
     for one in checked:
         say(checked_lines(one))
     for one in checked:
-        refuse_failing(one.reference, one.findings)
+        refuse_failing(one)
     return checked
 
 

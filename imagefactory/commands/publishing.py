@@ -130,8 +130,8 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
 def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show.tables import offers_table
-    from imagefactory.publish import current_images
     from imagefactory.publish.catalog_writes import read_catalog
+    from imagefactory.publish.history import current_images, current_markdown
 
     options.at_most_one(json=json, markdown=markdown)
     with open_repository(project) as repository:
@@ -139,9 +139,9 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
     if json:
         print(found.to_json().decode("utf-8"), end="")
     elif markdown:
-        print(current_images.markdown(repository.reference.name, current_images.current_images(found)))
+        print(current_markdown(repository.reference.name, current_images(found)))
     else:
-        show(offers_table(current_images.current_images(found)))
+        show(offers_table(current_images(found)))
 
 
 @command(
@@ -194,6 +194,8 @@ def licences(
     project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
     """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
+    from dataclasses import asdict
+
     from imagefactory.commands.show import tables
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import make_plan
@@ -208,7 +210,7 @@ def licences(
     cells = select(project.matrix, target)
     summaries = [summarise(project, make_plan(project, cell)) for cell in cells]
     if json:
-        print_json([summary.data() for summary in summaries])
+        print_json([asdict(summary) for summary in summaries])
         return
     for summary in summaries:
         if markdown:
@@ -238,12 +240,12 @@ def sbom(project: Project, target: str = "") -> None:
 def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
     """Attach an SBOM, provenance and a signature to a pushed image."""
     from imagefactory.matrix.targets import select_one
-    from imagefactory.publish.attest.published import attest
+    from imagefactory.publish.attest.attachments import attest_pushed
 
     cell = select_one(project.matrix, target)
     signer = find_signer(project, key)
     say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
-    for digest in attest(project, cell, image, signer):
+    for digest in attest_pushed(project, cell, image, signer):
         print(digest)
 
 

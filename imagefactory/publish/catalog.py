@@ -44,11 +44,11 @@ class Published(_Value):
     platform: str
     plan_key: Sha256
     tag: str
-    """The one that never moves."""
+    """The tag that never moves."""
     kernels: KernelOrigin
     mods: tuple[str, ...]
     size: int
-    """Bytes to pull if nothing is there yet."""
+    """Bytes to pull onto an empty machine."""
     made_of: dict[str, ImagePart]
     """Layer -> what is in it; two images differ where these do."""
     smoke: dict[str, str]
@@ -61,7 +61,7 @@ class Published(_Value):
 
 
 class Pointer(_Value):
-    """What a moving tag was pointed at: an image, or an index with one image per platform."""
+    """The target of a moving tag: an image, or an index with one image per platform."""
 
     digest: Digest = Field(pattern=_DIGEST)
     images: dict[str, Digest]
@@ -112,11 +112,12 @@ class Catalog(_Value):
         return [
             event
             for event in self.events
-            if event.kind == "promote" and wanted & set(event.moved) and self._platform(event) == platform
+            if event.kind == "promote" and wanted & set(event.moved)
+            if (image := self.image(event.image)) and image.platform == platform
         ]
 
     def tags_of(self, digest: Digest) -> set[str]:
-        """List the moving tags that an image was promoted to: those, and no others, may name it again."""
+        """List the moving tags that an image was promoted to; only these may name it again."""
         return {
             tag
             for event in self.events
@@ -133,18 +134,15 @@ class Catalog(_Value):
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
-        for tag in tags:
-            pointer = self.pointer(tag)
-            digest = pointer.images.get(platform) if pointer else None
-            if digest is not None:
-                return self.image(digest)
-        return None
+        pointers = [found for tag in tags if (found := self.pointer(tag)) is not None]
+        digests = [pointer.images[platform] for pointer in pointers if platform in pointer.images]
+        return self.image(digests[0]) if digests else None
 
     def with_event(self, event: Event, *images: Published) -> Catalog:
-        """Add an event, and the images that it introduces."""
+        """Add an event and its new images."""
         known = {image.digest for image in self.images}
         new = tuple(image for image in images if image.digest not in known)
-        # Two clocks may disagree; the order of the list is what counts, and times do not contradict it.
+        # Clocks may disagree. The order of the list counts, so times must not contradict it.
         if self.events and event.time < self.events[-1].time:
             event = event.model_copy(update={"time": self.events[-1].time})
         return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
@@ -152,12 +150,9 @@ class Catalog(_Value):
     def without(self, digests: Iterable[str]) -> Catalog:
         """Drop images, and the events about nothing else."""
         gone = set(digests)
-        return self.model_copy(
-            update={
-                "images": tuple(image for image in self.images if image.digest not in gone),
-                "events": tuple(event for event in self.events if event.image not in gone),
-            }
-        )
+        images = tuple(image for image in self.images if image.digest not in gone)
+        events = tuple(event for event in self.events if event.image not in gone)
+        return self.model_copy(update={"images": images, "events": events})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         """List the events that an earlier catalog did not have."""
@@ -165,7 +160,7 @@ class Catalog(_Value):
         return tuple(event for event in self.events if event.id not in known)
 
     def has_event(self, identity: str) -> bool:
-        """Check whether an event is in the catalog."""
+        """Whether the catalog has an event."""
         return any(event.id == identity for event in self.events)
 
     def without_events(self, identities: Collection[str]) -> Catalog:
@@ -191,10 +186,6 @@ class Catalog(_Value):
                 "manifest that its annotation `imagefactory.previous` names.",
             ) from None
 
-    def _platform(self, event: Event) -> str | None:
-        image = self.image(event.image)
-        return image.platform if image else None
-
 
 def pointed_at(
     image: Published, current: Pointer | None, known: Mapping[Digest, Published], platforms: Iterable[str]
@@ -203,7 +194,7 @@ def pointed_at(
     others = {
         platform: digest
         for platform, digest in (current.images.items() if current else ())
-        # An image that was forgotten since, or a platform that the arch has no more, is not carried on.
+        # Skip images that were pruned since, and platforms that the arch no longer has.
         if digest in known and platform in set(platforms)
     }
     return dict(sorted((others | {image.platform: image.digest}).items()))

@@ -1,10 +1,10 @@
-"""Writing the catalog so that of two concurrent writers, one wins and the other is told.
+"""Writes the catalog so that, of two concurrent writers, one wins and the other finds out.
 
-Registries have no "write only if unchanged". Fischer's mutual exclusion needs only time: look at the tag,
-write it within WINDOW, wait WINDOW, look again. Whoever is still there has won. Suppose that two had: both saw the
-same catalog, so the later of the two writes came within WINDOW after a look that came before the earlier write, and the
-earlier writer, who waited WINDOW after writing, saw it and knew. A writer that was too slow does not count its write
-and starts over. Only the clocks' speed matters, not what they show.
+Registries have no "write only if unchanged". Fischer's mutual exclusion needs only time: look at the tag, write it
+within WINDOW, wait WINDOW, look again. If the tag still names our write, we won. Two writers cannot both win: if both
+saw the same catalog, the later write came within WINDOW of a look that preceded the earlier write, so the earlier
+writer, who waited WINDOW after writing, saw it. A writer that was too slow discards its write and starts over. Clocks
+need to run at the same speed, not to agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event
+from imagefactory.publish.catalog import CATALOG_TYPE, Catalog
 from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest
 
@@ -76,7 +76,7 @@ def write_catalog(
         written = _write_once(repository, latest, changed, window)
         if written is not None:
             return written
-        # Not in step with whoever it was.
+        # A random pause, so that two writers do not keep colliding.
         time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)
         _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
@@ -85,7 +85,7 @@ def write_catalog(
         where=str(repository.reference.tagged(CATALOG)),
         why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
         f"{window:g} s for a request.",
-        fix="Publish again when fewer do, or when the registry answers faster. No tag was moved.",
+        fix="Try again when fewer others publish, or when the registry is faster. No tag was moved.",
     )
 
 
@@ -111,17 +111,13 @@ def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -
 
 
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
+    """Raise if somebody else moved one of the tags since the first look."""
     rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
     if rival is not None:
-        raise lost(repository, rival, tags)
-
-
-def lost(repository: Repository, rival: Event, tags: Collection[str]) -> PromotionLostError:
-    """Make the error for whoever came second."""
-    both = sorted(set(tags) & set(rival.moved))
-    return PromotionLostError(
-        "Somebody else published at the same moment, and was first.",
-        where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
-        why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
-        fix="Look at `invoke history`; publish again if yours is the newer one. No tag was moved.",
-    )
+        both = sorted(set(tags) & set(rival.moved))
+        raise PromotionLostError(
+            "Somebody else published at the same moment, and was first.",
+            where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
+            why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
+            fix="Look at `invoke history`; publish again if yours is newer. No tag was moved.",
+        )

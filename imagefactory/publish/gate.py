@@ -1,10 +1,9 @@
-"""What stands between an image and its tags: it must be this plan's image, locked, audited and tested."""
+"""The gate before promotion: only images that are locked, audited and tested get their tags."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from textwrap import shorten
 
 from imagefactory.errors.publishing import NotPromotableError
@@ -23,22 +22,12 @@ _LONGEST = 300
 _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """An image that may get its tags."""
-
-    staged: Staged
-    image: Published
-
-
-def candidate(project: Project, repository: Repository, staged: Staged) -> Candidate:
-    """Check a staged image; the error lists everything that is missing."""
+def pass_gate(project: Project, repository: Repository, staged: Staged) -> Published:
+    """Check a staged image, and describe it for the catalog; the error lists everything that is missing."""
     plan = staged.plan
     record = read_records(repository, staged.digest, plan.key)
     missing = [*_unlocked(staged), *_untested(project, plan, record)]
-    passed, reasons = audit_verdict(project, plan)
-    if not passed:
-        missing += [f"audit: {reason}" for reason in reasons]
+    missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)[1]]
     if missing or record is None:
         raise NotPromotableError(
             f"{plan.target} may not be published yet.",
@@ -47,7 +36,7 @@ def candidate(project: Project, repository: Repository, staged: Staged) -> Candi
             fix="Fix what failed: the records attached to the image (and build/smoke) have the details. To run what "
             f"was not run: `invoke publish --target {plan.target}/{plan.cell.machine}`.",
         )
-    return Candidate(staged, describe(staged, record))
+    return _describe(staged, record)
 
 
 def _unlocked(staged: Staged) -> list[str]:
@@ -65,8 +54,7 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def describe(staged: Staged, record: SmokeRecord) -> Published:
-    """Describe an image for the catalog."""
+def _describe(staged: Staged, record: SmokeRecord) -> Published:
     plan, image = staged.plan, staged.image
     mods = plan.config.labels["imagefactory.mods"]
     return Published(

@@ -1,12 +1,14 @@
-"""GHCR's own API to list and delete packages; it does not support DELETE as registries do.
+"""Lists and deletes images on GHCR through GitHub's packages API, since GHCR does not support DELETE.
 
-https://docs.github.com/en/rest/packages/packages. Deleting a version deletes its tags, and nothing that it names.
+https://docs.github.com/en/rest/packages/packages. Deleting a version deletes its tags, but nothing that it refers to.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import datetime
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -41,7 +43,6 @@ class GitHubPackages:
                 "X-GitHub-Api-Version": "2022-11-28",
             }
         )
-        self._versions: dict[Digest, tuple[int, datetime]] | None = None
 
     @classmethod
     def of(cls, reference: Reference) -> Self | None:
@@ -51,7 +52,7 @@ class GitHubPackages:
         found = find_credentials(reference.registry, reference.repository)
         if found is None:
             raise AccessDeniedError(
-                "GitHub lists the versions of a package only for users it knows.",
+                "GitHub lists the versions of a package only for users who are logged in.",
                 where=reference.name,
                 why="There are no credentials for ghcr.io.",
                 fix="Set GITHUB_TOKEN, or run `docker login ghcr.io` with a token that may delete packages.",
@@ -60,44 +61,41 @@ class GitHubPackages:
 
     def versions(self) -> dict[Digest, datetime]:
         """List every manifest, tagged or not, with the time of its upload."""
-        return {digest: created for digest, (_, created) in self._listed().items()}
+        return {digest: created for digest, (_, created) in self._listed.items()}
 
     def delete(self, digest: Digest) -> bool:
         """Delete a manifest; return whether it was there."""
-        listed = self._listed()
-        if digest not in listed:
+        if digest not in self._listed:
             return False
-        answer = self._ask("DELETE", f"{self._folders[0]}/{listed[digest][0]}")
+        number, _ = self._listed[digest]
+        answer = self._ask("DELETE", f"{self._folders[0]}/{number}")
         if answer.status_code == HTTPStatus.NOT_FOUND:
             return False
         if not answer.ok:
             raise self._failure(answer, "delete a version")
         return True
 
+    @cached_property
     def _listed(self) -> dict[Digest, tuple[int, datetime]]:
-        if self._versions is None:
-            rows = self._rows()
-            self._versions = {
-                Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
-                for row in rows
-                if is_digest(str(row.get("name")))
-            }
-        return self._versions
+        return {
+            Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
+            for row in self._rows()
+            if is_digest(str(row.get("name")))
+        }
 
-    def _rows(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    def _rows(self) -> Iterator[dict[str, Any]]:
         page = 1
         while True:
             answer = self._ask("GET", f"{self._folders[0]}?per_page={_PAGE}&page={page}")
             if answer.status_code == HTTPStatus.NOT_FOUND and len(self._folders) > 1:
-                self._folders.pop(0)  # the owner is a person, not an organisation
+                self._folders.pop(0)  # the owner is a user, not an organisation
                 continue
             if not answer.ok:
                 raise self._failure(answer, "list its versions")
             rows = answer.json()
-            found += rows
+            yield from rows
             if len(rows) < _PAGE:
-                return found
+                return
             page += 1
 
     def _ask(self, method: str, url: str) -> requests.Response:

@@ -1,10 +1,11 @@
-"""The history of a target: what was published when, what changed, and which tags point at it now."""
+"""Reads the catalog: what was published when, what changed, and what can be pulled today."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Literal
 
 from imagefactory.errors.publishing import NeverPublishedError
@@ -26,8 +27,6 @@ class Line:
     image: Published
     moved: tuple[str, ...]
     """Moving tags that were pointed at it then."""
-    named: tuple[str, ...]
-    """Tags that point at it for good."""
     now: tuple[str, ...]
     """Moving tags that point at it today."""
     changed: tuple[str, ...]
@@ -36,10 +35,20 @@ class Line:
 
 @dataclass(frozen=True)
 class History:
-    """What was published of a cell, and the tags that are not where they belong."""
+    """What was published of a cell, and its tags that are not where the catalog has them."""
 
     lines: list[Line]
     astray: list[str]
+
+
+@dataclass(frozen=True)
+class CurrentImage:
+    """The image that a moving tag names for one platform."""
+
+    tag: str
+    image: Published
+    since: datetime
+    """When the tag was set to this image."""
 
 
 def read_history(project: Project, repository: Repository, cell: Cell) -> History:
@@ -54,7 +63,7 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
             fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
         )
-    return History(lines, astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags}))
+    return History(lines, astray(repository, catalog, tags))
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -71,7 +80,6 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 kind=event.kind,
                 image=image,
                 moved=tuple(event.moved),
-                named=event.named,
                 now=_names_today(catalog, image, event),
                 changed=changes(before, image),
             )
@@ -81,12 +89,8 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
 
 
 def _names_today(catalog: Catalog, image: Published, event: Event) -> tuple[str, ...]:
-    pointers = {tag: catalog.pointer(tag) for tag in event.moved}
-    return tuple(
-        tag
-        for tag, pointer in pointers.items()
-        if pointer is not None and pointer.images.get(image.platform) == image.digest
-    )
+    """List the tags of an event that still point at its image."""
+    return tuple(tag for tag in event.moved if catalog.current([tag], image.platform) == image)
 
 
 def changes(before: Published | None, image: Published) -> tuple[str, ...]:
@@ -119,11 +123,39 @@ def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
     return f"{name} changed"
 
 
-def astray(catalog: Catalog, tags: Sequence[str], found: dict[str, Digest | None]) -> list[str]:
+def astray(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
-    wrong: list[str] = []
-    for tag in tags:
-        pointer = catalog.pointer(tag)
-        if pointer is not None and found.get(tag) != pointer.digest:
-            wrong.append(tag)
-    return wrong
+    wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
+    return [tag for tag, digest in wanted.items() if repository.resolve(tag) != digest]
+
+
+def current_images(catalog: Catalog) -> list[CurrentImage]:
+    """List the images that moving tags point at, in the order of the tags."""
+    found: list[CurrentImage] = []
+    for tag in sorted(catalog.moving_tags()):
+        moves = [event for event in catalog.events if tag in event.moved]
+        for platform, digest in moves[-1].moved[tag].images.items():
+            image = catalog.image(digest)
+            if image is not None:
+                found.append(CurrentImage(tag, image, _since(moves, tag, platform, digest)))
+    return found
+
+
+def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> datetime:
+    same = takewhile(lambda event: event.moved[tag].images.get(platform) == digest, reversed(moves))
+    return min(event.time for event in same)
+
+
+def current_markdown(repository: str, found: Iterable[CurrentImage]) -> str:
+    """Format current images as a Markdown table."""
+    rows = [
+        "| tag | platform | vLLM | mods | since | to pull | digest |",
+        "|---|---|---|---|---|---:|---|",
+    ]
+    rows += [
+        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.vllm} "
+        f"| {', '.join(current.image.mods) or 'none'} | {current.since:%Y-%m-%d} "
+        f"| {current.image.size / 1e9:.2f} GB | `{current.image.digest}` |"
+        for current in found
+    ]
+    return "\n".join(rows)

@@ -1,17 +1,17 @@
-"""The inventory of a repository: tags, indexes, images, attachments, and which of them need which.
+"""The inventory of a repository: its tags, indexes, images and attachments, and which of them need which.
 
-An index keeps its images. An image keeps what refers to it, and the `sha256-...` tag that lists it where the registry
-does not: pruning that looked at tags alone would break all of these.
+An index keeps its images. An image keeps what refers to it, and the `sha256-...` tag that lists these referrers where
+the registry does not. Pruning by tags alone would break all of this.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL
@@ -22,7 +22,7 @@ from imagefactory.store.digests import Digest
 
 HoldingKind = Literal["catalog", "index", "image", "list", "attached"]
 KINDS: tuple[HoldingKind, ...] = ("catalog", "index", "image", "list", "attached")
-"""In the order of deletion: nothing that can still be found ever lacks a part."""
+"""In the order of deletion: whatever can still be found is complete."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 _CREATED = "org.opencontainers.image.created"
 
@@ -77,18 +77,14 @@ class Holdings:
             return "index"
         return "attached" if "subject" in document else "image"
 
-    def created(self, digest: Digest) -> str | None:
-        """Return when something was last attached to an image; the image itself has no date."""
-        dates = [
-            str(self.manifests[item].document().get("annotations", {}).get(_CREATED, ""))
-            for item in self.referrers.get(digest, ())
-            if item in self.manifests
-        ]
-        return max(filter(None, dates), default=None)
+    def created(self, digest: Digest) -> str:
+        """Return when something was last attached to an image, which has no date itself; empty if unknown."""
+        attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
+        return max((str(_annotations(manifest).get(_CREATED, "")) for manifest in attached), default="")
 
 
 def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
-    """Examine everything reachable from tags and from the catalog, and what is `also` known to be there."""
+    """Examine everything that tags, the catalog and `also` lead to."""
     snapshot = read_catalog(repository)
     holdings = Holdings(snapshot)
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -100,42 +96,35 @@ def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
         catalog = snapshot.catalog
         waiting = {*also, *(image.digest for image in catalog.images)}
         waiting |= {pointer.digest for event in catalog.events for pointer in event.moved.values()}
-        waiting |= {child for manifest in holdings.manifests.values() for child in _leads_to(manifest)}
         looked_at: set[Digest] = set()
         while True:
-            _look(repository, holdings, sorted(waiting - holdings.manifests.keys()), pool.map)
+            unread = sorted(waiting - holdings.manifests.keys())
+            found = [manifest for manifest in pool.map(repository.manifest, unread) if manifest is not None]
+            holdings.manifests |= {manifest.digest: manifest for manifest in found}
             looked_at |= waiting
             unasked = [digest for digest in holdings.manifests if digest not in holdings.referrers]
-            for digest, found in zip(
-                unasked, pool.map(partial(referrers.find, repository), unasked), strict=True
-            ):
-                holdings.referrers[digest] = [item.digest for item in found]
+            lists = pool.map(partial(referrers.find, repository), unasked)
+            for digest, attached in zip(unasked, lists, strict=True):
+                holdings.referrers[digest] = [item.digest for item in attached]
             waiting = {
                 other
                 for digest, manifest in holdings.manifests.items()
-                for other in (*_leads_to(manifest), *holdings.referrers[digest])
+                for other in (*_children(manifest), *predecessor(manifest), *holdings.referrers[digest])
             } - looked_at
             if not waiting:
-                break
-    return holdings
+                return holdings
 
 
-def _look(
-    repository: Repository,
-    holdings: Holdings,
-    digests: list[Digest],
-    each: Callable[..., Iterable[StoredManifest | None]],
-) -> None:
-    for manifest in each(repository.manifest, digests):
-        if manifest is not None:
-            holdings.manifests[manifest.digest] = manifest
+def predecessor(manifest: StoredManifest) -> list[Digest]:
+    """Return the catalog that a catalog replaced, if any."""
+    previous = _annotations(manifest).get(PREVIOUS)
+    return [Digest(previous)] if previous else []
+
+
+def _annotations(manifest: StoredManifest) -> dict[str, Any]:
+    found: dict[str, Any] = manifest.document().get("annotations", {})
+    return found
 
 
 def _children(manifest: StoredManifest) -> list[Digest]:
     return [Digest(item["digest"]) for item in manifest.document().get("manifests", ())]
-
-
-def _leads_to(manifest: StoredManifest) -> list[Digest]:
-    """List what a manifest leads to: what it keeps alive, and the predecessor of a catalog."""
-    previous = manifest.document().get("annotations", {}).get(PREVIOUS)
-    return [*_children(manifest), *([Digest(previous)] if previous else [])]

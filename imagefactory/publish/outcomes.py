@@ -1,4 +1,4 @@
-"""Doing the same to several images: one that fails does not stop the others."""
+"""Takes steps with several images, where one that fails does not stop the others."""
 
 from __future__ import annotations
 

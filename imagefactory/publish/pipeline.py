@@ -1,7 +1,7 @@
-"""From a plan to its tags: stage, smoke-test, attest, promote.
+"""The steps from a plan to its tags: stage, smoke-test, attest, promote.
 
-`invoke publish` takes all of these steps in one process. The nightly takes the same ones, one per job, and finds what
-an earlier job staged in the registry.
+`invoke publish` takes all of them in one process. The nightly takes the same steps, one per job, and finds in the
+registry what an earlier job staged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from imagefactory.smoke.record import Level, SmokeRecord
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer
 
-SmokeTest = Callable[[Project, Repository, Staged, Sequence[Level], Say], SmokeRecord]
+SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
 
 
 def publish(
@@ -43,7 +43,7 @@ def publish(
     again: bool = False,
     run: SmokeTest | None = None,
 ) -> Promotion:
-    """Take every step. An image that fails its smoke tests gets no tag; the record of it goes to the registry."""
+    """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry."""
 
     def test_and_attest(staged: Staged) -> Staged:
         say(f"{staged.plan.target}: {staged.digest}")
@@ -65,16 +65,10 @@ def smoke_test(
     must_pass: bool = False,
     run: SmokeTest | None = None,
 ) -> SmokeRecord | None:
-    """Test an image at the levels that it has not passed yet; None if it has passed all of them.
+    """Test an image at the levels that it has not passed yet; return None if it has passed all of them.
 
-    Args:
-        project: the checkout.
-        repository: where the image is.
-        staged: the image.
-        say: told what is skipped, and how the tests go.
-        levels: what to test (default: what the arch requires).
-        must_pass: raise SmokeFailedError unless every level that ran passed.
-        run: runs the tests (default: pulls the image, and runs them with Docker).
+    Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with Docker. With
+    `must_pass`, raise SmokeFailedError unless every level that ran passed.
     """
     earlier = read_records(repository, staged.digest, staged.plan.key)
     passed = earlier.passed if earlier else ()
@@ -84,7 +78,7 @@ def smoke_test(
     left = [level for level in wanted if level not in passed]
     if not left:
         return None
-    record = (run or smoke_pulled)(project, repository, staged, left, say)
+    record = run(staged, left) if run else _smoke_pulled(project, repository, staged, left, say)
     if must_pass:
         from imagefactory.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
 
@@ -108,23 +102,19 @@ def attest(
     return staged
 
 
-def smoke_pulled(
+def _smoke_pulled(
     project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
 ) -> SmokeRecord:
     """Test an image as users get it: pulled from the registry, by digest."""
     from imagefactory.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
     from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
 
-    reference = f"{repository.reference.name}@{staged.digest}"
-    subject = subject_of_image(project, reference, auth=docker_login(repository))
+    reference = repository.reference
+    found = find_credentials(reference.registry, reference.repository)
+    auth: Mapping[str, str] | None = None
+    if found is not None:
+        auth = {"username": found.username, "password": found.secret}
+        if found.identity_token:
+            auth = {"identitytoken": found.secret}
+    subject = subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
     return smoke(project, subject, levels, say)
-
-
-def docker_login(repository: Repository) -> Mapping[str, str] | None:
-    """Return the credentials that were good for pushing, in the form that the Docker daemon pulls with."""
-    found = find_credentials(repository.reference.registry, repository.reference.repository)
-    if found is None:
-        return None
-    if found.identity_token:
-        return {"identitytoken": found.secret}
-    return {"username": found.username, "password": found.secret}

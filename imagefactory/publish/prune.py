@@ -1,17 +1,16 @@
-"""Pruning: delete what no kept tag reaches. Published images stay unless a policy says otherwise."""
+"""Pruning: deletes what no kept tag reaches. Published images stay unless a policy says otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 
 from imagefactory.errors.publishing import PromotionLostError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Published, now
-from imagefactory.publish.catalog_writes import PREVIOUS, read_catalog, write_catalog
+from imagefactory.publish.catalog_writes import read_catalog, write_catalog
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.inventory import KINDS, HoldingKind, Holdings, subject_of, survey
+from imagefactory.publish.inventory import KINDS, HoldingKind, Holdings, predecessor, subject_of, survey
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
 from imagefactory.store.digests import Digest
 
@@ -23,9 +22,9 @@ class Policy:
     """What to keep besides everything that tags in use reach."""
 
     staging_days: float = 14
-    """How long an image that was pushed but never promoted stays."""
+    """Days that an image stays that was pushed but never promoted."""
     nightly_days: float | None = None
-    """How long nightlies stay; None for good."""
+    """Days that nightlies stay; None for ever."""
     keep: int | None = None
     """How many of the newest published images of each target stay; None for all."""
 
@@ -54,16 +53,17 @@ class Pruning:
 
 
 def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Pruning:
-    """Decide what goes."""
+    """Decide what to delete."""
     catalog = holdings.snapshot.catalog
-    retained = {
+    moving = [found for tag in catalog.moving_tags() if (found := catalog.pointer(tag)) is not None]
+    in_use = {digest for pointer in moving for digest in pointer.images.values()}
+    undated: list[str] = []
+    roots = {pointer.digest for pointer in moving} | {
         image.digest
         for image in catalog.images
-        if image.digest in holdings.manifests and not _outdated(catalog, image, policy, moment)
+        if image.digest in holdings.manifests
+        and (image.digest in in_use or not _outdated(catalog, image, policy, moment))
     }
-    undated: list[str] = []
-    roots = set(retained)
-    roots |= {found.digest for tag in catalog.moving_tags() if (found := catalog.pointer(tag)) is not None}
     for tag, digest in holdings.tags.items():
         if subject_of(tag):
             continue  # stays or goes with what it is about
@@ -97,24 +97,15 @@ def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Prunin
 
 
 def prune(
-    repository: Repository,
-    policy: Policy,
-    *,
-    delete: bool = False,
-    moment: datetime | None = None,
-    deleted: Callable[[Doomed], None] = lambda _: None,
+    repository: Repository, policy: Policy, *, delete: bool = False, moment: datetime | None = None
 ) -> Pruning:
     """Find what no kept tag reaches, and delete it if asked to."""
     moment = moment or now()
     packages = GitHubPackages.of(repository.reference)
     remove = packages.delete if packages else repository.delete
-    # What came just now may be on its way to a tag.
-    loose = (
-        [digest for digest, came in packages.versions().items() if moment - came > _SETTLED]
-        if packages
-        else []
-    )
-    holdings = survey(repository, loose)
+    uploaded = packages.versions() if packages else {}
+    # What was uploaded just now may be about to get a tag.
+    holdings = survey(repository, [digest for digest, came in uploaded.items() if moment - came > _SETTLED])
     pruning = plan_pruning(holdings, policy, moment)
     if not delete:
         return pruning
@@ -127,29 +118,17 @@ def prune(
         )
     for item in pruning.doomed:
         remove(item.digest)
-        deleted(item)
     if pruning.forgotten:
-        gone = pruning.forgotten
-        write_catalog(repository, lambda catalog: catalog.without(gone))
+        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten))
     return pruning
 
 
 def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: datetime) -> bool:
-    """Check whether a published image may go: it is unused, and the policy keeps fewer."""
-    in_use = {
-        digest
-        for tag in catalog.moving_tags()
-        if (found := catalog.pointer(tag)) is not None
-        for digest in found.images.values()
-    }
-    if image.digest in in_use:
-        return False
-    if policy.nightly_days is not None:
-        days = [
-            day for event in catalog.events if event.image == image.digest for day in _nightlies(event.named)
-        ]
-        if days and (moment.date() - max(days)).days > policy.nightly_days:
-            return True
+    """Whether the policy lets an unused image go."""
+    named = [tag for event in catalog.events if event.image == image.digest for tag in event.named]
+    days = [day for tag in named if (day := nightly_date(tag)) is not None]
+    if policy.nightly_days is not None and days and (moment.date() - max(days)).days > policy.nightly_days:
+        return True
     return policy.keep is not None and image.digest not in _newest(catalog, image, policy.keep)
 
 
@@ -162,27 +141,17 @@ def _newest(catalog: Catalog, image: Published, count: int) -> list[Digest]:
     return list(dict.fromkeys(promoted))[:count]
 
 
-def _nightlies(tags: Iterable[str]) -> list[date]:
-    return [day for tag in tags if (day := nightly_date(tag)) is not None]
-
-
 def _age(holdings: Holdings, digest: Digest, moment: datetime) -> timedelta | None:
-    created = holdings.created(digest)
-    if created is None:
-        return None
     try:
-        return moment - datetime.fromisoformat(created)
+        return moment - datetime.fromisoformat(holdings.created(digest))
     except (ValueError, TypeError):  # no date, or one without a time zone
         return None
 
 
 def _catalogs(holdings: Holdings) -> set[Digest]:
-    """Keep the catalog and its predecessor, in case somebody has to go back to it."""
+    """Return the catalog and its predecessor, in case somebody has to go back to it."""
     current = holdings.snapshot.digest
-    if current is None:
-        return set()
-    previous = holdings.manifests[current].document().get("annotations", {}).get(PREVIOUS)
-    return {current, *([Digest(previous)] if previous else [])}
+    return {current, *predecessor(holdings.manifests[current])} if current else set()
 
 
 def _size(document: dict[str, object]) -> int:

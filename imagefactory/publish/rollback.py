@@ -1,4 +1,4 @@
-"""Rolling back: point moving tags at an image that was published earlier. Only manifests are written."""
+"""Rollback: points moving tags at an image that was published earlier, and writes nothing but manifests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 
 from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.locks.project import Project
@@ -14,8 +14,9 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.catalog_writes import read_catalog, write_catalog
-from imagefactory.publish.promote import Manifests, pointer, set_tags
+from imagefactory.publish.promote import Manifests, pointers, set_tags
 from imagefactory.publish.tags import moving_tags
+from imagefactory.store.digests import Digest
 
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{6,64}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -32,29 +33,25 @@ class RolledBack:
     """Tags of the target that stay: the image was never published under them."""
 
 
-def rollback(
-    project: Project, repository: Repository, cell: Cell, to: str = "", *, moment: datetime | None = None
-) -> RolledBack:
+def rollback(project: Project, repository: Repository, cell: Cell, to: str = "") -> RolledBack:
     """Point a cell's moving tags at its previous image, or at one named by digest or date."""
     own = moving_tags(project.matrix, cell)
     snapshot = read_catalog(repository)
     image = choose(snapshot.catalog, own, cell, to)
     left = snapshot.catalog.current(own, cell.platform)
-    # An image of another version may be what `MODEL` goes back to; `MODEL-vVLLM` never becomes that.
+    # `MODEL` may go back to an image of another vLLM version; `MODEL-vVLLM` may not.
     moved = [tag for tag in own if tag in snapshot.catalog.tags_of(image.digest)]
     manifests = Manifests(repository)
-    manifests.get(image.digest)  # fails with a remedy when it is not there any more
-    identity = uuid.uuid4().hex
+    manifests.get(image.digest)  # raises if the registry no longer has it
+    identity, time = uuid.uuid4().hex, now()
 
     def change(catalog: Catalog) -> Catalog:
         event = Event(
             id=identity,
             kind="rollback",
-            time=moment or now(),
+            time=time,
             image=image.digest,
-            moved={
-                tag: pointer(project.matrix, manifests, catalog, image, catalog.pointer(tag)) for tag in moved
-            },
+            moved=pointers(project.matrix, manifests, catalog, image, moved),
             left=left.digest if left and left.digest != image.digest else None,
         )
         return catalog.with_event(event)
@@ -77,39 +74,46 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     if not to:
         return _previous(catalog, promotions, tags, cell)
     if _DATE.fullmatch(to):
-        return _on(catalog, promotions, _day(to), cell)
+        return _on(catalog, promotions, to, cell)
     if _DIGEST.fullmatch(to):
         return _named(catalog, promotions, to.removeprefix("sha256:"), cell)
-    raise NeverPublishedError(
+    raise _unusable(
         f"{to!r} is neither a digest nor a date.",
-        where="the --to option",
-        why="It is neither a digest (or the beginning of one) nor a date.",
-        fix="Write a digest of `invoke history`, or a date such as 2026-11-05.",
+        why="It is neither a digest (or the start of one) nor a date.",
+        fix="Use a digest of `invoke history`, or a date such as 2026-11-05.",
     )
 
 
 def _previous(catalog: Catalog, promotions: Sequence[Event], tags: Sequence[str], cell: Cell) -> Published:
     current = catalog.current(tags, cell.platform)
-    last = max(
-        (n for n, event in enumerate(promotions) if current and event.image == current.digest), default=-1
-    )
-    earlier = [event for event in promotions[: max(last, 0)] if current and event.image != current.digest]
+    images = [event.image for event in promotions]
+    earlier: list[Digest] = []
+    if current and current.digest in images:
+        last = len(images) - 1 - images[::-1].index(current.digest)
+        earlier = [digest for digest in images[:last] if digest != current.digest]
     if not earlier:
         raise NeverPublishedError(
             f"There is no earlier image of {cell} to go back to.",
             where=f"the tags {', '.join(tags)}",
-            why=f"{current.digest if current else 'What they name now'} is the first that was published.",
-            fix="`invoke history` lists what was published; --to names any of it.",
+            why=f"{current.digest if current else 'The image that they name now'} is the first that was published.",
+            fix="`invoke history` lists what was published; --to accepts any of it.",
         )
     return _image(catalog, earlier[-1])
 
 
-def _on(catalog: Catalog, promotions: Sequence[Event], day: date, cell: Cell) -> Published:
-    until = [event for event in promotions if event.time.date() <= day]
+def _on(catalog: Catalog, promotions: Sequence[Event], text: str, cell: Cell) -> Published:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        raise _unusable(
+            f"{text!r} is not a day.",
+            why="The calendar has no such day.",
+            fix="Use a date such as 2026-11-05.",
+        ) from None
+    until = [event.image for event in promotions if event.time.date() <= day]
     if not until:
-        raise NeverPublishedError(
+        raise _unusable(
             f"Nothing of {cell} was published by {day}.",
-            where="the --to option",
             why=f"The first image is of {promotions[0].time:%Y-%m-%d} (UTC).",
             fix="Name a later day.",
         )
@@ -119,28 +123,18 @@ def _on(catalog: Catalog, promotions: Sequence[Event], day: date, cell: Cell) ->
 def _named(catalog: Catalog, promotions: Sequence[Event], digits: str, cell: Cell) -> Published:
     found = {event.image for event in promotions if event.image.removeprefix("sha256:").startswith(digits)}
     if len(found) != 1:
-        raise NeverPublishedError(
+        raise _unusable(
             f"{'Several images begin' if found else 'No image begins'} with {digits!r}.",
-            where="the --to option",
-            why=f"Only images that {cell}'s tags have named can be gone back to.",
-            fix="Write a digest of `invoke history`, with more digits if need be.",
+            why=f"A rollback needs exactly one image that {cell}'s tags have named.",
+            fix="Use a digest of `invoke history`, with more digits if need be.",
         )
-    [digest] = found
+    return _image(catalog, found.pop())
+
+
+def _image(catalog: Catalog, digest: Digest) -> Published:
+    # An image leaves the catalog together with its events.
     return next(image for image in catalog.images if image.digest == digest)
 
 
-def _image(catalog: Catalog, event: Event) -> Published:
-    # An image leaves the catalog together with its events.
-    return next(image for image in catalog.images if image.digest == event.image)
-
-
-def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise NeverPublishedError(
-            f"{text!r} is not a day.",
-            where="the --to option",
-            why="There is no such day in the calendar.",
-            fix="Write a date such as 2026-11-05.",
-        ) from None
+def _unusable(what: str, *, why: str, fix: str) -> NeverPublishedError:
+    return NeverPublishedError(what, where="the --to option", why=why, fix=fix)

@@ -18,13 +18,12 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
     """Attach a smoke record to its image, whether the image passed or not."""
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
-    return referrers.attach(
-        repository, subject, SMOKE_TYPE, [payload], {"org.opencontainers.image.created": _time(record)}
-    )
+    created = {"org.opencontainers.image.created": record.started.isoformat(timespec="seconds")}
+    return referrers.attach(repository, subject, SMOKE_TYPE, [payload], created)
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
-    """Read all smoke records of an image as one; of a level that ran more than once, the last result counts."""
+    """Merge all smoke records of an image; of a level that ran more than once, the last result counts."""
     found = [
         SmokeRecord.from_json(
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
@@ -39,7 +38,3 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
     for record in sorted(own, key=lambda record: record.started):
         merged = record.with_earlier(merged) if merged else record
     return merged
-
-
-def _time(record: SmokeRecord) -> str:
-    return record.started.isoformat(timespec="seconds")

@@ -1,7 +1,7 @@
-"""Staging: a plan's image is uploaded by digest, under a staging tag that nobody is meant to pull.
+"""Staging: uploads the image of a plan by digest, under a staging tag that nobody is meant to pull.
 
-The digest of a layer is known before it is built (locks/layers.toml). So the registry is asked first, and a layer that
-it already has is neither built nor downloaded for.
+The digest of a layer is known before it is built (locks/layers.toml). So a layer that the registry already has is not
+built, and its inputs are not downloaded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from imagefactory.build.assemble import make_layers
 from imagefactory.build.recording import remember
@@ -61,20 +61,26 @@ def stage(
 ) -> Outcomes[Staged]:
     """Build the layers that the registry lacks, and upload the images."""
     known = KnownLayers(project.known_layers)
-    in_registry = _LayersInRegistry(repository, known)
     blobs: dict[Sha256, Blob] = {}
+    in_registry: dict[Sha256, Blob] = {}
+
+    def elsewhere(layers: Sequence[Layer]) -> dict[Sha256, Blob]:
+        """Return the recorded layers that the registry has; ask for each once."""
+        asked = [(layer.key, known.blob(layer.key)) for layer in layers if layer.key not in in_registry]
+        recorded = [(key, blob) for key, blob in asked if blob is not None]
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            there = pool.map(repository.has_blob, [blob.digest for _, blob in recorded])
+            in_registry.update(item for item, has in zip(recorded, there, strict=True) if has)
+        return {layer.key: in_registry[layer.key] for layer in layers if layer.key in in_registry}
 
     def push(plan: Plan) -> Staged:
         refuse_unlocked(plan, repository)
-        made = make_layers(
-            project, [plan], watch, say, workers=workers, known=known, elsewhere=in_registry.among
-        )
+        made = make_layers(project, [plan], watch, say, workers=workers, known=known, elsewhere=elsewhere)
         blobs.update(made)
         image = make_image(plan, [made[layer.key] for layer in plan.layers])
         pushable = Pushable.of_image(image, project.store.blob)
-        return Staged(
-            plan, image, push_image(repository, pushable, tag=staging_tag(plan.key), watcher=pushing)
-        )
+        pushed = push_image(repository, pushable, tag=staging_tag(plan.key), watcher=pushing)
+        return Staged(plan, image, pushed)
 
     with project.store.in_use():
         project.store.sweep()
@@ -92,7 +98,7 @@ def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan])
         manifest = repository.manifest(tag)
         if manifest is None:
             raise NotStagedError(
-                f"{plan.target} has not been pushed as it is now.",
+                f"{plan.target} has not been pushed in its current form.",
                 where=str(repository.reference.tagged(tag)),
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
@@ -111,7 +117,7 @@ def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan])
 
 
 def _as_planned(repository: Repository, plan: Plan, manifest: StoredManifest) -> Image | None:
-    """Make the image that a plan gives with the layers of a manifest; None if they do not fit the plan."""
+    """Return the image of a plan with the layers of a manifest; None if they do not fit."""
     document = manifest.document()
     try:
         config = json.loads(repository.blob(Digest(document["config"]["digest"])))
@@ -125,7 +131,7 @@ def _as_planned(repository: Repository, plan: Plan, manifest: StoredManifest) ->
 
 
 def refuse_unlocked(plan: Plan, repository: Repository) -> None:
-    """Keep images with files that are not locked off the registry."""
+    """Raise if an image has files that are not locked: it must not reach the registry."""
     if not plan.locked:
         raise NotPromotableError(
             f"{plan.target} cannot be published.",
@@ -133,24 +139,3 @@ def refuse_unlocked(plan: Plan, repository: Repository) -> None:
             why="locked: the image has files that the lock does not name.",
             fix="Run `invoke lock --upgrade base` and commit the result.",
         )
-
-
-@dataclass
-class _LayersInRegistry:
-    """Recorded layers that the registry has; each is asked for once."""
-
-    repository: Repository
-    known: KnownLayers
-    found: dict[Sha256, Blob] = field(default_factory=dict)
-
-    def among(self, layers: Sequence[Layer]) -> dict[Sha256, Blob]:
-        """Return the layers that the registry has, by key."""
-        unasked = [
-            (layer.key, blob)
-            for layer in layers
-            if layer.key not in self.found and (blob := self.known.blob(layer.key)) is not None
-        ]
-        with ThreadPoolExecutor(PARALLEL) as pool:
-            there = pool.map(lambda item: self.repository.has_blob(item[1].digest), unasked)
-            self.found |= {key: blob for (key, blob), has in zip(unasked, there, strict=True) if has}
-        return {layer.key: self.found[layer.key] for layer in layers if layer.key in self.found}

@@ -1,15 +1,15 @@
-"""Tags: which ones a cell's image gets in the registry, and which of them move.
+"""The tags that a cell's image gets in the registry, and which of them move.
 
 | tag                     | moves | names |
 |-------------------------|-------|-------|
-| `staging-KEY`           | no    | what was pushed for a plan, tested or not |
-| `MODEL-vVLLM-ARCH-KEY`  | never | one published image, for ever |
-| `MODEL-vVLLM`           | yes   | the newest of a model on a vLLM version, on the model's own arch |
-| `MODEL-vVLLM-ARCH`      | yes   | the same on any other arch |
-| `MODEL`                 | yes   | the newest on the matrix's default vLLM |
-| `latest`                | yes   | the newest of the matrix's first model |
-| `nightly-DATE-MODEL`    | never | what was published as that day's nightly |
-| `catalog`               | yes   | the list of everything that was published |
+| `staging-KEY`           | never | the image pushed for a plan, tested or not |
+| `MODEL-vVLLM-ARCH-KEY`  | never | one published image |
+| `MODEL-vVLLM`           | yes   | the newest image of a model on a vLLM version, for the model's default arch |
+| `MODEL-vVLLM-ARCH`      | yes   | the same for any other arch |
+| `MODEL`                 | yes   | the newest image of a model on the default vLLM |
+| `latest`                | yes   | the same for the first model of the matrix |
+| `nightly-DATE-MODEL`    | never | the nightly image of a day |
+| `catalog`               | yes   | the catalog of everything that was published |
 
 Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
@@ -32,10 +32,10 @@ LATEST: Final = "latest"
 STAGING: Final = "staging-"
 NIGHTLY: Final = "nightly-"
 NIGHTLY_VERSION: Final = "nightly"
-"""The vLLM version of the matrix whose images get dated tags by themselves."""
+"""The vLLM version of the matrix whose images always get dated tags."""
 KEY_DIGITS: Final = 12
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_DATED = re.compile(r"nightly-(\d{4})(\d\d)(\d\d)-(.+)")
+_DATED = re.compile(r"nightly-(\d{8})-.+")
 _RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-).*")
 
 
@@ -48,7 +48,7 @@ class Tags:
     dated: tuple[str, ...]
     """The day's nightly tag; the first image to claim it keeps it."""
     moving: tuple[str, ...]
-    """The most specific first, which is also the order in which they are moved."""
+    """In the order in which they are moved: the most specific first."""
 
 
 def staging_tag(key: Sha256) -> str:
@@ -57,7 +57,7 @@ def staging_tag(key: Sha256) -> str:
 
 
 def fixed_tag(cell: Cell, key: Sha256) -> str:
-    """Return the tag that names a published image for ever; the plan's key in it also tells platforms apart."""
+    """Return the tag of a published image that never moves; the plan's key in it also tells platforms apart."""
     return f"{cell.model}-v{cell.vllm}-{cell.arch}-{key[:KEY_DIGITS]}"
 
 
@@ -84,7 +84,7 @@ def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
 
 
 def is_home(matrix: Matrix, cell: Cell) -> bool:
-    """Return whether a cell is on its model's default arch."""
+    """Whether a cell is on its model's default arch."""
     return cell.arch == (matrix.models[cell.model].arch or matrix.defaults.arch)
 
 
@@ -99,7 +99,7 @@ def nightly_date(tag: str) -> date | None:
     if found is None:
         return None
     try:
-        return date(int(found[1]), int(found[2]), int(found[3]))
+        return date.fromisoformat(found[1])
     except ValueError:
         return None
 
@@ -117,12 +117,12 @@ def refuse_ambiguous(matrix: Matrix) -> None:
                     fix="Rename the model.",
                 )
             owner = owners.setdefault(tag, cell)
-            # Platforms of one arch share a tag; it is an index then.
+            # Platforms of one arch share a tag, which is then an index.
             if (owner.model, owner.vllm, owner.arch) != (cell.model, cell.vllm, cell.arch):
                 raise TagNameError(
                     f"{owner} and {cell} would both be published as {tag!r}.",
                     where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",
-                    why="Joined together, their names give the same tag.",
+                    why="Their names make the same tag.",
                     fix="Rename one of them.",
                 )
 
@@ -130,14 +130,14 @@ def refuse_ambiguous(matrix: Matrix) -> None:
 def _checked(tag: str, cell: Cell) -> str:
     if not _TAG.fullmatch(tag):
         raise TagNameError(
-            f"{cell} has no tag that registries accept.",
+            f"Registries do not accept the tag of {cell}.",
             where=f"matrix.yaml, models.{cell.model}",
-            why=f"{tag!r} is longer than 128 characters, or has characters that tags may not have.",
+            why=f"{tag!r} is longer than 128 characters, or has characters that a tag may not have.",
             fix="Give the model, the vLLM version or the arch a shorter name.",
         )
     return tag
 
 
 def short_digest(digest: str) -> str:
-    """Shorten a digest to the length that `--to` still accepts."""
+    """Shorten a digest for display; `rollback --to` accepts the short form."""
     return digest.removeprefix("sha256:")[:KEY_DIGITS]

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from imagefactory.plan.status import PlanStatus
     from imagefactory.publish.attest.image_check import Checked
     from imagefactory.publish.attest.licence_summary import LicenceSummary
-    from imagefactory.publish.current_images import CurrentImage
-    from imagefactory.publish.history import Line
+    from imagefactory.publish.history import CurrentImage, Line
     from imagefactory.publish.promote import Promoted
     from imagefactory.publish.prune import Pruning
     from imagefactory.resolve.doctor import Diagnosis

@@ -9,12 +9,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import Payload, contents
+from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
@@ -22,7 +25,6 @@ from imagefactory.publish.attest.signing import NotTrustedError, Signer, read_tr
 from imagefactory.store.digests import Digest
 
 SBOM_NAME: Final = "sbom.cdx.json"
-_TITLE: Final = "org.opencontainers.image.title"
 _CONTENT: Final = "dev.sigstore.bundle.content"
 _PREDICATE: Final = "dev.sigstore.bundle.predicateType"
 _LARGEST_BUNDLE: Final = 2 * sbom.LARGEST
@@ -33,7 +35,7 @@ def attach_all(
     repository: Repository,
     project: Project,
     plan: Plan,
-    manifest: StoredManifest | Descriptor,
+    image: Descriptor,
     signer: Signer | None,
 ) -> list[Digest]:
     """Attach SBOM, provenance and signature to an image; return the digests of what is attached now.
@@ -41,25 +43,48 @@ def attach_all(
     Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. Statements that
     the same signer attached earlier stay as they are.
     """
-    descriptor = _descriptor(manifest)
     document = sbom.make_sbom(project, plan)
-    payload = Payload(sbom.MEDIA_TYPE, document, {_TITLE: SBOM_NAME})
-    attached = [
-        referrers.attach(repository, descriptor, sbom.MEDIA_TYPE, [payload], {_TITLE: SBOM_NAME}).digest
-    ]
+    title = {TITLE: SBOM_NAME}
+    payload = Payload(sbom.MEDIA_TYPE, document, title)
+    attached = [referrers.attach(repository, image, sbom.MEDIA_TYPE, [payload], title).digest]
     if signer is None:
         return attached
     there = {
         (statement.predicate_type, statement.subject): (digest, statement)
-        for digest, statement in _statements_of(repository, descriptor.digest, signer)
+        for digest, statement in _statements_of(repository, image.digest, signer)
     }
-    for statement in _statements(project, plan, repository.reference.name, descriptor.digest, document):
+    for statement in _statements(project, plan, repository.reference.name, image.digest, document):
         digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
         if digest is not None and old is not None and _says_the_same(old, statement):
             attached.append(digest)
         else:
-            attached.append(_attach_statement(repository, descriptor, statement, signer))
+            attached.append(_attach_statement(repository, image, statement, signer))
     return attached
+
+
+def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
+    """Attach SBOM, provenance and signature to an image in a registry, if it is the one that this checkout plans."""
+    plan = make_plan(project, cell)
+    with Repository.open(image) as repository:
+        reference = repository.reference
+        manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
+        planned = _plan_label(repository, manifest)
+        if planned != plan.key:
+            raise VerificationError(
+                f"The image is not {cell} as this checkout plans it.",
+                where=str(reference),
+                why=f"It was made from the plan {planned or '(none)'}; here it is {plan.key}.",
+                fix="Name its target (--target), check out its commit, or push the image again.",
+            )
+        return attach_all(repository, project, plan, manifest.descriptor(), signer)
+
+
+def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
+    try:
+        config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
+        return str(config["config"]["Labels"]["imagefactory.plan"])
+    except (ValueError, KeyError, TypeError):  # an index, or an image of somebody else
+        return None
 
 
 def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
@@ -92,10 +117,9 @@ def attached_contents(
 
 
 def _statements(project: Project, plan: Plan, name: str, subject: Digest, document: bytes) -> list[Statement]:
-    run = provenance.read_run(project.matrix.source)
-    made = provenance.make_provenance(project, plan, source=provenance.read_source(project.root), run=run)
+    source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.source)
     predicates: Mapping[str, dict[str, Any]] = {
-        provenance.PREDICATE_TYPE: made,
+        provenance.PREDICATE_TYPE: provenance.make_provenance(project, plan, source=source, run=run),
         sbom.PREDICATE_TYPE: json.loads(document),
         bundles.SIGNATURE_PREDICATE: {},
     }
@@ -119,8 +143,7 @@ def _says_the_same(old: Statement, new: Statement) -> bool:
     """Compare statements. Provenance may name another run: a later one only built the same image again."""
     if new.predicate_type != provenance.PREDICATE_TYPE:
         return old.predicate == new.predicate
-    same = "buildDefinition"
-    return bool(old.predicate.get(same) == new.predicate[same])
+    return bool(old.predicate.get("buildDefinition") == new.predicate["buildDefinition"])
 
 
 def _attach_statement(
@@ -129,9 +152,3 @@ def _attach_statement(
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
     payload = Payload(bundles.MEDIA_TYPE, signer.sign(statement))
     return referrers.attach(repository, subject, bundles.MEDIA_TYPE, [payload], annotations).digest
-
-
-def _descriptor(manifest: StoredManifest | Descriptor) -> Descriptor:
-    if isinstance(manifest, Descriptor):
-        return manifest
-    return Descriptor(manifest.media_type, manifest.digest, manifest.size)

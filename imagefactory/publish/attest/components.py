@@ -14,6 +14,7 @@ from imagefactory.locks.files import LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import (
     BaseLayer,
+    Layer,
     ModelLayer,
     ModLayer,
     Plan,
@@ -36,8 +37,8 @@ class Component:
     kind: ComponentKind
     name: str
     version: str
-    purl: str | None
-    sha256: Sha256 | None
+    purl: str | None = None
+    sha256: Sha256 | None = None
     licence: str | None
     """An SPDX expression; None for a model that is not in the image, whose licence users look up themselves."""
     says: str
@@ -46,7 +47,7 @@ class Component:
     layer: Sha256
     file: str | None = None
     size: int | None = None
-    needed_by: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ("matrix.yaml",)
     files: Mapping[str, Sha256] = field(default_factory=dict)
     """Files that are not components themselves, such as those of the serve program."""
 
@@ -72,11 +73,16 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
     for layer in plan.layers:
         match layer:
             case BaseLayer():
-                found += [_deb(debs[item.sha256], licences, layer, distribution) for item in layer.inputs]
+                locked = [debs[item.sha256] for item in layer.inputs]
+                found += [
+                    _package("deb", deb, deb_purl(deb, distribution), licences, layer) for deb in locked
+                ]
             case WheelLayer():
-                found += [_wheel(wheels[item.sha256], licences, layer) for item in layer.inputs]
+                named = [wheels[item.sha256] for item in layer.inputs]
+                found += [_package("wheel", wheel, wheel_purl(wheel), licences, layer) for wheel in named]
             case ServeLayer():
-                found.append(_program(layer))
+                files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
+                found.append(_own("program", "imagefactory-serve", layer, files))
             case ModLayer():
                 found += _mod(layer)
             case ModelLayer():
@@ -94,55 +100,44 @@ def wheel_purl(wheel: LockedWheel) -> str:
     return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
 
 
-def _wheel(wheel: LockedWheel, licences: Licences, layer: WheelLayer) -> Component:
-    licensed = licences.of(wheel)
+def deb_purl(deb: LockedDeb, distribution: str) -> str:
+    """Return a Debian package's package URL."""
+    name = f"{_quoted(deb.name)}@{_quoted(deb.version)}"
+    return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro={distribution}"
+
+
+def _package(
+    kind: ComponentKind, package: LockedWheel | LockedDeb, purl: str, licences: Licences, layer: Layer
+) -> Component:
+    licensed = licences.of(package)
     return Component(
-        kind="wheel",
-        name=wheel.name,
-        version=wheel.version,
-        purl=wheel_purl(wheel),
-        sha256=wheel.sha256,
+        kind=kind,
+        name=package.name,
+        version=package.version,
+        purl=purl,
+        sha256=package.sha256,
         licence=licensed.licence,
         says=licensed.says,
         notices=licensed.notices,
         layer=layer.key,
-        file=wheel.file,
-        size=wheel.size,
-        needed_by=wheel.needed_by,
+        file=package.file.rpartition("/")[2],
+        size=package.size,
+        needed_by=package.needed_by,
     )
 
 
-def _deb(deb: LockedDeb, licences: Licences, layer: BaseLayer, distribution: str) -> Component:
-    licensed = licences.of(deb)
+def _own(
+    kind: ComponentKind, name: str, layer: Layer, files: Mapping[str, Sha256] | None = None
+) -> Component:
+    """Describe what the factory itself adds to an image."""
     return Component(
-        kind="deb",
-        name=deb.name,
-        version=deb.version,
-        purl=f"pkg:deb/debian/{_quoted(deb.name)}@{_quoted(deb.version)}"
-        f"?arch={deb.architecture}&distro={distribution}",
-        sha256=deb.sha256,
-        licence=licensed.licence,
-        says=licensed.says,
-        notices=licensed.notices,
-        layer=layer.key,
-        file=deb.file.rpartition("/")[2],
-        size=deb.size,
-        needed_by=deb.needed_by,
-    )
-
-
-def _program(layer: ServeLayer) -> Component:
-    return Component(
-        kind="program",
-        name="imagefactory-serve",
+        kind=kind,
+        name=name,
         version=layer.key[:12],
-        purl=None,
-        sha256=None,
         licence=OWN_LICENCE,
         says="LICENSE",
         layer=layer.key,
-        needed_by=("matrix.yaml",),
-        files={f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs},
+        files=files or {},
     )
 
 
@@ -150,20 +145,17 @@ def _mod(layer: ModLayer) -> Iterator[Component]:
     """Describe a mod, and the distribution that it brings along, if any."""
     mod = layer.settings.chain[-1].mod
     [variant] = mod.manifest.variants
-    digest = mod.digest(variant)
+    digest, source = mod.digest(variant), variant.source
     yield Component(
         kind="mod",
         name=mod.name,
         version=digest[:12],
-        purl=None,
         sha256=digest,
         licence=mod.manifest.licence,
         says="mod.yaml",
         layer=layer.key,
-        needed_by=("matrix.yaml",),
     )
-    if variant.source is not None:
-        source = variant.source
+    if source is not None:
         yield Component(
             kind="source",
             name=mod.manifest.distribution,
@@ -180,31 +172,20 @@ def _mod(layer: ModLayer) -> Iterator[Component]:
 def _models(layer: ModelLayer) -> Iterator[Component]:
     """Describe the model and its drafters. Their weights are not in an image, unless the factory makes them."""
     model = layer.settings.model
+    named = [(drafter["repo"], drafter.get("revision")) for drafter in model["drafters"]]
     if "generated" in model:
-        yield Component(
-            kind="model",
-            name=str(model["generated"]),
-            version=layer.key[:12],
-            purl=None,
-            sha256=None,
-            licence=OWN_LICENCE,
-            says="LICENSE",
-            layer=layer.key,
-            needed_by=("matrix.yaml",),
-        )
-    named = [] if "generated" in model else [(model["model"], model.get("revision"))]
-    named += [(drafter["repo"], drafter.get("revision")) for drafter in model["drafters"]]
+        yield _own("model", str(model["generated"]), layer)
+    else:
+        named.insert(0, (model["model"], model.get("revision")))
     for repo, revision in named:
         yield Component(
             kind="model",
             name=str(repo),
             version=str(revision or ""),
             purl=f"pkg:huggingface/{repo}" + (f"@{revision}" if revision else ""),
-            sha256=None,
             licence=None,
             says="its page on the model hub",
             layer=layer.key,
-            needed_by=("matrix.yaml",),
         )
 
 

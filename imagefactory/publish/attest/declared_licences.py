@@ -1,7 +1,7 @@
-"""What packages say about their licences: a wheel in its METADATA, a Debian package in its copyright file.
+"""Reads the licences that packages declare: wheels in their METADATA, Debian packages in their copyright file.
 
-Read once, when a file is locked, and recorded (see licence_record). Where a package's words are no SPDX name, its
-licence text is looked at for the few texts that are always the same; what is still unclear stays a LicenseRef.
+This happens once, when a file is locked, and is recorded (see licence_record). If the declaration is no SPDX name, the
+licence text is compared with a few well-known texts; what is still unclear becomes a LicenseRef.
 """
 
 from __future__ import annotations
@@ -57,12 +57,10 @@ def wheel_licence(archive: ZipFile) -> DeclaredLicence:
     ]
     field = headers.get("License", "")
     licence, says = _wheel_licence(headers, texts)
-    own = set(spdx.copyleft(licence))
-    notices = {name for text in (*texts, field) for name in gnu_licences(text)}
-    families = {name.partition("-")[0] for name in own}
-    return DeclaredLicence(
-        licence, says, tuple(sorted(name for name in notices if name.partition("-")[0] not in families))
-    )
+    own = {name.partition("-")[0] for name in spdx.copyleft(licence)}
+    mentioned = {name for text in (*texts, field) for name in gnu_licences(text)}
+    notices = sorted(name for name in mentioned if name.partition("-")[0] not in own)
+    return DeclaredLicence(licence, says, tuple(notices))
 
 
 def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:

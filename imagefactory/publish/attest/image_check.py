@@ -1,20 +1,22 @@
-"""Checking a published image: who signed it, what it claims, and whether this checkout agrees."""
+"""Checks a published image: who signed it, what it claims, and whether this checkout agrees."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
@@ -23,9 +25,8 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
-from imagefactory.publish.attest.findings import Finding, failed, not_checked, ok
-from imagefactory.publish.attest.layer_check import check_layers
-from imagefactory.publish.attest.sbom_difference import first_difference
+from imagefactory.publish.attest.layer_check import layer_problems
+from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
 
@@ -34,6 +35,21 @@ _NAMES = {
     sbom.PREDICATE_TYPE: "SBOM",
     SIGNATURE_PREDICATE: "signature",
 }
+
+
+FindingState = Literal["ok", "failed", "not checked"]
+CheckName = Literal[
+    "manifest", "configuration", "signature", "provenance", "sbom", "layers", "record", "rebuild"
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: CheckName
+    state: FindingState
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -54,15 +70,29 @@ def check_image(
     """Check an image, or every image of an index. `every_byte` downloads the layers and hashes them."""
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
-    if manifest.media_type not in (INDEX_TYPE, DOCKER_INDEX_TYPE):
-        return [_Check(project, repository, manifest, trust, say).run(every_byte=every_byte)]
-    children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
-    return [
-        _Check(project, repository, repository.require_manifest(child.digest), trust, say).run(
-            every_byte=every_byte
-        )
-        for child in children
-    ]
+    images = [manifest]
+    if manifest.media_type in (INDEX_TYPE, DOCKER_INDEX_TYPE):
+        children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
+        images = [repository.require_manifest(child.digest) for child in children]
+    return [_Check(project, repository, image, trust, say).run(every_byte=every_byte) for image in images]
+
+
+def refuse_failing(checked: Checked) -> None:
+    """Raise if a check failed: one error for missing signatures, another for changed content."""
+    wrong = [finding for finding in checked.findings if finding.state == "failed"]
+    if not wrong:
+        return
+    kind: type[FactoryError] = TamperedError
+    what = "The image, or something attached to it, is not what was signed."
+    if all(finding.check == "signature" for finding in wrong):
+        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+    raise kind(
+        what,
+        where=checked.reference,
+        why="; ".join(f"{finding.check}: {finding.detail}" for finding in wrong),
+        fix="Do not use it. Pull it again by its digest from a registry you trust, or build it yourself; "
+        "--key names a key that should be trusted.",
+    )
 
 
 def require_plan(checked: Checked) -> Plan:
@@ -91,22 +121,19 @@ class _Check:
     config: dict[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
 
-    @property
-    def reference(self) -> str:
-        return str(self.repository.reference.at(self.manifest.digest))
-
     def run(self, *, every_byte: bool) -> Checked:
-        self.findings.append(ok("manifest", self.manifest.digest))
+        self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
         statements = self._check_signatures()
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
         self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
         self._check_record()
-        names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
-        self.findings += check_layers(
-            self.repository, self.manifest, names, self.project.store, self.say, every_byte=every_byte
-        )
-        return Checked(self.reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+        self._check_layers(every_byte=every_byte)
+        reference = str(self.repository.reference.at(self.manifest.digest))
+        return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+
+    def _add(self, check: CheckName, state: FindingState, detail: str) -> None:
+        self.findings.append(Finding(check, state, detail))
 
     def _read_config(self) -> None:
         """Read the configuration, and find the plan that the image was made from."""
@@ -116,16 +143,15 @@ class _Check:
             labels: Mapping[str, str] = self.config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
         except DigestMismatchError as error:
-            self.findings.append(failed("configuration", error.why))
+            self._add("configuration", "failed", error.why)
             return
         except (ValueError, KeyError, TypeError) as error:
             detail = f"this is not an image of the factory ({type(error).__name__})"
-            self.findings.append(failed("configuration", detail))
+            self._add("configuration", "failed", detail)
             return
-        self.findings.append(ok("configuration", f"plan {planned}"))
-        self.plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
-        if self.plan is not None and self.plan.key != planned:
-            self.plan = None
+        self._add("configuration", "ok", f"plan {planned}")
+        plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
+        self.plan = plan if plan is not None and plan.key == planned else None
 
     def _check_signatures(self) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made."""
@@ -141,26 +167,26 @@ class _Check:
             except NotTrustedError as error:
                 reasons.append(f"{_unchecked_name(bundle)} {digest}: {error}")
                 continue
-            if statement.subject != self.manifest.digest:
-                reasons.append(f"{digest}: it speaks of another image, {statement.subject}")
-                continue
-            found[statement.predicate_type] = statement
-            signers[statement.predicate_type] = signer
+            if statement.subject == self.manifest.digest:
+                found[statement.predicate_type] = statement
+                signers[statement.predicate_type] = signer
+            else:
+                reasons.append(f"{digest}: it is about another image, {statement.subject}")
         missing = [name for kind, name in _NAMES.items() if kind not in found]
         if missing:
-            because = f" ({'; '.join(reasons)})" if reasons else ": nothing is attached that is signed"
-            self.findings.append(failed("signature", f"no trusted {' and no '.join(missing)}{because}"))
+            because = f" ({'; '.join(reasons)})" if reasons else ": nothing that is attached is signed"
+            self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{because}")
         else:
-            self.findings.append(ok("signature", ", ".join(sorted(set(signers.values())))))
+            self._add("signature", "ok", ", ".join(sorted(set(signers.values()))))
             if reasons:
                 # Others may sign too; that does not affect the signatures that count.
-                self.findings.append(not_checked("signature", f"not counted: {'; '.join(reasons)}"))
+                self._add("signature", "not checked", f"not counted: {'; '.join(reasons)}")
         return found
 
     def _check_provenance(self, statement: Statement | None) -> str | None:
         """Compare the provenance with the image and with this checkout; return the commit that it names."""
         if statement is None:
-            self.findings.append(not_checked("provenance", "there is none that is signed"))
+            self._add("provenance", "not checked", "there is none that is signed")
             return None
         try:
             definition = statement.predicate["buildDefinition"]
@@ -169,32 +195,27 @@ class _Check:
             inputs = _digests(definition["resolvedDependencies"])
             builder = statement.predicate["runDetails"]["builder"]["id"]
         except (KeyError, TypeError) as error:
-            self.findings.append(failed("provenance", f"it cannot be read ({type(error).__name__} {error})"))
+            self._add("provenance", "failed", f"it cannot be read ({type(error).__name__} {error})")
             return None
         commit = inputs.get("gitCommit")
         said = f"{builder}, commit {commit or 'unknown'}{' with changes of its own' if modified else ''}"
         labelled = self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan")
         if planned != labelled:
-            self.findings.append(
-                failed("provenance", f"it names the plan {planned}, the image says {labelled}")
-            )
+            self._add("provenance", "failed", f"it names the plan {planned}, the image says {labelled}")
         elif self.plan is None:
             detail = f"{said}; this checkout plans another image, so its locks were not compared"
-            self.findings.append(not_checked("provenance", detail))
+            self._add("provenance", "not checked", detail)
         else:
             here = provenance.input_hashes(self.project, self.plan)
             other = [name for name, sha256 in here.items() if inputs.get(name, sha256) != sha256]
-            if other:
-                detail = f"{said}; {', '.join(other)} differ in this checkout, though they give the same plan"
-                self.findings.append(not_checked("provenance", detail))
-            else:
-                self.findings.append(ok("provenance", said))
+            differ = f"; {', '.join(other)} differ in this checkout, though they give the same plan"
+            self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
         return commit
 
     def _check_sbom(self, statement: Statement | None) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
-        here = None if self.plan is None else self._own_sbom()
+        here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
         problems: list[str] = []
         attached = 0
         for descriptor in referrers.find(self.repository, self.manifest.digest, sbom.MEDIA_TYPE):
@@ -210,46 +231,51 @@ class _Check:
         if not attached:
             problems.append("none is attached")
         if problems:
-            self.findings.append(failed("sbom", "; ".join(problems)))
+            self._add("sbom", "failed", "; ".join(problems))
         elif here is None:
             detail = "as signed, but this checkout plans another image and cannot make it again"
-            self.findings.append(not_checked("sbom", detail if signed else "it is not signed"))
+            self._add("sbom", "not checked", detail if signed else "it is not signed")
         else:
-            count = len(json.loads(here)["components"])
-            self.findings.append(ok("sbom", f"{count} components, as the locks give them"))
-
-    def _own_sbom(self) -> bytes | None:
-        assert self.plan is not None  # noqa: S101 - asked for only with a plan
-        return sbom.make_sbom(self.project, self.plan)
+            self._add(
+                "sbom", "ok", f"{len(json.loads(here)['components'])} components, as the locks give them"
+            )
 
     def _check_record(self) -> None:
         """Compare the digest with this checkout's record, without building anything."""
+        image = KnownLayers(self.project.known_layers).image(self.plan) if self.plan else None
         if self.plan is None:
-            self.findings.append(not_checked("record", "this checkout plans another image"))
-            return
-        known = KnownLayers(self.project.known_layers)
-        image = known.image(self.plan)
-        if image is None:
-            self.findings.append(not_checked("record", "locks/layers.toml does not know all layers"))
+            self._add("record", "not checked", "this checkout plans another image")
+        elif image is None:
+            self._add("record", "not checked", "locks/layers.toml does not have all layers")
         elif image.digest == self.manifest.digest:
-            self.findings.append(ok("record", "locks/layers.toml gives the same digest"))
+            self._add("record", "ok", "locks/layers.toml gives the same digest")
         else:
-            self.findings.append(failed("record", _other_layers(self.plan, image.manifest, self.manifest)))
+            self._add("record", "failed", _other_layers(self.plan, image.manifest, self.manifest))
+
+    def _check_layers(self, *, every_byte: bool) -> None:
+        layers = contents(self.repository, self.manifest)
+        names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
+        store = self.project.store
+        problems = list(
+            layer_problems(self.repository, layers, names, store, self.say, every_byte=every_byte)
+        )
+        for problem in problems:
+            self._add("layers", "failed", problem)
+        if not problems:
+            size = sum(layer.size for layer in layers) / 1e6
+            how = "downloaded, every byte as named" if every_byte else "all in the registry"
+            self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
 
 
 def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:
     """Plan the cell that an image claims to be; None if this checkout cannot."""
-    cell = Cell(
-        labels.get("imagefactory.model", ""),
-        labels.get("imagefactory.vllm", ""),
-        labels.get("imagefactory.arch", ""),
-        platform,
-    )
+    model, vllm, arch = (labels.get(f"imagefactory.{name}", "") for name in ("model", "vllm", "arch"))
+    cell = Cell(model, vllm, arch, platform)
     if cell not in buildable(project.matrix) or not project.is_locked(cell):
         return None
     try:
         return make_plan(project, cell)
-    except FactoryError:  # the image's own commit could plan it; that is told with the findings
+    except FactoryError:  # the image's own commit could plan it; the findings say so
         return None
 
 

@@ -46,7 +46,8 @@ class PublicKey:
     @property
     def hint(self) -> str:
         """Return the key's hint in bundles: the hash of its DER form."""
-        return hint_of(self.key)
+        der = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
     def fits(self, signature: bytes, data: bytes) -> bool:
         """Check whether this key made a signature over some data."""
@@ -77,16 +78,14 @@ def new_key_pair(private: Path, public: Path) -> None:
     for path in (private, public):
         if path.exists():
             raise SigningError(
-                "There is a key already.",
+                "A key exists already.",
                 where=path,
                 why="An overwritten key is lost for good.",
                 fix="Move it away first, or name other files (--private, --public).",
             )
     key = ec.generate_private_key(ec.SECP256R1())
-    password = os.environ.get(PASSWORD_VARIABLE, "")
-    protection: KeySerializationEncryption = (
-        BestAvailableEncryption(password.encode()) if password else NoEncryption()
-    )
+    password = _password()
+    protection: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
     try:
         private.parent.mkdir(parents=True, exist_ok=True)
         public.parent.mkdir(parents=True, exist_ok=True)
@@ -98,26 +97,25 @@ def new_key_pair(private: Path, public: Path) -> None:
             "The key cannot be written.",
             where=str(error.filename or private),
             why=f"{error.strerror}.",
-            fix="Name places that you may write to (--private, --public).",
+            fix="Name files that you may write (--private, --public).",
         ) from None
 
 
 def read_private_key(given: str) -> Private:
     """Read a private key from a file, or from PEM text, as in a secret of a CI system."""
     where = f"the variable {KEY_VARIABLE}" if given.lstrip().startswith(_BEGINNING) else given
-    password = os.environ.get(PASSWORD_VARIABLE, "")
     try:
-        key = load_pem_private_key(_pem(given), password.encode() or None)
+        key = load_pem_private_key(_pem(given), _password())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SigningError(
             "The signing key cannot be read.",
             where=where,
-            why=f"{str(error).splitlines()[0] if str(error) else type(error).__name__}",
-            fix=f"It has to be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}",
+            why=_first_line(error),
+            fix=f"It must be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}",
         ) from None
-    if not isinstance(key, Private) or _wrong_curve(key):
-        raise _unknown_kind(where)
-    return key
+    if isinstance(key, Private) and _usable(key):
+        return key
+    raise _unknown_kind(where)
 
 
 def read_public_key(path: Path) -> PublicKey:
@@ -128,23 +126,25 @@ def read_public_key(path: Path) -> PublicKey:
         raise SigningError(
             "The key to check with cannot be read.",
             where=path,
-            why=f"{str(error).splitlines()[0] if str(error) else type(error).__name__}",
-            fix="It has to be a public key in PEM, as `invoke keys.new`, cosign and openssl write it.",
+            why=_first_line(error),
+            fix="It must be a public key in PEM, as `invoke keys.new`, cosign and openssl write it.",
         ) from None
-    if not isinstance(key, Public) or _wrong_curve(key):
-        raise _unknown_kind(str(path))
-    return PublicKey(key, str(path))
+    if isinstance(key, Public) and _usable(key):
+        return PublicKey(key, str(path))
+    raise _unknown_kind(str(path))
 
 
-def hint_of(key: Public) -> str:
-    """Hash a public key."""
-    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return base64.b64encode(hashlib.sha256(der).digest()).decode()
+def _password() -> bytes | None:
+    return os.environ.get(PASSWORD_VARIABLE, "").encode() or None
 
 
-def _wrong_curve(key: Private | Public) -> bool:
-    curves = (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey)
-    return isinstance(key, curves) and not isinstance(key.curve, ec.SECP256R1)
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _usable(key: Private | Public) -> bool:
+    elliptic = (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey)
+    return not isinstance(key, elliptic) or isinstance(key.curve, ec.SECP256R1)
 
 
 def _pem(given: str) -> bytes:
@@ -154,7 +154,7 @@ def _pem(given: str) -> bytes:
         return expand_home(given, "the key's path").read_bytes()
     except OSError as error:
         raise SigningError(
-            "There is no key to be read here.",
+            "The key file cannot be read.",
             where=given,
             why=f"{error.strerror}.",
             fix=f"Name a PEM file. {_NEW}",
@@ -163,7 +163,7 @@ def _pem(given: str) -> bytes:
 
 def _unknown_kind(where: str) -> SigningError:
     return SigningError(
-        "This kind of key is not used here.",
+        "This kind of key is not supported.",
         where=where,
         why="Images are signed with ECDSA on the curve P-256, or with Ed25519.",
         fix=_NEW,

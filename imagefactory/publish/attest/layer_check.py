@@ -1,9 +1,9 @@
-"""Checking the layers of a published image: that they exist and, on request, that every byte is right."""
+"""Checks the layers of a published image: that they exist and, on request, that every byte is right."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imagefactory.environment.progress import Say
@@ -11,46 +11,35 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.compare import diff_layers
-from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.attest.findings import Finding, failed, ok
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
 _BLOCK = 16 * 1024 * 1024
+_MISSING = "the registry does not have it"
 
 
-def check_layers(
+def layer_problems(
     repository: Repository,
-    manifest: StoredManifest,
+    layers: Sequence[Descriptor],
     names: Sequence[str],
     store: Store,
     say: Say,
     *,
     every_byte: bool,
-) -> list[Finding]:
+) -> Iterator[str]:
     """Check every layer; `names` are their names. Downloads are not kept."""
-    layers = contents(repository, manifest)
     if len(names) != len(layers):
         names = [layer.digest for layer in layers]
     labels = [name.removeprefix("imagefactory ") for name in names]
-    problems: list[str] = []
     for label, layer in zip(labels, layers, strict=True):
-        problem = (
-            _problem_of_bytes(repository, layer, label, store, say)
-            if every_byte
-            else None
-            if repository.has_blob(layer.digest)
-            else "the registry does not have it"
-        )
+        if every_byte:
+            problem = _problem_of_bytes(repository, layer, label, store, say)
+        else:
+            problem = None if repository.has_blob(layer.digest) else _MISSING
         if problem:
-            problems.append(f"layer {label}: {problem}")
-    if problems:
-        return [failed("layers", problem) for problem in problems]
-    size = sum(layer.size for layer in layers) / 1e6
-    how = "downloaded, every byte as named" if every_byte else "all in the registry"
-    return [ok("layers", f"{len(layers)} layers, {size:,.1f} MB, {how}")]
+            yield f"layer {label}: {problem}"
 
 
 def _problem_of_bytes(
@@ -61,7 +50,7 @@ def _problem_of_bytes(
         try:
             repository.download(layer.digest, layer.size, scratch / "layer")
         except ContentMissingError:
-            return "the registry does not have it"
+            return _MISSING
         except DigestMismatchError as error:
             return f"{layer.digest} has other bytes: {error.why}{_where(repository, layer, store, scratch)}"
     return None
@@ -74,14 +63,12 @@ def _where(repository: Repository, layer: Descriptor, store: Store, scratch: Pat
         return ""
     wrong = scratch / "other"
     with wrong.open("wb") as file:
-        at = 0
-        while block := repository.read(layer.digest, at, _BLOCK):
+        while block := repository.read(layer.digest, file.tell(), _BLOCK):
             file.write(block)
-            at += len(block)
             if len(block) < _BLOCK:
                 break
     try:
-        # Under a name of its own, so that nobody remembers its listing as the right layer's.
+        # Under a digest of its own, or its listing would be cached as the right layer's.
         differences = diff_layers(wrong, right, store, (_name_of(wrong), layer.digest))
     except DamagedFileError as error:
         return f" It cannot be read: {error.why}"

@@ -6,7 +6,7 @@ An SBOM or a licence summary then needs no packages, and comes out the same ever
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -23,8 +23,8 @@ from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel, WheelLock
 from imagefactory.locks.project import Project, locked_cells
-from imagefactory.matrix.cells import Cell
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
+from imagefactory.publish.attest.spdx import UNDECLARED
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.ranges import RangeFile
@@ -41,16 +41,21 @@ class Licences:
         self.files = _read(path)
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
-        """Look up a file that is on record."""
-        found = self.files.get(package.sha256)
-        if found is None:
-            raise _not_on_record([_file_name(package)], self.path)
-        return found
+        """Return the licence of a locked file; raise LicenceUnknownError if it is not on record."""
+        self.refuse_missing([package])
+        return self.files[package.sha256]
 
-    def missing(self, locks: Iterable[WheelLock | BaseLock]) -> list[str]:
-        """List the locked files that are not on record."""
-        packages = [package for lock in locks for package in _packages(lock)]
-        return sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
+    def refuse_missing(self, packages: Iterable[LockedWheel | LockedDeb]) -> None:
+        """Raise LicenceUnknownError if the licence of a locked file is not on record."""
+        missing = sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
+        if missing:
+            more = f" (and of {len(missing) - 1} more files)" if len(missing) > 1 else ""
+            raise LicenceUnknownError(
+                f"The licence of {missing[0]}{more} is not on record.",
+                where=self.path,
+                why="Files were locked after the licences were last recorded.",
+                fix="Run `invoke licences --update` and commit the result.",
+            )
 
 
 def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
@@ -60,42 +65,45 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     """
     path = LicenceLock.path(project.locks)
     known = _read(path)
-    cells = locked_cells(project)
-    sources = LayerInputs(project, cells)
-    wheels = _unknown((wheel for lock in wheel_locks(project, cells) for wheel in lock.wheels), known)
+    sources = LayerInputs(project, locked_cells(project))
+    wheel_locks, base_locks = _wheel_locks(project), _base_locks(project)
+    wheels = _unknown((wheel for lock in wheel_locks for wheel in lock.wheels), known)
     if wheels:
         say(f"Reading the licences of {len(wheels)} wheels")
-        found = _read_wheels(project, sources, wheels)
-        known |= {entry.sha256: entry for entry in found}
-    for lock in base_locks(project, cells):
+        known |= {entry.sha256: entry for entry in _read_wheels(project, sources, wheels)}
+    for lock in base_locks:
         debs = _unknown(lock.debs, known)
         if debs:
             say(f"Reading the licences of {len(debs)} Debian packages for {lock.platform}")
             known |= {entry.sha256: entry for entry in _read_debs(project, sources, lock, known)}
-    locks: list[WheelLock | BaseLock] = [*wheel_locks(project, cells), *base_locks(project, cells)]
-    needed = {package.sha256 for lock in locks for package in _packages(lock)}
+    needed = {package.sha256 for package in _packages(wheel_locks, base_locks)}
     kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
 
 
 def check_licences(project: Project) -> None:
-    """Refuse locks with files whose licences are not on record."""
-    licences, cells = Licences(LicenceLock.path(project.locks)), locked_cells(project)
-    missing = licences.missing([*wheel_locks(project, cells), *base_locks(project, cells)])
-    if missing:
-        raise _not_on_record(missing, licences.path)
+    """Raise LicenceUnknownError if the licence of a locked file is not on record."""
+    packages = _packages(_wheel_locks(project), _base_locks(project))
+    Licences(LicenceLock.path(project.locks)).refuse_missing(packages)
 
 
-def wheel_locks(project: Project, cells: Iterable[Cell]) -> list[WheelLock]:
-    """Read the wheel locks of cells, each once."""
-    paths = {project.wheel_lock_path(cell): cell for cell in cells}
-    return [project.wheel_lock(cell) for cell in paths.values()]
+def _wheel_locks(project: Project) -> list[WheelLock]:
+    cells = {project.wheel_lock_path(cell): cell for cell in locked_cells(project)}
+    return [project.wheel_lock(cell) for cell in cells.values()]
 
 
-def base_locks(project: Project, cells: Iterable[Cell]) -> list[BaseLock]:
-    """Read the base locks of cells, each once."""
-    paths = {project.base_lock_path(cell): cell for cell in cells}
-    return [project.base_lock(cell) for path, cell in paths.items() if path.exists()]
+def _base_locks(project: Project) -> list[BaseLock]:
+    cells = {project.base_lock_path(cell): cell for cell in locked_cells(project)}
+    return [project.base_lock(cell) for path, cell in cells.items() if path.exists()]
+
+
+def _packages(
+    wheel_locks: Iterable[WheelLock], base_locks: Iterable[BaseLock]
+) -> Iterator[LockedWheel | LockedDeb]:
+    for wheel_lock in wheel_locks:
+        yield from wheel_lock.wheels
+    for base_lock in base_locks:
+        yield from base_lock.debs
 
 
 def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
@@ -139,12 +147,11 @@ def _read_debs(
         futures = [downloader.submit(sources.deb(lock, deb), lambda _: None) for deb in unknown]
         files = [future.result() for future in futures]
     declared: dict[str, DeclaredLicence | SameAs] = {
-        deb.name: deb_licence(deb, file) for deb, file in zip(unknown, files, strict=True)
+        deb.name: DeclaredLicence(entry.licence, entry.says, entry.notices)
+        for deb in lock.debs
+        if (entry := known.get(deb.sha256))
     }
-    for deb in lock.debs:
-        if deb.sha256 in known:
-            entry = known[deb.sha256]
-            declared[deb.name] = DeclaredLicence(entry.licence, entry.says, entry.notices)
+    declared |= {deb.name: deb_licence(deb, file) for deb, file in zip(unknown, files, strict=True)}
     return [_entry(deb, _followed(deb.name, declared)) for deb in unknown]
 
 
@@ -158,39 +165,19 @@ def _followed(name: str, declared: Mapping[str, DeclaredLicence | SameAs]) -> De
             return found
         if found is not None:
             name = found.name
-    return DeclaredLicence("NOASSERTION", "nothing")
+    return DeclaredLicence(UNDECLARED, "nothing")
 
 
 def _unknown(packages: Iterable[_Package], known: Mapping[Sha256, LicensedFile]) -> list[_Package]:
     return list({package.sha256: package for package in packages if package.sha256 not in known}.values())
 
 
-def _packages(lock: WheelLock | BaseLock) -> Sequence[LockedWheel | LockedDeb]:
-    return lock.wheels if isinstance(lock, WheelLock) else lock.debs
-
-
 def _entry(package: LockedWheel | LockedDeb, declared: DeclaredLicence) -> LicensedFile:
-    return LicensedFile(
-        file=_file_name(package),
-        sha256=package.sha256,
-        licence=declared.licence,
-        says=declared.says,
-        notices=declared.notices,
-    )
+    return LicensedFile(file=_file_name(package), sha256=package.sha256, **vars(declared))
 
 
 def _file_name(package: LockedWheel | LockedDeb) -> str:
     return package.file.rpartition("/")[2]
-
-
-def _not_on_record(files: Sequence[str], path: Path) -> LicenceUnknownError:
-    more = f" (and of {len(files) - 1} more files)" if len(files) > 1 else ""
-    return LicenceUnknownError(
-        f"The licence of {files[0]}{more} is not on record.",
-        where=path,
-        why="Files were locked after the licences were last recorded.",
-        fix="Run `invoke licences --update` and commit the result.",
-    )
 
 
 def _read(path: Path) -> dict[Sha256, LicensedFile]:

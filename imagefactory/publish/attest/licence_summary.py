@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
@@ -37,10 +37,6 @@ class LicenceSummary:
     undeclared: tuple[str, ...]
     elsewhere: tuple[str, ...]
     """Models that are downloaded when the image starts; their licences are on their own pages."""
-
-    def data(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def summarise(project: Project, plan: Plan) -> LicenceSummary:

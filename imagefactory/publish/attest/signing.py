@@ -1,4 +1,4 @@
-"""Signing and trust: with a key, or with the identity of a CI job (sigstore, without keys)."""
+"""Signs statements and checks signatures, with a key or with the identity of a CI job (sigstore)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from imagefactory.errors.supply import SigningError
 from imagefactory.locks.project import Project
 from imagefactory.publish.attest import keys
-from imagefactory.publish.attest.bundles import PAYLOAD_TYPE, BadBundleError, Bundle, Statement, write_bundle
+from imagefactory.publish.attest.bundles import (
+    PAYLOAD_TYPE,
+    BadBundleError,
+    Bundle,
+    Statement,
+    pre_authentication,
+    write_bundle,
+)
 from imagefactory.store.digests import canonical_json
 
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
@@ -27,28 +34,6 @@ class NotTrustedError(Exception):
     """A signature is not trusted: it is by somebody else, or over something else. The message is the reason."""
 
 
-class Verifier(Protocol):
-    """Decides whether a signature is trusted."""
-
-    def check(self, bundle: Bundle) -> str:
-        """Return who signed a bundle; raise NotTrustedError if that signer is not trusted."""
-
-
-class Signer(Protocol):
-    """Signs statements."""
-
-    @property
-    def name(self) -> str:
-        """A name of the signer, for people."""
-
-    @property
-    def verifier(self) -> Verifier:
-        """Return a verifier of the signer's own signatures."""
-
-    def sign(self, statement: Statement) -> bytes:
-        """Sign a statement, and return the bundle."""
-
-
 @dataclass(frozen=True)
 class KeyVerifier:
     """Trusts the signatures of some keys."""
@@ -56,7 +41,10 @@ class KeyVerifier:
     trusted: tuple[keys.PublicKey, ...]
 
     def check(self, bundle: Bundle) -> str:
-        """Try the key that the bundle hints at, or all of them: a hint may be missing, and proves nothing."""
+        """Return who signed a bundle; raise NotTrustedError if that key is not trusted.
+
+        A hint at the key may be missing, and proves nothing: without a match, every key is tried.
+        """
         named = [key for key in self.trusted if key.hint == bundle.key_hint] or list(self.trusted)
         for key in named:
             if key.fits(bundle.signature, bundle.signed_bytes):
@@ -123,13 +111,13 @@ class KeySigner:
         self._key = key
         self._public = keys.PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
-        self.verifier: Verifier = KeyVerifier((self._public,))
+        self.verifier = KeyVerifier((self._public,))
 
     def sign(self, statement: Statement) -> bytes:
         """Sign a statement with the key."""
         payload = statement.payload()
-        unsigned = Bundle.read(write_bundle(payload, b"", self._public.hint))
-        return write_bundle(payload, keys.sign(self._key, unsigned.signed_bytes), self._public.hint)
+        signature = keys.sign(self._key, pre_authentication(PAYLOAD_TYPE, payload))
+        return write_bundle(payload, signature, self._public.hint)
 
 
 class IdentitySigner:
@@ -155,7 +143,7 @@ class IdentitySigner:
         except self._failures as error:
             raise _no_identity(error) from None
         self.name = f"identity {self._token.identity}"
-        self.verifier: Verifier = IdentityVerifier(repository)
+        self.verifier = IdentityVerifier(repository)
 
     def sign(self, statement: Statement) -> bytes:
         """Have sigstore sign a statement."""
@@ -169,6 +157,10 @@ class IdentitySigner:
         return canonical_json(json.loads(bundle.to_json()))
 
 
+Signer = KeySigner | IdentitySigner
+Verifier = KeyVerifier | IdentityVerifier | Trust
+
+
 def _no_identity(error: Exception) -> SigningError:
     return SigningError(
         "Nothing can be signed with this job's identity.",
@@ -179,23 +171,19 @@ def _no_identity(error: Exception) -> SigningError:
 
 
 def signs_as_job(given: str = "") -> bool:
-    """Check whether `find_signer` would use the identity of a CI job, which needs sigstore."""
+    """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
     has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
     return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
 
 
 def find_signer(project: Project, given: str = "") -> Signer | None:
     """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none."""
-    named = given or os.environ.get(keys.KEY_VARIABLE, "")
+    own = keys.default_key_path()
+    named = given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
         return KeySigner(keys.read_private_key(named), origin)
-    own = keys.default_key_path()
-    if own.exists():
-        return KeySigner(keys.read_private_key(str(own)), str(own))
-    if signs_as_job():
-        return IdentitySigner(project.matrix.source)
-    return None
+    return IdentitySigner(project.matrix.source) if signs_as_job() else None
 
 
 def find_trust(project: Project, given: Sequence[str] = ()) -> Trust:

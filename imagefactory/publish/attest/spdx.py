@@ -66,15 +66,9 @@ _DEBIAN: Final = {
     "apache-2": "Apache-2.0",
     "artistic": "Artistic-1.0-Perl",
     "artistic-2": "Artistic-2.0",
-    "beerware": "Beerware",
     "bsd3": "BSD-3-Clause",
-    "bsd-2-clause": "BSD-2-Clause",
-    "bsd-3-clause": "BSD-3-Clause",
-    "bsd-4-clause": "BSD-4-Clause",
-    "bsd-4-clause-uc": "BSD-4-Clause-UC",
     "bsl-1": "BSL-1.0",
     "cc0": "CC0-1.0",
-    "curl": "curl",
     "expat": "MIT",
     "gfdl-1.2+": "GFDL-1.2-or-later",
     "gfdl-1.3+-no-invariant": "GFDL-1.3-no-invariants-or-later",
@@ -82,10 +76,8 @@ _DEBIAN: Final = {
     "gfdl-niv-1.3+": "GFDL-1.3-no-invariants-or-later",
     "mit/x11": "MIT",
     "openldap-2.8": "OLDAP-2.8",
-    "openssl": "OpenSSL",
-    "zlib": "Zlib",
 }
-"""Names in machine-readable copyright files that differ from SPDX's; a bare GPL or LGPL means any version."""
+"""Names in machine-readable copyright files that SPDX spells differently."""
 
 _GNU = re.compile(r"(A?L?GPL)-?(?:v?([123](?:\.[01])?))?(\+)?")
 _EXCEPTIONS: Final = {
@@ -104,8 +96,7 @@ def from_text(text: str) -> str | None:
     text = " ".join(text.split())
     if not text or len(text) > _LONGEST_EXPRESSION:
         return None
-    known = _SPELLINGS.get(text.lower())
-    return known or _canonical(text)
+    return _SPELLINGS.get(text.lower()) or _canonical(text)
 
 
 def from_classifiers(classifiers: Iterable[str]) -> str | None:
@@ -161,11 +152,8 @@ def unavoidable(expression: str) -> str:
 def _debian_choice(text: str) -> str:
     """Translate a group without commas."""
     alternatives = re.split(r"\s+(?:and/)?or\s+", text.strip(" ,"))
-    return " OR ".join(_debian_sum(alternative) for alternative in alternatives)
-
-
-def _debian_sum(text: str) -> str:
-    return " AND ".join(_debian_name(part) for part in re.split(r"\s+and\s+", text.strip(" ,")))
+    sums = [re.split(r"\s+and\s+", alternative.strip(" ,")) for alternative in alternatives]
+    return " OR ".join(" AND ".join(map(_debian_name, parts)) for parts in sums)
 
 
 def _debian_name(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What the workflows in .github do: each step is a function here, and a command that a person can run."""
+"""The steps of the workflows in .github: each is a function here, and a command that anybody can run."""

@@ -1,4 +1,4 @@
-"""Whether a machine has enough free disk for a job, found out before hours of work."""
+"""Checks that a machine has enough free disk space for a job, before hours of work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Jobs of a night: what to do with which cells, in the form of GitHub's job matrices.
+"""The jobs of a night, as GitHub's job matrices.
 
-Cells of one lock share nearly all of their layers, so one machine assembles and tests them together: what the first
-downloads, the others have. One cell of a job that fails does not stop the others.
+Cells of one lock share nearly all of their layers, so one machine assembles and tests them together and downloads
+each layer once. A cell that fails does not stop the others of its job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
 
 @dataclass(frozen=True)
 class Work:
-    """A cell, what has to be done to its image, and why."""
+    """A cell, what must be done to its image, and why."""
 
     cell: Cell
     key: str
@@ -44,10 +44,14 @@ class Work:
         """Return the full target, which means the same on every machine."""
         return f"{self.cell}/{self.cell.machine}"
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, with the target for the cell."""
+        return {"target": self.target} | {name: value for name, value in vars(self).items() if name != "cell"}
+
 
 @dataclass(frozen=True)
 class Compile:
-    """A package that has to be compiled before cells can be locked."""
+    """A package that must be compiled before cells can be locked."""
 
     what: str
     vllm: str
@@ -89,22 +93,22 @@ class Night:
 
     @property
     def is_empty(self) -> bool:
-        """Check whether the run ends here: nothing to do, and nothing broken."""
+        """Whether the run ends here: nothing to do, and nothing broken."""
         return not (self.works or self.compiles or self.adopt or self.broken)
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
-        """Return the jobs of one kind; a job has the cells of one lock."""
-        groups = _groups(work for work in self.works if need in work.needs)
-        if need != "smoke":
-            return [_job(need, group) for group in groups]
-        return [job for group in groups for job in _smoke_jobs(group)]
+        """Return the jobs of one kind. Promotion is a single job; each other job has the cells of one lock."""
+        works = [work for work in self.works if need in work.needs]
+        if need == "promote":
+            return [{"name": "tags", "targets": _targets(works), "reason": _reasons(works)}] if works else []
+        if need == "smoke":
+            return [job for group in _groups(works) for job in _smoke_jobs(group)]
+        return [_job(need, group) for group in _groups(works)]
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
-        """Return all jobs. Promotion is a single job: only one at a time may move tags anyway."""
+        """Return all jobs."""
         found = {"compile": [job.as_json() for job in self.compiles]}
-        found |= {need: self.matrix(need) for need in NEEDS if need != "promote"}
-        promoted = [work for work in self.works if "promote" in work.needs]
-        found["promote"] = [_promote(promoted)] if promoted else []
+        found |= {need: self.matrix(need) for need in NEEDS}
         found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
         return found
 
@@ -113,67 +117,29 @@ class Night:
         return {
             "registry": self.registry,
             "jobs": self.jobs(),
-            "cells": [
-                {
-                    "target": work.target,
-                    "key": work.key,
-                    "needs": list(work.needs),
-                    "reason": work.reason,
-                    "levels": work.levels,
-                    "serve_on": work.serve_on,
-                }
-                for work in self.works
-            ],
+            "cells": [work.as_json() for work in self.works],
             "broken": [vars(trouble) for trouble in self.broken],
             "held": [vars(trouble) for trouble in self.held],
             "current": self.current,
             "later": self.later,
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Night:
-        """Read what `as_json` wrote; anything else raises a KeyError, TypeError or ValueError."""
-        jobs = data["jobs"]
-        return cls(
-            str(data["registry"]),
-            works=tuple(_work(entry) for entry in data["cells"]),
-            compiles=tuple(
-                Compile(*(str(job[name]) for name in Compile.__dataclass_fields__)) for job in jobs["compile"]
-            ),
-            adopt=tuple(target for job in jobs["adopt"] for target in str(job["targets"]).split()),
-            broken=tuple(Trouble(**entry) for entry in data["broken"]),
-            held=tuple(Trouble(**entry) for entry in data["held"]),
-            current=int(data["current"]),
-            later=int(data["later"]),
-        )
-
     def outputs(self) -> dict[str, str]:
         """Format the job lists as outputs for later jobs of the workflow."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
-        promote = self.jobs()["promote"]
-        targets = promote[0]["targets"] if promote else ""
+        targets = _targets([work for work in self.works if "promote" in work.needs])
         empty = "true" if self.is_empty else "false"
         return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
 
 
-def fitted(night: Night, most: int = MOST_JOBS) -> Night:
+def fitted(night: Night) -> Night:
     """Leave out what does not fit into one run; the next run finds it missing again."""
-    kept = list(night.works)
-    fits = replace(night, works=tuple(kept))
-    while kept and sum(map(len, fits.jobs().values())) > most:
-        last = _groups(kept)[-1]
-        kept = [work for work in kept if work not in last]
-        fits = replace(night, works=tuple(kept), later=len(night.works) - len(kept))
+    fits = night
+    while fits.works and sum(map(len, fits.jobs().values())) > MOST_JOBS:
+        last = _groups(fits.works)[-1]
+        kept = tuple(work for work in fits.works if work not in last)
+        fits = replace(night, works=kept, later=len(night.works) - len(kept))
     return fits
-
-
-def _work(entry: Mapping[str, Any]) -> Work:
-    begin, arch, machine = str(entry["target"]).split("/")
-    model, _, vllm = begin.partition("@")
-    needs = tuple(need for need in NEEDS if need in entry["needs"])
-    cell = Cell(model, vllm, arch, f"linux/{machine}")
-    tested = str(entry["levels"]), str(entry["serve_on"])
-    return Work(cell, str(entry["key"]), needs, str(entry["reason"]), *tested)
 
 
 def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
@@ -195,8 +161,8 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
         "runner": ASSEMBLER if need == "image" else RUNNERS[cell.platform],
         "arch": cell.arch,
         "platform": cell.platform,
-        "targets": " ".join(work.target for work in works),
-        # Part of the name of the job's artifact, so it has to be unique.
+        "targets": _targets(works),
+        # Part of the name of the job's artifact, so it must be unique.
         "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
         "reason": _reasons(works),
     }
@@ -217,8 +183,8 @@ def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
     return [*([job] if first.levels else []), job | serving]
 
 
-def _promote(works: Sequence[Work]) -> dict[str, str]:
-    return {"name": "tags", "targets": " ".join(work.target for work in works), "reason": _reasons(works)}
+def _targets(works: Sequence[Work]) -> str:
+    return " ".join(work.target for work in works)
 
 
 def _reasons(works: Sequence[Work]) -> str:

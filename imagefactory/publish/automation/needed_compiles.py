@@ -1,4 +1,4 @@
-"""What must be compiled before cells can be locked, and which compiled wheels wait for a lock.
+"""Finds what must be compiled before cells can be locked, and locks cells with compiled wheels.
 
 A version that follows a branch moves with it: the commit that the branch is at tonight decides which wheel is needed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from imagefactory.compile.git_sources import head_of
 from imagefactory.environment.progress import Say
@@ -38,21 +39,19 @@ def find_compiles(
     project: Project, repository: Repository | None, cells: Iterable[Cell], heads: Heads = head_of
 ) -> Compiles:
     """Compare the wheels that cells need compiled with those in the registry, if there is one."""
-    wanted = [cell for cell in cells if compiled_distributions(project.matrix, cell)]
+    wanted = {cell: names for cell in cells if (names := compiled_distributions(project.matrix, cell))}
     found = Compiles()
-    if not wanted:
-        return found
-    shared = remote_wheels(repository) if repository else []
+    shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
-    for cell in wanted:
+    for cell, names in wanted.items():
         version = project.matrix.vllm[cell.vllm]
         if version.git and cell.vllm not in commits:
             commits[cell.vllm] = None
             with suppress(SourceUnreachableError):
                 commits[cell.vllm] = heads(version.git, version.ref or "HEAD")
         keys: list[str] = []
-        for name in compiled_distributions(project.matrix, cell):
+        for name in names:
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.vllm))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
@@ -60,7 +59,7 @@ def find_compiles(
                 jobs.setdefault((what, cell.vllm, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
-        if len(keys) == len(compiled_distributions(project.matrix, cell)) and not _names(project, cell, keys):
+        if len(keys) == len(names) and not _is_locked(project, cell, keys):
             found.adopt[cell] = tuple(keys)
     found.jobs = list(jobs.values())
     return found
@@ -70,15 +69,15 @@ def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> l
     """Lock cells with the wheels that were compiled for them, and return the files that changed."""
     if not adopted:
         return []
-    changed: list[str] = []
+    changed: list[Path] = []
     for keys in dict.fromkeys(adopted.values()):
         cells = [cell for cell, own in adopted.items() if own == keys]
-        results = make_locks(project, cells, wheels=keys, say=say)
-        changed += [result.path.relative_to(project.root).as_posix() for result in results if result.changed]
+        changed += [
+            result.path for result in make_locks(project, cells, wheels=keys, say=say) if result.changed
+        ]
     path, differs = update_licences(project, say)
-    if differs:
-        changed.append(path.relative_to(project.root).as_posix())
-    return list(dict.fromkeys(changed))
+    changed += [path] if differs else []
+    return list(dict.fromkeys(path.relative_to(project.root).as_posix() for path in changed))
 
 
 def _choose(
@@ -110,9 +109,7 @@ def _choose(
     return (fitting[-1], "") if fitting else (None, "the mods of its sources changed")
 
 
-def _names(project: Project, cell: Cell, keys: Sequence[str]) -> bool:
-    """Return whether the lock of a cell names these wheels already."""
-    if not project.is_locked(cell):
-        return False
-    locked = {wheel.compiled for wheel in project.wheel_lock(cell).wheels}
-    return set(keys) <= locked
+def _is_locked(project: Project, cell: Cell, keys: Sequence[str]) -> bool:
+    return project.is_locked(cell) and set(keys) <= {
+        wheel.compiled for wheel in project.wheel_lock(cell).wheels
+    }

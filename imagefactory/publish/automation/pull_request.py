@@ -1,4 +1,4 @@
-"""What a pull request changes: which mods, the images of which targets, and because of which inputs."""
+"""Finds what a pull request changes: mods, the images of targets, and the inputs that caused it."""
 
 from __future__ import annotations
 
@@ -156,14 +156,6 @@ def _said(one: Affected) -> tuple[str, ...]:
 
 def _heading(targets: list[str]) -> str:
     return targets[0] if len(targets) == 1 else f"{targets[0]} and {len(targets) - 1} more"
-
-
-def commit_of(folder: Path) -> str:
-    """Return the commit of a checkout; empty if it is not a git repository."""
-    try:
-        return _git(folder, "rev-parse", "HEAD").strip()
-    except RunFailedError:
-        return ""
 
 
 def _git(root: Path, *arguments: str) -> str:

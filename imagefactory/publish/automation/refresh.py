@@ -1,11 +1,11 @@
-"""The weekly refresh: newer packages in the locks, and a new vLLM release in the matrix."""
+"""The weekly refresh: upgrades the packages in the locks and adds a new vLLM release to the matrix."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
@@ -15,7 +15,7 @@ from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import FOLDER, LockedSet
 from imagefactory.errors.ci import ReleaseError
 from imagefactory.locks.project import Project, locked_cells
-from imagefactory.matrix.cells import Cell, reason_excluded
+from imagefactory.matrix.cells import reason_excluded
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.mods.readme_table import markdown
@@ -30,20 +30,20 @@ _SHOWN = 40
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a week brought."""
+    """What a refresh changed."""
 
     release: str | None
-    """A vLLM release that the matrix did not have."""
+    """The vLLM release that was added to the matrix."""
     packages: tuple[str, ...]
     """`LOCK: NAME OLD → NEW`."""
 
     def body(self, results: Sequence[ModResult]) -> str:
-        """Write the text of the pull request, with the compatibility table."""
+        """Return the text of the pull request, with the compatibility table."""
         lines: list[str] = []
         if self.release:
             lines += [
                 f"vLLM {self.release} is new, and locked here.",
-                "`defaults` in matrix.yaml still names the old one: moving it is for a person to decide.",
+                "`defaults` in matrix.yaml still names the old one; change it when you are ready.",
                 "",
             ]
         if self.packages:
@@ -51,19 +51,15 @@ class Refreshed:
             lines += [f"- {line}" for line in self.packages[:_SHOWN]]
             more = len(self.packages) - _SHOWN
             lines += [f"- and {more} more" if more > 0 else "", ""]
-        broken = [result for result in results if not result.holds]
-        if broken:
-            lines += ["**Some mods do not hold**: settle that before merging.", ""]
+        if not all(result.holds for result in results):
+            lines += ["**Some mods do not hold**: fix them before merging.", ""]
         lines += ["## Mods", "", markdown(results), ""]
-        lines += [
-            "GitHub does not start checks for what a workflow opens: close and reopen this pull request to run them.",
-            "",
-        ]
-        return "\n".join(lines)
+        note = "GitHub runs no checks on pull requests that a workflow opens: close and reopen this one to run them."
+        return "\n".join([*lines, note, ""])
 
 
 def newest_release(matrix: Matrix, indexes: Indexes) -> str | None:
-    """Find the newest final release of vLLM on the index, if the matrix does not have it."""
+    """Return the newest final release of vLLM on the index; None if the matrix has it."""
     known = max(version.version for version in matrix.vllm.values() if version.release)
     offered = {
         parse_wheel_filename(offer.file)[1] for offer in indexes.files("vllm") if offer.file.endswith(".whl")
@@ -78,15 +74,13 @@ def newest_release(matrix: Matrix, indexes: Indexes) -> str | None:
 
 def add_release(path: Path, release: str) -> None:
     """Add a vLLM release to matrix.yaml, after the newest one, without touching anything else."""
-    text = path.read_text("utf-8")
-    lines = text.splitlines(keepends=True)
-    begin = next((number for number, line in enumerate(lines) if line.rstrip() == "vllm:"), None)
-    entries = list(_entries(lines, begin)) if begin is not None else []
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    entries = list(_entries(lines))
     if not entries:
         raise ReleaseError(
             "The release cannot be added to the matrix.",
             where=path,
-            why="It has no block `vllm:` with a release on a line of its own.",
+            why="It has no block `vllm:` with each release on its own line.",
             fix=f'Add `"{release}": {{release: "{release}"}}` by hand.',
         )
     _, last = max(entries)
@@ -94,20 +88,22 @@ def add_release(path: Path, release: str) -> None:
     write_text(path, _ahead("".join(lines), Version(release)))
 
 
-def _entries(lines: Sequence[str], begin: int) -> Iterator[tuple[Version, int]]:
-    """List the releases of the block, each with the number of the line after it."""
-    number = begin + 1
-    while number < len(lines) and (lines[number].startswith(" ") or not lines[number].strip()):
-        found = re.match(r'  "([0-9.]+)":', lines[number])
-        number += 1
-        if found:
-            while number < len(lines) and lines[number].startswith("   "):
-                number += 1
-            yield Version(found[1]), number
+def _entries(lines: Sequence[str]) -> Iterator[tuple[Version, int]]:
+    """Iterate over the releases of the block `vllm:`, each with the number of the line after it."""
+    inside, release = False, None
+    for number, line in enumerate([*lines, "end"]):
+        if release is not None and not line.startswith("   "):
+            yield release, number
+            release = None
+        if line.strip() and not line.startswith(" "):
+            inside = line.rstrip() == "vllm:"
+        found = re.match(r'  "([0-9.]+)":', line)
+        if inside and found:
+            release = Version(found[1])
 
 
 def _ahead(text: str, release: Version) -> str:
-    """Make the version that follows a branch newer than the release that was just added."""
+    """Make `nightly` count as newer than the release that was added."""
 
     def bumped(found: re.Match[str]) -> str:
         if Version(found[2]) > release:
@@ -120,30 +116,21 @@ def _ahead(text: str, release: Version) -> str:
 def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say) -> Refreshed:
     """Upgrade packages in the locks; add and lock a new vLLM release wherever the newest one is locked."""
     before = _versions(project.locks)
-    newest = max(
-        (name for name, version in project.matrix.vllm.items() if version.release),
-        key=lambda name: project.matrix.vllm[name].version,
-    )
+    releases = {name: version for name, version in project.matrix.vllm.items() if version.release}
+    newest = max(releases, key=lambda name: releases[name].version)
     release = newest_release(project.matrix, indexes)
     cells = locked_cells(project)
-    _exhaust(make_locks(project, cells, upgrade=upgrade, say=say))
+    list(make_locks(project, cells, upgrade=upgrade, say=say))
     if release is not None:
         say(f"vLLM {release} is new")
         add_release(project.root / "matrix.yaml", release)
         project = Project(project.root, project.store)
-        wanted = [
-            Cell(cell.model, release, cell.arch, cell.platform) for cell in cells if cell.vllm == newest
-        ]
+        wanted = [replace(cell, vllm=release) for cell in cells if cell.vllm == newest]
         new = [cell for cell in wanted if reason_excluded(project.matrix, cell) is None]
-        _exhaust(make_locks(project, new, say=say))
+        list(make_locks(project, new, say=say))
     update_licences(project, say)
     lock_environment(project.root, say, upgrade=True)
     return Refreshed(release, tuple(_moved(before, _versions(project.locks))))
-
-
-def _exhaust(results: Iterator[object]) -> None:
-    for _ in results:
-        pass
 
 
 def _versions(locks: Path) -> dict[str, dict[str, str]]:

@@ -1,6 +1,6 @@
-"""Reporting mods that no longer fit vLLM's main branch: one issue per mod, with the evidence.
+"""Reports mods that no longer fit vLLM's main branch: one GitHub issue per mod, with the evidence.
 
-A mark in the text identifies the issue, and a second one its content: the same finding is reported once.
+A comment in the issue's text names the mod and a checksum of the finding, so that nothing is reported twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.automation.github import Document, GitHub
+from imagefactory.publish.automation.run_summary import cell, table
 from imagefactory.store.digests import checksum
 
 LABEL: Final = "mod-status"
@@ -25,7 +26,7 @@ UPSTREAM: Final = "hold without it"
 
 @dataclass(frozen=True)
 class ModFinding:
-    """What to report about a mod: it is broken, or upstream, on some versions."""
+    """A mod that is broken, or upstream, on some versions."""
 
     mod: str
     kind: Literal["broken", "upstream"]
@@ -41,50 +42,40 @@ class ModFinding:
 
     @property
     def state(self) -> str:
-        """Return a checksum of the content, so that the same is not reported again."""
+        """Return a checksum of the finding."""
         return checksum(
             [self.kind, *sorted([result.vllm, result.status, result.detail] for result in self.results)]
         )[:12]
 
     def body(self, commit: str = "") -> str:
-        """Write the text of the issue."""
-        what = {
-            "broken": f"`mods/{self.mod}` can no longer be applied. Images of these versions are not built with it "
-            "until that is settled; those that are published stay as they are.",
-            "upstream": f"The untouched sources pass the checks of `mods/{self.mod}`: the change seems to have arrived "
-            "upstream.",
-        }[self.kind]
-        evidence = [
-            f"| {result.vllm} | {result.status} | {_cell(result.detail)} |" for result in self.results
-        ]
-        steps = {
-            "broken": "Give the version a variant of its own, or say `not_needed` with the reason",
-            "upstream": "Say `upstreamed_in` in the mod.yaml: the plan then drops the mod by itself",
-        }[self.kind]
+        """Return the text of the issue."""
+        if self.kind == "upstream":
+            what = f"The unmodified sources pass the checks of `mods/{self.mod}`: the change seems to be upstream."
+            step = "Set `upstreamed_in` in its mod.yaml: the plan then drops the mod by itself."
+        else:
+            what = (
+                f"`mods/{self.mod}` can no longer be applied. Images of these versions are not built with it until "
+                "that is fixed; published ones stay as they are."
+            )
+            step = "Add a variant for the version, or declare it `not_needed` with the reason."
+        rows = [(result.vllm, result.status, cell(result.detail)) for result in self.results]
         return "\n".join(
             [
-                f"<!-- imagefactory mod={self.mod} state={self.state} -->",
+                _mark(self.mod, self.state),
                 what,
                 "",
-                "| vLLM | found | evidence |",
-                "|---|---|---|",
-                *evidence,
+                *table("vLLM | found | evidence", rows),
                 "",
                 *([f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []),
-                f"{steps}.",
-                f"To see it, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",
+                step,
+                f"To reproduce, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",
                 "",
             ]
         )
 
 
-@dataclass(frozen=True)
-class Reported:
-    """An issue, and what was done with it."""
-
-    mod: str
-    outcome: ReportOutcome
-    number: int
+Reported = tuple[str, ReportOutcome, int]
+"""A mod, what was done to its issue, and the number of the issue."""
 
 
 def findings(results: Iterable[ModResult]) -> list[ModFinding]:
@@ -106,16 +97,16 @@ def report(
 ) -> list[Reported]:
     """Open, update or close issues to match what was found.
 
-    An issue that a person closed stays closed as long as there is nothing new to say. `known` names all mods: an open
-    issue about one that holds again, or is gone, is closed.
+    An issue that somebody closed stays closed until the finding changes. `known` names all mods: an open issue about
+    a mod that holds again, or no longer exists, is closed.
     """
-    told = findings(results)
+    found = {finding.mod: finding for finding in findings(results)}
     issues = _issues(github)
-    done = [_tell(github, finding, issues.get(finding.mod), commit) for finding in told]
-    checked = {result.mod for result in results}
+    done = [_tell(github, finding, issues.get(mod), commit) for mod, finding in found.items()]
+    # A mod that was not checked this time keeps its issue.
+    unchecked = set(known) - {result.mod for result in results}
     for mod, issue in issues.items():
-        settled = mod in checked or mod not in set(known)
-        if settled and issue["state"] == "open" and mod not in {finding.mod for finding in told}:
+        if issue["state"] == "open" and mod not in unchecked and mod not in found:
             done.append(_close(github, mod, issue, commit))
     return done
 
@@ -124,25 +115,25 @@ def _tell(github: GitHub, finding: ModFinding, issue: Document | None, commit: s
     body = finding.body(commit)
     if issue is None:
         made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
-        return Reported(finding.mod, "opened", int(made["number"]))
+        return finding.mod, "opened", int(made["number"])
     number = int(issue["number"])
     found = _MARK.search(issue["body"] or "")
     if found and found[2] == finding.state:
-        return Reported(finding.mod, "unchanged", number)
+        return finding.mod, "unchanged", number
     closed = issue["state"] != "open"
     github.patch(f"issues/{number}", {"title": finding.title, "body": body, "state": "open"})
-    github.post(f"issues/{number}/comments", {"body": "What was found has changed; see above."})
-    return Reported(finding.mod, "reopened" if closed else "updated", number)
+    github.post(f"issues/{number}/comments", {"body": "The finding has changed; see above."})
+    return finding.mod, "reopened" if closed else "updated", number
 
 
 def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
     number = int(issue["number"])
     where = f" (vllm-project/vllm at `{commit}`)" if commit else ""
-    github.post(f"issues/{number}/comments", {"body": f"The mod holds again, or is gone{where}."})
-    # The mark is removed too: if the same problem comes back, it is reported again.
-    body = _MARK.sub(f"<!-- imagefactory mod={mod} state={_SETTLED} -->", issue["body"])
+    github.post(f"issues/{number}/comments", {"body": f"The mod holds again, or no longer exists{where}."})
+    # The checksum goes too: if the same problem comes back, it is reported again.
+    body = _MARK.sub(_mark(mod, _SETTLED), issue["body"])
     github.patch(f"issues/{number}", {"body": body, "state": "closed", "state_reason": "completed"})
-    return Reported(mod, "closed", number)
+    return mod, "closed", number
 
 
 def _issues(github: GitHub) -> dict[str, Document]:
@@ -152,15 +143,11 @@ def _issues(github: GitHub) -> dict[str, Document]:
         mark = _MARK.search(issue.get("body") or "")
         if mark is None or "pull_request" in issue:
             continue
-        other = found.get(mark[1])
-        if other is None or (issue["state"] == "open", issue["number"]) > (
-            other["state"] == "open",
-            other["number"],
-        ):
-            found[mark[1]] = issue
+        found[mark[1]] = max(
+            found.get(mark[1], issue), issue, key=lambda one: (one["state"] == "open", one["number"])
+        )
     return found
 
 
-def _cell(text: str) -> str:
-    """Fit a text into a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+def _mark(mod: str, state: str) -> str:
+    return f"<!-- imagefactory mod={mod} state={state} -->"

@@ -1,15 +1,16 @@
-"""What a run did, as Markdown: for its summary page, for pull requests, for the history page."""
+"""Markdown for the summary page of a run and for the history page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.errors.ci import RunFailedError
-from imagefactory.publish.automation.jobs import Night, Trouble
-from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.automation.jobs import Night
+from imagefactory.publish.catalog import Catalog, Published
 from imagefactory.publish.history import changes
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.tags import short_digest
@@ -18,6 +19,7 @@ from imagefactory.store.sizes import size
 
 LARGEST: Final = 1024 * 1024
 """GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
+HISTORY_DAYS: Final = 60
 GOOD: Final = frozenset({"success", "skipped"})
 
 
@@ -25,23 +27,21 @@ def night_summary(night: Night) -> str:
     """Summarize what a run is going to do, and why."""
     lines = ["## Plan", "", f"`{night.registry}`: {_counted(night)}", ""]
     if night.works:
-        lines += ["| target | does | because |", "|---|---|---|"]
-        lines += [
-            f"| `{work.target}` | {' → '.join(work.needs)} | {_cell(work.reason)} |" for work in night.works
-        ]
-        lines.append("")
+        rows = [(f"`{work.target}`", " → ".join(work.needs), cell(work.reason)) for work in night.works]
+        lines += [*table("target | does | because", rows), ""]
     if night.compiles:
-        lines += ["| compile | vLLM | arch | because |", "|---|---|---|---|"]
-        lines += [f"| {job.what} | {job.vllm} | {job.arch} | {_cell(job.reason)} |" for job in night.compiles]
-        lines.append("")
+        compiled = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
+        lines += [*table("compile | vLLM | arch | because", compiled), ""]
     if night.adopt:
         lines += [
             f"Compiled and waiting for a lock: {', '.join(f'`{target}`' for target in night.adopt)}",
             "",
         ]
-    lines += _troubles("Broken", night.broken) + _troubles("Left alone", night.held)
+    for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
+        told = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
+        lines += [f"### {title}", "", *table("target | what | why", told), ""] if told else []
     if night.later:
-        lines += [f"{night.later} more do not fit into one run; the next one goes on.", ""]
+        lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
     return bounded("\n".join(lines))
 
 
@@ -54,56 +54,54 @@ def _counted(night: Night) -> str:
     )
 
 
-def _troubles(title: str, troubles: Sequence[Trouble]) -> list[str]:
-    if not troubles:
-        return []
-    rows = [f"| `{trouble.target}` | {_cell(trouble.what)} | {_cell(trouble.why)} |" for trouble in troubles]
-    return [f"### {title}", "", "| target | what | why |", "|---|---|---|", *rows, ""]
+def night_document(night: Night) -> dict[str, Any]:
+    """Return a plan as JSON, with its summary."""
+    return night.as_json() | {"summary": night_summary(night)}
 
 
 def plan_document(path: Path) -> str:
-    """Show a plan that was written as JSON."""
+    """Return the summary of a plan that was written as JSON."""
+    with _reading("The plan", path, "Write it with `invoke ci.plan --json`."):
+        return str(json.loads(path.read_text("utf-8"))["summary"])
+
+
+@contextmanager
+def _reading(what: str, where: Path | str, fix: str) -> Iterator[None]:
     try:
-        night = Night.from_json(json.loads(path.read_text("utf-8")))
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunFailedError(
-            "The plan cannot be read.",
-            where=path,
-            why=f"{type(error).__name__}: {error}",
-            fix="Write it with `invoke ci.plan --json`.",
-        ) from None
-    return night_summary(night)
+        why = f"{type(error).__name__}: {error}"
+        raise RunFailedError(f"{what} cannot be read.", where=where, why=why, fix=fix) from None
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
     """Summarize smoke records."""
-    lines = ["## Smoke tests", "", "| target | image | levels | what is wrong |", "|---|---|---|---|"]
+    rows = []
     for record in records:
         levels = ", ".join(f"{level} {result.outcome}" for level, result in record.levels.items())
         wrong = "; ".join(
             f"{level}: {result.why}" for level, result in record.levels.items() if result.outcome == "failed"
         )
-        lines.append(
-            f"| `{record.target}` | `{short_digest(record.digest)}` | {levels} | {_cell(wrong) or '-'} |"
-        )
-    return bounded("\n".join([*lines, ""]))
+        rows.append((f"`{record.target}`", f"`{short_digest(record.digest)}`", levels, cell(wrong) or "-"))
+    return bounded(
+        "\n".join(["## Smoke tests", "", *table("target | image | levels | what is wrong", rows), ""])
+    )
 
 
 def promotion_summary(outcome: Promotion) -> str:
     """Summarize which tags moved, and which images were refused."""
-    lines = ["## Tags", ""]
-    if outcome.promoted:
-        lines += ["| target | image | for ever | moved here |", "|---|---|---|---|"]
-        lines += [
-            f"| `{one.image.cell}/{one.image.cell.machine}` | `{one.image.digest}` | "
-            f"{_codes(one.named)} | {_codes(one.moved)} |"
-            for one in outcome.promoted
-        ]
-        lines.append("")
-    else:
-        lines += ["No tag moved.", ""]
-    lines += [f"- {_cell(error.what)} {_cell(error.why)}" for error in outcome.refused]
-    return bounded("\n".join([*lines, ""]))
+    rows = [
+        (
+            f"`{one.image.cell}/{one.image.cell.machine}`",
+            f"`{one.image.digest}`",
+            codes(one.named),
+            codes(one.moved),
+        )
+        for one in outcome.promoted
+    ]
+    moved = table("target | image | permanent tags | moved here", rows) if rows else ["No tag moved."]
+    refused = [f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused]
+    return bounded("\n".join(["## Tags", "", *moved, "", *refused, ""]))
 
 
 def subjects(outcome: Promotion, name: str) -> str:
@@ -112,52 +110,43 @@ def subjects(outcome: Promotion, name: str) -> str:
     return "".join(f"{digest}  {name}\n" for digest in digests)
 
 
-def history_page(catalog: Catalog, registry: str, days: int = 60) -> str:
+def history_page(catalog: Catalog, registry: str) -> str:
     """Write the history page: everything that was published, newest first."""
-    lines = [
-        "# What was published",
-        "",
-        f"Images of `{registry}`. A digest names one image for ever: `docker pull {registry}@sha256:…`.",
-        "",
-        "| when (UTC) | what | target | image | size | tags | changed |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    before: dict[tuple[str, str], Any] = {}
-    rows: list[str] = []
-    newest = catalog.events[-1].time.date() if catalog.events else None
+    before: dict[tuple[str, str, str], Published] = {}
+    rows: list[tuple[str, ...]] = []
     for event in catalog.events:
         image = catalog.image(event.image)
         if image is None:
             continue
-        target = (f"{image.model} {image.arch}", image.platform)
+        target = (image.model, image.arch, image.platform)
         changed = ", ".join(changes(before.get(target), image)[:4])
         before[target] = image
-        if newest is not None and (newest - event.time.date()).days <= days:
-            rows.append(
-                f"| {event.time:%Y-%m-%d %H:%M} | {event.kind} | `{image.cell}/{image.cell.machine}` | "
-                f"`{image.digest}` | {size(image.size)} | {_codes([*event.named, *event.moved])} | {_cell(changed)} |"
-            )
-    return "\n".join([*lines, *reversed(rows), ""])
+        if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
+            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
+            tags = codes([*event.named, *event.moved])
+            rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
+    return "\n".join(
+        [
+            "# What was published",
+            "",
+            f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`.",
+            "",
+            *table("when (UTC) | what | target | image | size | tags | changed", reversed(rows)),
+            "",
+        ]
+    )
 
 
 def status_summary(results: Mapping[str, str]) -> str:
     """Summarize the results of a run's jobs."""
-    rows = [f"| {name} | {result} |" for name, result in results.items()]
-    return "\n".join(["## Jobs", "", "| job | result |", "|---|---|", *rows, ""])
+    return "\n".join(["## Jobs", "", *table("job | result", results.items()), ""])
 
 
 def read_results(text: str) -> dict[str, str]:
     """Read the results of jobs from GitHub's `toJSON(needs)`."""
-    try:
-        found = {str(name): str(job["result"]) for name, job in json.loads(text).items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RunFailedError(
-            "The results of the jobs cannot be read.",
-            where="the --needs option",
-            why=f"It is not the output of toJSON(needs) ({type(error).__name__}).",
-            fix="Put `toJSON(needs)` into a variable, and pass that to --needs.",
-        ) from None
-    return found
+    fix = "Put `toJSON(needs)` into a variable, and pass that to --needs."
+    with _reading("The results of the jobs", "the --needs option", fix):
+        return {str(name): str(job["result"]) for name, job in json.loads(text).items()}
 
 
 def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
@@ -166,8 +155,8 @@ def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
         raise RunFailedError(
             f"{broken} cell{'s are' if broken > 1 else ' is'} broken.",
             where="the plan of this run",
-            why="Their images cannot be built; the plan says why. Published images stay as they are.",
-            fix="Fix the mod, the lock or the matrix; the rest of this run was done.",
+            why="The images cannot be built; the plan says why. Published images stay as they are.",
+            fix="Fix the mod, the lock or the matrix. The rest of this run is done.",
         )
     bad = {name: result for name, result in results.items() if result not in GOOD}
     if bad:
@@ -175,7 +164,7 @@ def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
             f"{len(bad)} of {len(results)} jobs did not succeed.",
             where=", ".join(bad),
             why="; ".join(f"{name}: {result}" for name, result in bad.items()),
-            fix="Their logs say why. What succeeded is published; the next run does what is missing.",
+            fix="Read their logs. What succeeded is published; the next run does the rest.",
         )
 
 
@@ -185,19 +174,26 @@ def append(path: str, text: str) -> None:
         file.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def bounded(text: str, largest: int = LARGEST) -> str:
-    """Shorten a text to whole lines that GitHub shows."""
-    if len(text.encode()) <= largest:
+def bounded(text: str) -> str:
+    """Shorten a text, by whole lines, to what GitHub shows."""
+    if len(text.encode()) <= LARGEST:
         return text
     note = "\n\n… cut here: GitHub shows no more than 1 MiB.\n"
-    kept = text.encode()[: largest - len(note.encode())].decode("utf-8", "ignore")
+    kept = text.encode()[: LARGEST - len(note.encode())].decode("utf-8", "ignore")
     return kept.rpartition("\n")[0] + note
 
 
-def _codes(names: Iterable[str]) -> str:
+def table(columns: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; `columns` is its first line, without the bars at both ends."""
+    rule = "|---" * (columns.count("|") + 1) + "|"
+    return [f"| {columns} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def codes(names: Iterable[str]) -> str:
+    """Format names as code, or a dash if there are none."""
     return " ".join(f"`{name}`" for name in names) or "-"
 
 
-def _cell(text: str) -> str:
-    """Escape a text for a table cell, so that nothing in it is rendered."""
+def cell(text: str) -> str:
+    """Escape a text for a table cell: one line, no markup, no mentions."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("@", "@\u200b")

@@ -1,4 +1,4 @@
-"""Published images with SBOM, provenance and signatures, in a real registry: what holds, and what is noticed."""
+"""Published images with SBOM, provenance and signatures in a real registry, and what a check notices."""
 
 from __future__ import annotations
 
@@ -14,37 +14,36 @@ from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
-from imagefactory.publish.attest.findings import refuse_failing
-from imagefactory.publish.attest.image_check import check_image, require_plan
+from imagefactory.publish.attest.attachments import attest_pushed
+from imagefactory.publish.attest.image_check import refuse_failing, require_plan
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
-from imagefactory.publish.attest.published import attest
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.store.digests import Digest, canonical_json
 from tests.fixtures.signed_image import SignedImage, edited, failures, states
 from tests.fixtures.small_factory import CELL, SECOND
 
-pytestmark = pytest.mark.engine
+
+def new_key(folder: Path) -> Path:
+    key = folder / "other.key"
+    new_key_pair(key, key.with_suffix(".pub"))
+    return key
 
 
 def test_a_published_image_is_what_was_signed(signed_image: SignedImage) -> None:
     checked = signed_image.check(every_byte=True)
     assert set(states(checked).values()) == {"ok"}
     assert checked.plan == signed_image.built.plan
-    refuse_failing(checked.reference, checked.findings)
+    refuse_failing(checked)
 
 
-def test_attached_are_an_sbom_and_three_signed_statements(signed_image: SignedImage) -> None:
+def test_an_sbom_and_three_signed_statements_are_attached(signed_image: SignedImage) -> None:
     with signed_image.open() as repository:
         found = referrers.find(repository, signed_image.digest)
-    assert sorted(str(item.artifact_type) for item in found) == [
-        sbom.MEDIA_TYPE,
-        *[bundles.MEDIA_TYPE] * 3,
-    ]
+    assert sorted(str(item.artifact_type) for item in found) == [sbom.MEDIA_TYPE, *[bundles.MEDIA_TYPE] * 3]
     assert {item.digest for item in found} == set(signed_image.attached)
 
 
@@ -54,7 +53,7 @@ def test_attaching_again_adds_nothing(signed_image: SignedImage) -> None:
         assert len(referrers.find(repository, signed_image.digest)) == len(signed_image.attached)
 
 
-def test_the_run_that_first_made_an_image_stands(
+def test_provenance_keeps_naming_the_first_run(
     signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -63,19 +62,17 @@ def test_the_run_that_first_made_an_image_stands(
 
 
 def test_an_image_without_signatures_is_refused(signed_image: SignedImage, tmp_path: Path) -> None:
-    other = tmp_path / "other.key"
-    new_key_pair(other, other.with_suffix(".pub"))
+    other = new_key(tmp_path)
     checked = signed_image.check(other.with_suffix(".pub"))
     [finding] = failures(checked)
     assert finding.check == "signature"
     assert "signed with another key" in finding.detail
     with pytest.raises(ImageSignatureError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
-def test_the_signature_of_a_stranger_does_not_harm(signed_image: SignedImage, tmp_path: Path) -> None:
-    other = tmp_path / "other.key"
-    new_key_pair(other, other.with_suffix(".pub"))
+def test_a_foreign_signature_does_no_harm(signed_image: SignedImage, tmp_path: Path) -> None:
+    other = new_key(tmp_path)
     signed_image.attach(KeySigner(read_private_key(str(other)), "a stranger's"))
     checked = signed_image.check()
     assert failures(checked) == []
@@ -93,7 +90,7 @@ def test_a_changed_layer_is_named_with_the_path(signed_image: SignedImage) -> No
     assert f"layer model {CELL.model}: {layers[position]} has other bytes" in finding.detail
     assert "should be" in finding.detail
     with pytest.raises(TamperedError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
 def test_a_layer_that_is_gone_is_noticed_without_downloading(signed_image: SignedImage) -> None:
@@ -114,13 +111,12 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
     document["layers"][-1] = document["layers"][0]
     with signed_image.open() as repository:
         repository.put_manifest(canonical_json(document), MANIFEST_TYPE, "latest")
-        tagged = type(repository).open(f"{signed_image.address}:latest")
-        [checked] = check_image(signed_image.factory.project, tagged, signed_image.trust(), lambda _: None)
+    checked = signed_image.check(at=f"{signed_image.address}:latest")
     found = {finding.check: finding.detail for finding in failures(checked)}
-    assert "nothing is attached" in found["signature"]
+    assert "nothing that is attached is signed" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
     with pytest.raises(TamperedError):
-        refuse_failing(checked.reference, checked.findings)
+        refuse_failing(checked)
 
 
 def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -> None:
@@ -128,26 +124,22 @@ def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -
         document["components"] = [part for part in document["components"] if part["name"] != "pure"]
 
     # A changed copy with a digest of its own, attached like the right one.
-    with signed_image.open() as repository:
-        [right] = referrers.find(repository, signed_image.digest, sbom.MEDIA_TYPE)
-        data = edited(hide)(repository.blob(signed_image.held(right.digest)))
-        subject = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
-        payload = Payload(sbom.MEDIA_TYPE, data)
-        wrong = referrers.attach(repository, subject, sbom.MEDIA_TYPE, [payload])
+    [right, *_] = signed_image.attached
+    data = edited(hide)(signed_image.blob(signed_image.held(right)).read_bytes())
+    wrong = signed_image.attach_artifact(sbom.MEDIA_TYPE, data)
     [finding] = failures(signed_image.check())
     assert finding.check == "sbom"
-    assert wrong.digest in finding.detail
+    assert wrong in finding.detail
     assert "the component pkg:pypi/pure@1.0" in finding.detail
     assert "is missing" in finding.detail
 
 
 def test_an_sbom_with_changed_bytes_is_named(signed_image: SignedImage) -> None:
-    with signed_image.open() as repository:
-        [right] = referrers.find(repository, signed_image.digest, sbom.MEDIA_TYPE)
-    signed_image.change(signed_image.held(right.digest), lambda data: data.replace(b"1.0", b"9.9", 1))
+    [right, *_] = signed_image.attached
+    signed_image.change(signed_image.held(right), lambda data: data.replace(b"1.0", b"9.9", 1))
     [finding] = failures(signed_image.check())
     assert finding.check == "sbom"
-    assert f"{right.digest}: its bytes are not what its name says" in finding.detail
+    assert f"{right}: its bytes are not what its name says" in finding.detail
 
 
 def test_a_signed_statement_that_was_changed_does_not_count(signed_image: SignedImage) -> None:
@@ -160,10 +152,9 @@ def test_a_signed_statement_that_was_changed_does_not_count(signed_image: Signed
         envelope["payload"] = base64.b64encode(canonical_json(statement)).decode()
 
     right = signed_image.statement(sbom.PREDICATE_TYPE)
+    data = signed_image.blob(signed_image.held(right)).read_bytes()
+    signed_image.attach_artifact(bundles.MEDIA_TYPE, edited(forge)(data))
     with signed_image.open() as repository:
-        forged = edited(forge)(repository.blob(signed_image.held(right)))
-        subject = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
-        referrers.attach(repository, subject, bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, forged)])
         kept = [item for item in referrers.find(repository, signed_image.digest) if item.digest != right]
         repository.put_manifest(index_document(kept), INDEX_TYPE, fallback_tag(signed_image.digest))
     checked = signed_image.check()
@@ -180,26 +171,22 @@ def test_statements_about_another_image_do_not_count(signed_image: SignedImage) 
     body = canonical_json(document)
     with signed_image.open() as repository:
         digest = repository.put_manifest(body, MANIFEST_TYPE)
-        for kind in (provenance.PREDICATE_TYPE, sbom.PREDICATE_TYPE, bundles.SIGNATURE_PREDICATE):
-            data = repository.blob(signed_image.held(signed_image.statement(kind)))
-            payload = Payload(bundles.MEDIA_TYPE, data)
-            referrers.attach(
-                repository, Descriptor(MANIFEST_TYPE, digest, len(body)), bundles.MEDIA_TYPE, [payload]
-            )
-        other = type(repository).open(f"{signed_image.address}@{digest}")
-        [checked] = check_image(signed_image.factory.project, other, signed_image.trust(), lambda _: None)
+    subject = Descriptor(MANIFEST_TYPE, digest, len(body))
+    for kind in (provenance.PREDICATE_TYPE, sbom.PREDICATE_TYPE, bundles.SIGNATURE_PREDICATE):
+        data = signed_image.blob(signed_image.held(signed_image.statement(kind))).read_bytes()
+        signed_image.attach_artifact(bundles.MEDIA_TYPE, data, subject)
+    checked = signed_image.check(at=f"{signed_image.address}@{digest}")
     detail = next(finding.detail for finding in failures(checked) if finding.check == "signature")
-    assert "it speaks of another image" in detail
+    assert "it is about another image" in detail
 
 
 def test_every_image_of_an_index_is_checked(signed_image: SignedImage) -> None:
     descriptor = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
     with signed_image.open() as repository:
         repository.put_manifest(index_document([descriptor]), INDEX_TYPE, "all")
-        tagged = type(repository).open(f"{signed_image.address}:all")
-        checked = check_image(signed_image.factory.project, tagged, signed_image.trust(), lambda _: None)
-    assert [one.digest for one in checked] == [signed_image.digest]
-    assert failures(checked[0]) == []
+    checked = signed_image.check(at=f"{signed_image.address}:all")
+    assert checked.digest == signed_image.digest
+    assert failures(checked) == []
 
 
 def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -> None:
@@ -213,43 +200,38 @@ def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -
         require_plan(checked)
 
 
-def test_nothing_is_attested_of_another_image(signed_image: SignedImage) -> None:
+def test_another_image_is_not_attested(signed_image: SignedImage) -> None:
     with pytest.raises(VerificationError, match="not other"):
-        attest(signed_image.factory.project, SECOND, signed_image.reference, signed_image.signer)
+        attest_pushed(signed_image.factory.project, SECOND, signed_image.reference, signed_image.signer)
 
 
-def test_the_commands_sign_check_and_rebuild(signed_image: SignedImage) -> None:
+def test_the_commands_sign_verify_and_rebuild(signed_image: SignedImage) -> None:
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        command = signed_image.factory.command(*arguments)
-        environment = signed_image.factory.environment() | env
+        factory = signed_image.factory
+        environment = factory.environment() | env
         return subprocess.run(
-            command,
+            factory.command(*arguments),
             env=environment,
-            cwd=signed_image.factory.root,
+            cwd=factory.root,
             capture_output=True,
             text=True,
             check=False,
         )
 
-    made = run("keys.new", "--private", str(signed_image.key.with_name("second.key")))
+    key = str(signed_image.key.with_name("second.key"))
+    made = run("keys.new", "--private", key)
     assert made.returncode == 0, made.stderr
-    signed = run(
-        "attest",
-        "--image",
-        signed_image.reference,
-        "--target",
-        str(CELL),
-        FACTORY_SIGNING_KEY=str(signed_image.key.with_name("second.key")),
-    )
+    image = ("--image", signed_image.reference)
+    signed = run("attest", *image, "--target", str(CELL), FACTORY_SIGNING_KEY=key)
     assert signed.returncode == 0, signed.stderr
     assert len(signed.stdout.split()) == 4
-    good = run("verify", "--image", signed_image.reference, "--rebuild")
+    good = run("verify", *image, "--rebuild")
     assert good.returncode == 0, good.stderr
     assert good.stdout.split() == [signed_image.digest]
     assert "a rebuild gives the same bits" in good.stderr
     layer = signed_image.built.layout.layer_digests()[-1]
     signed_image.change(layer, lambda data: data[:-1] + b"?")
-    bad = run("verify", "--image", signed_image.reference, "--rebuild")
+    bad = run("verify", *image, "--rebuild")
     assert bad.returncode == TamperedError.exit_code
     assert f"layer model {CELL.model}: {layer} has other bytes" in " ".join(bad.stderr.split())
 
@@ -263,11 +245,6 @@ def test_openssl_agrees_with_a_signature(signed_image: SignedImage, tmp_path: Pa
         f"DSSEv1 28 application/vnd.in-toto+json {len(bundle.payload)} ".encode() + bundle.payload
     )
     command = ["openssl", "dgst", "-sha256", "-verify", str(signed_image.public)]
-    done = subprocess.run(
-        [*command, "-signature", "signature", "data"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command += ["-signature", "signature", "data"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "Verified OK"

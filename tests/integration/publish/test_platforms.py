@@ -1,4 +1,4 @@
-"""One tag for several platforms: an index whose images are all published ones."""
+"""One tag for several platforms: an index of published images."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import pytest
 
 from imagefactory.locks.files import BaseLock, WheelLock
 from imagefactory.matrix.cells import Cell
-from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.prune import Policy, prune
-from imagefactory.publish.rollback import rollback
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
-from tests.fixtures.publishing import START, PublishingFactory
+from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL
 
 OTHER = Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN)
 
 
 @pytest.fixture
-def two_platforms(publishing_factory: PublishingFactory) -> PublishingFactory:
+def two_platforms(publisher: Publisher) -> Publisher:
     """Let the small factory build the same for another processor."""
-    locks = publishing_factory.factory.root / "locks"
+    locks = publisher.factory.root / "locks"
     for kind, path in (
         (WheelLock, WheelLock.path(locks, CELL.vllm, CELL.arch, CELL.platform)),
         (BaseLock, BaseLock.path(locks, "bookworm", CELL.platform)),
     ):
         lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
         lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))
-    matrix = publishing_factory.factory.root / "matrix.yaml"
+    matrix = publisher.factory.root / "matrix.yaml"
     matrix.write_text(matrix.read_text().replace(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]"))
-    return publishing_factory
+    return publisher
 
 
 def images(here: str, there: str) -> dict[str, str]:
@@ -36,14 +34,12 @@ def images(here: str, there: str) -> dict[str, str]:
     return {MACHINE: here, machine_of(FOREIGN): there}
 
 
-def entries(publishing_factory: PublishingFactory, tag: str) -> dict[str, str]:
-    document = publishing_factory.repository.require_manifest(tag).document()
+def entries(publisher: Publisher, tag: str) -> dict[str, str]:
+    document = publisher.repository.require_manifest(tag).document()
     return {entry["platform"]["architecture"]: entry["digest"] for entry in document["manifests"]}
 
 
-def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
-    two_platforms: PublishingFactory,
-) -> None:
+def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(two_platforms: Publisher) -> None:
     here, there = two_platforms.publish(CELL, OTHER)
     assert entries(two_platforms, "tiny") == images(here, there)
     tags = two_platforms.tags()
@@ -54,32 +50,27 @@ def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(
     assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
 
 
-def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: PublishingFactory) -> None:
+def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: Publisher) -> None:
     _, there = two_platforms.publish(CELL, OTHER)
-    two_platforms.change(2048)
-    [here] = two_platforms.publish(CELL)
+    [here] = two_platforms.publish_changed(2048)
     assert entries(two_platforms, "tiny") == images(here, there)
 
 
-def test_going_back_on_one_platform_leaves_the_other_its_image(two_platforms: PublishingFactory) -> None:
+def test_rollback_on_one_platform_leaves_the_other_its_image(two_platforms: Publisher) -> None:
     first, _ = two_platforms.publish(CELL, OTHER)
     two_platforms.change(2048)
     _, there = two_platforms.publish(CELL, OTHER)
-    done = rollback(two_platforms.project, two_platforms.repository, CELL)
-    assert done.image.digest == first
+    assert two_platforms.rollback().image.digest == first
     assert entries(two_platforms, "latest") == images(first, there)
 
 
-def test_pruning_keeps_what_an_index_in_use_is_made_of(two_platforms: PublishingFactory) -> None:
+def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -> None:
     two_platforms.publish(CELL, OTHER)
-    for number in (2000, 2100):
-        two_platforms.change(number)
-        two_platforms.publish(CELL)
+    two_platforms.publish_changed(2000, 2100)
     before = entries(two_platforms, "tiny")
     pruning = prune(two_platforms.repository, Policy(keep=1), delete=True, moment=START)
     assert {item.kind for item in pruning.doomed} >= {"index", "image", "catalog"}
     assert entries(two_platforms, "tiny") == before
     for digest in before.values():
         assert two_platforms.repository.manifest(digest) is not None
-    kept = {image.digest for image in read_catalog(two_platforms.repository).catalog.images}
-    assert kept == set(before.values())
+    assert {image.digest for image in two_platforms.catalog.images} == set(before.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.fake_github import FakeGitHub
+from tests.fixtures.fake_github import FakeGitHub, commit_all
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
 
@@ -44,9 +44,7 @@ def prepared(night_factory: NightFactory) -> Path:
     nightly.write_text(nightly.read_text("utf-8").replace("      queue: max\n", ""), "utf-8")
     (root / "inv").write_text(SHIM.format(python=sys.executable))
     (root / "inv").chmod(0o755)
-    identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
-    for command in (("init", "-q", "-b", "main"), ("add", "-A"), (*identity, "commit", "-q", "-m", "all")):
-        subprocess.run(["git", "-C", str(root), *command], check=True)
+    commit_all(root)
     return root
 
 
@@ -100,7 +98,7 @@ def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
 def test_act_ends_after_the_plan_when_nothing_changed(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
-    night_factory.night("one", "everything is published")
+    night_factory.night()
     said = act(night_factory, fake_github, "image")
     assert "nightly/plan" in said
     assert "nothing changed; 2 images are up to date" in said

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
-from imagefactory.publish.current_images import current_images, markdown
-from imagefactory.publish.history import astray, changes, history
+from imagefactory.publish.history import astray, changes, current_images, current_markdown, history
 from imagefactory.publish.rollback import choose
 from imagefactory.store.digests import Digest, Sha256
 
@@ -43,33 +45,18 @@ def image(name: str, cell: Cell = CELL, **facts: object) -> Published:
 
 
 def promoted(catalog: Catalog, published: Published, day: int, tags: tuple[str, ...] = TAGS) -> Catalog:
-    moved = {
-        tag: Pointer(digest=published.digest, images={published.platform: published.digest}) for tag in tags
-    }
-    event = Event(
-        id=f"{published.tag}-{day}",
-        kind="promote",
-        time=START + timedelta(days=day),
-        image=published.digest,
-        named=(published.tag,),
-        moved=moved,
-    )
-    return catalog.with_event(event, published)
+    named = (published.tag,)
+    return catalog.with_event(event("promote", published, day, tags, named=named), published)
 
 
 def rolled_back(catalog: Catalog, published: Published, day: int, left: Digest) -> Catalog:
-    moved = {
-        tag: Pointer(digest=published.digest, images={published.platform: published.digest}) for tag in TAGS
-    }
-    event = Event(
-        id=f"back-{day}",
-        kind="rollback",
-        time=START + timedelta(days=day),
-        image=published.digest,
-        moved=moved,
-        left=left,
-    )
-    return catalog.with_event(event)
+    return catalog.with_event(event("rollback", published, day, TAGS, left=left))
+
+
+def event(kind: Any, published: Published, day: int, tags: tuple[str, ...], **more: Any) -> Event:
+    pointer = Pointer(digest=published.digest, images={published.platform: published.digest})
+    time, moved = START + timedelta(days=day), dict.fromkeys(tags, pointer)
+    return Event(id=f"{kind}-{day}", kind=kind, time=time, image=published.digest, moved=moved, **more)
 
 
 @pytest.fixture
@@ -80,29 +67,10 @@ def three() -> Catalog:
     return catalog
 
 
-def test_without_more_words_the_image_before_is_meant(three: Catalog) -> None:
-    assert choose(three, TAGS, CELL).digest == digest("b")
-
-
-def test_going_back_twice_goes_further_back_not_forth(three: Catalog) -> None:
-    back = rolled_back(three, image("b"), 5, digest("c"))
-    assert choose(back, TAGS, CELL).digest == digest("a")
-
-
-def test_there_is_nothing_before_the_first(three: Catalog) -> None:
-    back = rolled_back(three, image("a"), 5, digest("c"))
-    with pytest.raises(NeverPublishedError, match="no earlier image"):
-        choose(back, TAGS, CELL)
-
-
-def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
-    again = promoted(three, image("a"), 4)
-    assert choose(again, TAGS, CELL).digest == digest("c")
-
-
 @pytest.mark.parametrize(
     ("to", "expected"),
     [
+        ("", "b"),
         ("2026-11-01", "a"),
         ("2026-11-02", "b"),
         ("2026-12-24", "c"),
@@ -110,8 +78,21 @@ def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalo
         (digest("b")[7:], "b"),
     ],
 )
-def test_an_image_is_named_by_day_or_digest(three: Catalog, to: str, expected: str) -> None:
+def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(
+    three: Catalog, to: str, expected: str
+) -> None:
     assert choose(three, TAGS, CELL, to).digest == digest(expected)
+
+
+def test_a_second_rollback_goes_further_back_until_the_first_image(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert choose(back, TAGS, CELL).digest == digest("a")
+    with pytest.raises(NeverPublishedError, match="no earlier image"):
+        choose(rolled_back(back, image("a"), 6, digest("b")), TAGS, CELL)
+
+
+def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
+    assert choose(promoted(three, image("a"), 4), TAGS, CELL).digest == digest("c")
 
 
 @pytest.mark.parametrize(
@@ -123,19 +104,19 @@ def test_an_image_is_named_by_day_or_digest(three: Catalog, to: str, expected: s
         ("last week", "neither a digest nor a date"),
     ],
 )
-def test_what_names_nothing_is_refused(three: Catalog, to: str, says: str) -> None:
+def test_rollback_refuses_what_names_no_image(three: Catalog, to: str, says: str) -> None:
     with pytest.raises(NeverPublishedError, match=says):
         choose(three, TAGS, CELL, to)
 
 
-def test_digits_that_begin_several_digests_are_refused() -> None:
+def test_rollback_refuses_an_ambiguous_digest() -> None:
     catalog = promoted(Catalog(), image("aaaaaaa1"), 0)
     catalog = promoted(catalog, image("aaaaaaa2"), 1)
     with pytest.raises(NeverPublishedError, match="Several images begin"):
         choose(catalog, TAGS, CELL, "616161")
 
 
-def test_another_version_can_be_gone_back_to_only_under_the_tags_that_it_had() -> None:
+def test_rollback_to_another_version_moves_only_the_tags_that_it_had() -> None:
     old = image("old", OLDER)
     catalog = promoted(Catalog(), old, 0, ("gemma-v0.28.0", "gemma", "latest"))
     catalog = promoted(catalog, image("new"), 1)
@@ -143,12 +124,12 @@ def test_another_version_can_be_gone_back_to_only_under_the_tags_that_it_had() -
     assert catalog.tags_of(old.digest) & set(TAGS) == {"gemma", "latest"}
 
 
-def test_another_platform_is_another_story(three: Catalog) -> None:
+def test_each_platform_has_its_own_history(three: Catalog) -> None:
     with pytest.raises(NeverPublishedError, match="never published"):
         choose(three, TAGS, Cell("gemma", "0.32.0", "gb10", "linux/amd64"))
 
 
-def test_history_says_when_what_changed_and_where_tags_are(three: Catalog) -> None:
+def test_history_lists_events_changes_and_current_tags(three: Catalog) -> None:
     lines = history(rolled_back(three, image("b"), 5, digest("c")), TAGS, CELL.platform)
     assert [(line.kind, line.image.digest) for line in lines] == [
         ("promote", digest("a")),
@@ -160,7 +141,7 @@ def test_history_says_when_what_changed_and_where_tags_are(three: Catalog) -> No
     assert lines[0].changed == ("first",)
 
 
-def test_changes_are_named_by_what_users_know() -> None:
+def test_changes_are_described_in_the_users_terms() -> None:
     before = image("a", OLDER, mods=("one", "two"))
     after = image(
         "b",
@@ -180,9 +161,10 @@ def test_changes_are_named_by_what_users_know() -> None:
     assert changes(image("a"), image("a")) == ("the same image",)
 
 
-def test_a_tag_that_is_somewhere_else_is_astray(three: Catalog) -> None:
+def test_a_tag_that_points_elsewhere_is_astray(three: Catalog) -> None:
     found: dict[str, Digest | None] = {TAGS[0]: digest("c"), TAGS[1]: digest("a"), TAGS[2]: None}
-    assert astray(three, TAGS, found) == ["gemma", "latest"]
+    repository = cast("Repository", SimpleNamespace(resolve=found.get))
+    assert astray(repository, three, TAGS) == ["gemma", "latest"]
 
 
 def test_other_platforms_keep_their_images() -> None:
@@ -197,30 +179,30 @@ def test_other_platforms_keep_their_images() -> None:
     assert pointed_at(new, current, known, [arm]) == {arm: new.digest}
 
 
-def test_clocks_that_disagree_do_not_turn_the_order_around(three: Catalog) -> None:
+def test_events_stay_in_order_when_clocks_disagree(three: Catalog) -> None:
     later = promoted(three, image("d"), -30)
     assert [event.time for event in later.events] == sorted(event.time for event in later.events)
     assert later.current(TAGS, CELL.platform) == image("d")
 
 
-def test_a_catalog_is_read_as_it_was_written(three: Catalog) -> None:
+def test_a_catalog_round_trips_through_json(three: Catalog) -> None:
     assert Catalog.from_json(three.to_json(), "here") == three
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 2}', b'{"format": 1, "images": [{}]}', b"\xff"])
-def test_what_is_no_catalog_is_refused_with_a_remedy(text: bytes) -> None:
+def test_a_malformed_catalog_is_refused(text: bytes) -> None:
     with pytest.raises(CatalogError, match="cannot be read"):
         Catalog.from_json(text, "here")
 
 
-def test_only_the_last_word_on_a_tag_says_that_users_were_taken_off(three: Catalog) -> None:
+def test_only_the_last_event_of_a_tag_takes_users_off_an_image(three: Catalog) -> None:
     back = rolled_back(three, image("b"), 5, digest("c"))
     assert back.taken_off(digest("c"), TAGS) is not None
     assert back.taken_off(digest("a"), TAGS) is None
     assert promoted(back, image("d"), 6).taken_off(digest("c"), TAGS) is None
 
 
-def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) -> None:
+def test_current_images_are_listed_with_the_day_they_came(three: Catalog) -> None:
     again = promoted(three, image("c"), 9)
     found = current_images(rolled_back(again, image("b"), 12, digest("c")))
     assert [(offer.tag, offer.image.digest) for offer in found] == [
@@ -229,5 +211,5 @@ def test_what_there_is_to_pull_is_listed_with_the_day_it_came(three: Catalog) ->
     assert {offer.since for offer in found} == {START + timedelta(days=12)}
     # The same image once more is no news.
     assert {offer.since for offer in current_images(again)} == {START + timedelta(days=2)}
-    table = markdown("registry.example/a/b", found)
+    table = current_markdown("registry.example/a/b", found)
     assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table

@@ -1,4 +1,4 @@
-"""Turns at the catalog: whoever is interfered with knows, and what others wrote is never lost."""
+"""Concurrent writes of the catalog: a writer notices interference, and nobody's write is lost."""
 
 from __future__ import annotations
 
@@ -22,28 +22,24 @@ DIGEST = Digest(f"sha256:{'a' * 64}")
 
 
 @dataclass
-class Clock:
-    """Time that passes when somebody sleeps, or when a test says so."""
+class Shelf:
+    """A repository in memory that is also the clock: time passes when somebody sleeps, or when a test says so.
+
+    `before` is called before each request with its name.
+    """
 
     time: float = 0.0
+    before: Callable[[str], None] = lambda _: None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    tag: StoredManifest | None = None
+    writes: int = 0
+    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
 
     def monotonic(self) -> float:
         return self.time
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
-
-
-@dataclass
-class Shelf:
-    """A repository in memory; `before` is called before each request with its name."""
-
-    clock: Clock
-    before: Callable[[str], None] = lambda _: None
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    tag: StoredManifest | None = None
-    writes: int = 0
-    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
 
     def upload(self, digest: Digest, _size: int, open_stream: Callable[[], Any]) -> None:
         self.blobs[digest] = open_stream().read()
@@ -71,34 +67,22 @@ class Shelf:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(catalog_writes, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def shelf(clock: Clock) -> Shelf:
-    return Shelf(clock)
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf()
+    monkeypatch.setattr(catalog_writes, "time", shelf)
+    return shelf
 
 
 def event(identity: str, tag: str) -> Event:
-    return Event(
-        id=identity,
-        kind="promote",
-        time=now(),
-        image=DIGEST,
-        moved={tag: Pointer(digest=DIGEST, images={"linux/amd64": DIGEST})},
-    )
+    moved = {tag: Pointer(digest=DIGEST, images={"linux/amd64": DIGEST})}
+    return Event(id=identity, kind="promote", time=now(), image=DIGEST, moved=moved)
 
 
 def write(shelf: Shelf, identity: str, tag: str) -> catalog_writes.Snapshot:
-    return write_catalog(
-        shelf.repository,
-        lambda catalog: catalog.with_event(event(identity, tag)),
-        tags=[tag],
-        own=[identity],
-    )
+    def change(catalog: Catalog) -> Catalog:
+        return catalog.with_event(event(identity, tag))
+
+    return write_catalog(shelf.repository, change, tags=[tag], own=[identity])
 
 
 def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
@@ -115,6 +99,17 @@ def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
             body = upload_artifact(shelf.repository, CATALOG_TYPE, [payload], annotations={})
             shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
             shelf.before = before
+
+    shelf.before = before
+
+
+def slow_writes(shelf: Shelf, count: int) -> None:
+    """Let the next writes take longer than the window."""
+    delays = iter([1.0] * count)
+
+    def before(request: str) -> None:
+        if request == "write":
+            shelf.time += next(delays, 0.0)
 
     shelf.before = before
 
@@ -138,7 +133,7 @@ def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
 
 # The looks of one writer: before its write, and after the wait.
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
-def test_who_comes_second_to_the_same_tags_is_told(shelf: Shelf, moment: tuple[str, int]) -> None:
+def test_the_second_writer_of_a_tag_fails(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "tiny", moment)
     with pytest.raises(PromotionLostError, match="was first") as lost:
         write(shelf, "mine", "tiny")
@@ -146,41 +141,31 @@ def test_who_comes_second_to_the_same_tags_is_told(shelf: Shelf, moment: tuple[s
 
 
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
-def test_who_wants_other_tags_carries_on_after_the_first(shelf: Shelf, moment: tuple[str, int]) -> None:
+def test_the_second_writer_of_other_tags_succeeds(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "other", moment)
     write(shelf, "mine", "tiny")
     assert sorted(events(shelf)) == ["mine", "rival-look"]
 
 
-def test_a_write_that_took_too_long_does_not_count(shelf: Shelf, clock: Clock) -> None:
-    slow = iter([1.0])
-
-    def before(request: str) -> None:
-        if request == "write":
-            clock.time += next(slow, 0.0)
-
-    shelf.before = before
+def test_a_write_that_took_too_long_does_not_count(shelf: Shelf) -> None:
+    slow_writes(shelf, 1)
     write(shelf, "mine", "tiny")
     assert shelf.writes == 2
     assert events(shelf) == ["mine"]
 
 
-def test_a_registry_that_is_always_too_slow_is_given_up_on(shelf: Shelf, clock: Clock) -> None:
-    def before(request: str) -> None:
-        if request == "write":
-            clock.time += 1.0
-
-    shelf.before = before
+def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf) -> None:
+    slow_writes(shelf, catalog_writes.ATTEMPTS)
     with pytest.raises(PromotionLostError, match="could not be written"):
         write(shelf, "mine", "tiny")
 
 
-def test_the_winner_has_waited_as_long_as_a_write_may_take(shelf: Shelf, clock: Clock) -> None:
+def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf) -> None:
     write(shelf, "mine", "tiny")
-    assert clock.time == catalog_writes.WINDOW_HERE
+    assert shelf.time == catalog_writes.WINDOW_HERE
 
 
-def test_something_else_under_the_tag_is_refused(shelf: Shelf) -> None:
+def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
     body = upload_artifact(
         shelf.repository, "application/x", [Payload("application/x", b"1")], annotations={}
     )

@@ -1,8 +1,7 @@
-"""What the factory tells GitHub: issues about mods, commits, pull requests, releases."""
+"""What the factory writes to GitHub: issues about mods, commits, pull requests and releases."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,11 @@ from imagefactory.publish.automation.commits import (
 )
 from imagefactory.publish.automation.github import GitHub
 from imagefactory.publish.automation.releases import publish_release, release_notes
-from imagefactory.publish.automation.report_mods import LABEL, findings, report
+from imagefactory.publish.automation.report_mods import LABEL, report
 from imagefactory.store.retry import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.fake_github import FakeGitHub
+from tests.fixtures.fake_github import REPOSITORY as GITHUB
+from tests.fixtures.fake_github import TOKEN, FakeGitHub, commit_all
 
 BROKEN = ModResult(
     "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
@@ -32,10 +32,10 @@ UPSTREAM = ModResult("greeting", "nightly", "conflict", "The checks of the mod g
 
 
 def outcomes(github: FakeGitHub, *results: ModResult) -> list[str]:
-    return [done.outcome for done in report(github.client(), results, known=["greeting"])]
+    return [outcome for _, outcome, _ in report(github.client(), results, known=["greeting"])]
 
 
-def test_a_broken_mod_is_told_once_with_the_evidence(fake_github: FakeGitHub) -> None:
+def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub) -> None:
     assert outcomes(fake_github, BROKEN) == ["opened"]
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
     [issue] = fake_github.issues
@@ -64,7 +64,9 @@ def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_aga
     assert fake_github.issues[0]["state"] == "open"
 
 
-def test_an_issue_that_a_person_closed_stays_closed_until_there_is_news(fake_github: FakeGitHub) -> None:
+def test_an_issue_that_somebody_closed_stays_closed_until_the_finding_changes(
+    fake_github: FakeGitHub,
+) -> None:
     outcomes(fake_github, BROKEN)
     fake_github.issues[0]["state"] = "closed"
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
@@ -79,14 +81,10 @@ def test_an_issue_is_found_among_hundreds(fake_github: FakeGitHub) -> None:
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
 
 
-def test_another_issue_with_the_same_words_is_left_alone(fake_github: FakeGitHub) -> None:
+def test_a_copy_of_an_issue_is_left_alone(fake_github: FakeGitHub) -> None:
     outcomes(fake_github, BROKEN)
     fake_github.issues[0]["labels"] = [{"name": "question"}]  # somebody copied the text
     assert outcomes(fake_github, BROKEN) == ["opened"]
-
-
-def test_what_holds_is_not_told() -> None:
-    assert findings([HOLDS]) == []
 
 
 def test_a_mod_that_really_breaks_on_a_checkout_is_reported_by_the_command(
@@ -94,11 +92,7 @@ def test_a_mod_that_really_breaks_on_a_checkout_is_reported_by_the_command(
 ) -> None:
     source = tmp_path / "vllm"
     source.mkdir()
-    where = {
-        "GITHUB_REPOSITORY": "acme/factory",
-        "GITHUB_TOKEN": "a-token",
-        "FACTORY_GITHUB_API": fake_github.url,
-    }
+    where = {"GITHUB_REPOSITORY": GITHUB, "GITHUB_TOKEN": TOKEN, "FACTORY_GITHUB_API": fake_github.url}
     arguments = ("ci.report-mods", "--source", str(source), "--name", "preserve-sm121a")
     for outcome in ("opened", "unchanged"):
         done = factory_checkout.invoke(*arguments, env=where)
@@ -107,7 +101,7 @@ def test_a_mod_that_really_breaks_on_a_checkout_is_reported_by_the_command(
     assert "file missing" in fake_github.issues[0]["body"]
 
 
-def test_questions_are_asked_again_and_orders_are_not(fake_github: FakeGitHub) -> None:
+def test_reads_are_retried_and_writes_are_not(fake_github: FakeGitHub) -> None:
     fake_github.failures = [502, 503]
     assert fake_github.client().get("")["default_branch"] == "main"
     fake_github.failures = [502]
@@ -117,21 +111,21 @@ def test_questions_are_asked_again_and_orders_are_not(fake_github: FakeGitHub) -
     assert fake_github.issues == []
 
 
-def test_a_wrong_token_a_silent_server_and_no_repository_are_failures_with_a_remedy(
+def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
     fake_github: FakeGitHub,
 ) -> None:
     with pytest.raises(GitHubError) as caught:
-        GitHub("acme/factory", "wrong", fake_github.url).get("")
+        GitHub(GITHUB, "wrong", fake_github.url).get("")
     assert "permissions" in caught.value.fix
     with pytest.raises(GitHubError, match="does not answer"):
-        GitHub("acme/factory", "a-token", "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
+        GitHub(GITHUB, TOKEN, "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
     with pytest.raises(NotOnGitHubError) as missing:
         GitHub.from_environment({})
     assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why
-    assert "a-token" not in repr(fake_github.client())
+    assert TOKEN not in repr(fake_github.client())
 
 
-def test_a_branch_begins_empty_grows_and_is_not_written_without_news(fake_github: FakeGitHub) -> None:
+def test_a_branch_starts_empty_grows_and_is_not_written_without_changes(fake_github: FakeGitHub) -> None:
     github = fake_github.client()
     first = commit(github, RECORDS, {"locks/a.toml": "a", "README.md": "page"}, "one")
     assert commit(github, RECORDS, {"README.md": "page"}, "again") is None
@@ -141,7 +135,7 @@ def test_a_branch_begins_empty_grows_and_is_not_written_without_news(fake_github
     assert fake_github.commits[str(second)]["parents"] == [first]
 
 
-def test_locks_are_laid_over_a_checkout_that_has_none(fake_github: FakeGitHub, tmp_path: Path) -> None:
+def test_locks_are_copied_only_where_a_checkout_has_none(fake_github: FakeGitHub, tmp_path: Path) -> None:
     github = fake_github.client()
     assert take_locks(github, tmp_path) == ("", [])
     fake_github.start_branch(
@@ -170,21 +164,16 @@ def test_a_pull_request_is_opened_once_and_kept_up_to_date(fake_github: FakeGitH
 
     def again(text: str, body: str = "why") -> str:
         done = propose(github, "lock-refresh", {"matrix.yaml": text}, title="Refresh", body=body)
-        return done.outcome if done else "nothing"
+        return done[1] if done else "nothing"
 
-    assert [again("new"), again("new"), again("newer"), again("newer", "other words")] == [
-        "opened",
-        "unchanged",
-        "updated",
-        "updated",
-    ]
+    assert [again("new"), again("new"), again("newer")] == ["opened", "unchanged", "updated"]
+    assert again("newer", "other words") == "updated"
     [pull] = fake_github.pulls
     assert (pull["base"], pull["body"]) == ("main", "other words")
     assert fake_github.files("lock-refresh") == {"matrix.yaml": "newer", "kept": "x"}
     # One commit on top of main, however often it was written.
-    assert fake_github.commits[fake_github.branches["lock-refresh"]]["parents"] == [
-        fake_github.branches["main"]
-    ]
+    head = fake_github.commits[fake_github.branches["lock-refresh"]]
+    assert head["parents"] == [fake_github.branches["main"]]
 
 
 def test_without_a_change_nothing_is_proposed(fake_github: FakeGitHub) -> None:
@@ -194,15 +183,9 @@ def test_without_a_change_nothing_is_proposed(fake_github: FakeGitHub) -> None:
 
 
 def test_changed_new_and_removed_files_are_found(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        identity = ("-c", "user.name=test", "-c", "user.email=test@git.example")
-        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True)
-
     for name in ("same", "changed", "gone"):
         (tmp_path / name).write_text(name)
-    git("init", "-q")
-    git("add", "-A")
-    git("commit", "-q", "-m", "all")
+    commit_all(tmp_path)
     (tmp_path / "changed").write_text("other")
     (tmp_path / "gone").unlink()
     (tmp_path / "a folder").mkdir()
@@ -218,15 +201,17 @@ def released(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_release_says_what_the_changelog_says_once(released: Path, fake_github: FakeGitHub) -> None:
+def test_a_release_is_published_once_with_its_changelog_entry(
+    released: Path, fake_github: FakeGitHub
+) -> None:
     notes = release_notes(released, "v0.2.0")
-    assert notes.text == "- more\n"
+    assert notes == "- more\n"
     addresses = {publish_release(fake_github.client(), "v0.2.0", notes) for _ in range(2)}
     assert len(addresses) == 1
     assert fake_github.writes == ["POST releases"]
 
 
-def test_a_tag_of_another_version_and_a_silent_changelog_are_refused(released: Path) -> None:
+def test_a_tag_of_another_version_and_a_missing_changelog_entry_are_refused(released: Path) -> None:
     with pytest.raises(ReleaseError, match="not the version"):
         release_notes(released, "v0.3.0")
     (released / "CHANGELOG.md").write_text("## [Unreleased]\n\n- more\n")
@@ -234,7 +219,7 @@ def test_a_tag_of_another_version_and_a_silent_changelog_are_refused(released: P
         release_notes(released, "v0.2.0")
 
 
-def test_the_forms_ask_for_what_is_needed() -> None:
+def test_the_issue_form_asks_for_the_digest_and_the_check() -> None:
     broken = (REPOSITORY / ".github/ISSUE_TEMPLATE/broken-image.yml").read_text("utf-8")
     assert "RepoDigests" in broken
     assert "IMAGE check" in broken

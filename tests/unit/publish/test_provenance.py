@@ -1,8 +1,7 @@
-"""Provenance: the same for the same commit, apart from who built and in which run."""
+"""Provenance: the same for the same commit, apart from the builder and the run."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from imagefactory.plan.make import make_plan
@@ -16,6 +15,7 @@ from imagefactory.publish.attest.provenance import (
 )
 from imagefactory.publish.attest.sbom import make_sbom
 from imagefactory.store.digests import canonical_json, sha256_of
+from tests.fixtures.fake_github import commit_all, git
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
@@ -29,12 +29,7 @@ GITHUB = {
 }
 
 
-def git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), "-c", "user.name=test", "-c", "user.email=test@example", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: SmallFactory) -> None:
+def test_provenance_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: SmallFactory) -> None:
     project = small_factory.project
     plan = make_plan(project, CELL)
     made = make_provenance(project, plan, source=CheckoutState("a" * 40), run=Run("builder", "run 1"))
@@ -43,17 +38,10 @@ def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: Smal
     assert definition["internalParameters"]["plan"] == plan.key
     source, *inputs = definition["resolvedDependencies"]
     assert source == {"uri": "git+https://git.example/factory", "digest": {"gitCommit": "a" * 40}}
-    lock = small_factory.root / f"locks/1.0/cpu-linux-{MACHINE}.toml"
-    assert {
-        "name": f"locks/1.0/cpu-linux-{MACHINE}.toml",
-        "digest": {"sha256": sha256_of(lock.read_bytes())},
-    } in inputs
-    assert {item["name"] for item in inputs} == {
-        "matrix.yaml",
-        f"locks/1.0/cpu-linux-{MACHINE}.toml",
-        f"locks/bookworm/linux-{MACHINE}.toml",
-        "locks/licences.toml",
-    }
+    named = {item["name"]: item["digest"]["sha256"] for item in inputs}
+    lock, base = f"locks/1.0/cpu-linux-{MACHINE}.toml", f"locks/bookworm/linux-{MACHINE}.toml"
+    assert named.keys() == {"matrix.yaml", lock, base, "locks/licences.toml"}
+    assert named[lock] == sha256_of((small_factory.root / lock).read_bytes())
     assert details["builder"] == {"id": "builder"}
     assert details["metadata"] == {"invocationId": "run 1"}
     assert details["byproducts"][0]["digest"] == {"sha256": sha256_of(make_sbom(project, plan))}
@@ -62,18 +50,14 @@ def test_it_names_the_plan_the_locks_the_commit_and_the_sbom(small_factory: Smal
 def test_two_runs_differ_only_in_the_run(small_factory: SmallFactory) -> None:
     project = small_factory.project
     plan = make_plan(project, CELL)
-    one, two = (
-        make_provenance(
-            project, plan, source=CheckoutState("a" * 40), run=read_run("https://git.example", env)
-        )
-        for env in ({}, GITHUB)
+    source = CheckoutState("a" * 40)
+    one, two, again = (
+        make_provenance(project, plan, source=source, run=read_run("https://git.example", env))
+        for env in ({}, GITHUB, {})
     )
     assert canonical_json(one["buildDefinition"]) == canonical_json(two["buildDefinition"])
     assert one["runDetails"]["byproducts"] == two["runDetails"]["byproducts"]
     assert one["runDetails"]["builder"] != two["runDetails"]["builder"]
-    again = make_provenance(
-        project, plan, source=CheckoutState("a" * 40), run=read_run("https://git.example", {})
-    )
     assert canonical_json(one) == canonical_json(again)
 
 
@@ -85,14 +69,12 @@ def test_a_workflow_is_named_with_its_run() -> None:
     assert read_run("https://git.example/factory", {}).invocation is None
 
 
-def test_a_changed_checkout_says_so(tmp_path: Path) -> None:
+def test_a_modified_checkout_is_recognised(tmp_path: Path) -> None:
     assert read_source(tmp_path) == CheckoutState(None)
     git(tmp_path, "init", "--quiet")
     assert read_source(tmp_path) == CheckoutState(None)
     (tmp_path / "file").write_text("one\n")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
-    commit = git(tmp_path, "rev-parse", "HEAD")
+    commit = commit_all(tmp_path)
     (tmp_path / "build").write_text("not tracked\n")
     assert read_source(tmp_path) == CheckoutState(commit)
     (tmp_path / "file").write_text("two\n")

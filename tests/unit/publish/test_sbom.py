@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +14,25 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import LicenceLock
+from imagefactory.locks.files import LicenceLock, WheelLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import ModLayer, ModLink, ModSettings, Plan
+from imagefactory.plan.plan import ModLayer, ModLink, ModSettings
 from imagefactory.publish.attest.components import components_of, wheel_purl
-from imagefactory.publish.attest.sbom import LARGEST, make_sbom
-from imagefactory.publish.attest.sbom_difference import first_difference
+from imagefactory.publish.attest.sbom import LARGEST, first_difference, make_sbom
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
-PROJECT = Project(REPOSITORY)
-
-
+COMMITTED = Project(REPOSITORY)
+CELLS = {f"{cell.vllm}/{cell.arch}/{cell.platform}": cell for cell in locked_cells(COMMITTED)}
+"""A cell of every wheel lock: the one whose model comes last, which mostly has mods."""
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 
 
-@cache
-def cells() -> dict[str, Cell]:
-    """Take a cell of every wheel lock: the one whose model comes last, which mostly has mods."""
-    return {f"{cell.vllm}/{cell.arch}/{cell.platform}": cell for cell in locked_cells(PROJECT)}
-
-
-@cache
-def plan_of(cell: Cell) -> Plan:
-    return make_plan(PROJECT, cell)
-
-
-@cache
-def any_plan() -> Plan:
-    return plan_of(next(iter(cells().values())))
+def sbom_of(factory: SmallFactory, cell: Cell = CELL) -> bytes:
+    return make_sbom(factory.project, make_plan(factory.project, cell))
 
 
 def hashes(document: dict[str, Any]) -> set[str]:
@@ -60,32 +44,27 @@ def hashes(document: dict[str, Any]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("cell", cells().values(), ids=cells().keys())
-def test_an_sbom_is_valid_complete_and_small(cell: Cell) -> None:
-    plan = plan_of(cell)
-    data = make_sbom(PROJECT, plan)
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
+def test_the_sbom_of_every_lock_is_valid_complete_and_small(cell: Cell) -> None:
+    plan = make_plan(COMMITTED, cell)
+    data = make_sbom(COMMITTED, plan)
     assert VALIDATOR.validate_str(data.decode()) is None
     assert len(data) < 1_000_000 < LARGEST
     document = json.loads(data)
     inputs = {item.sha256 for layer in plan.layers for item in layer.inputs}
-    assert inputs <= hashes(document)
-    assert {wheel.sha256 for wheel in PROJECT.wheel_lock(cell).wheels} <= hashes(document)
-    assert {deb.sha256 for deb in PROJECT.base_lock(cell).debs} <= hashes(document)
+    wheels, debs = COMMITTED.wheel_lock(cell).wheels, COMMITTED.base_lock(cell).debs
+    locked = {wheel.sha256 for wheel in wheels} | {deb.sha256 for deb in debs}
+    assert inputs | locked <= hashes(document)
     named = {part["name"] for part in document["components"]}
-    assert {layer.name for layer in plan.layers if layer.kind == "mod"} <= named
-    assert "imagefactory-serve" in named
-
-
-def test_package_urls_are_as_their_specification_wants_them() -> None:
-    for part in components_of(PROJECT, any_plan()):
+    assert {"imagefactory-serve", *(layer.name for layer in plan.layers if layer.kind == "mod")} <= named
+    for part in components_of(COMMITTED, plan):
         if part.purl is not None:
             parsed = PackageURL.from_string(part.purl)
-            assert parsed.to_string() == part.purl
-            assert parsed.version == (part.version or None)
+            assert (parsed.to_string(), parsed.version) == (part.purl, part.version or None)
 
 
-def test_a_wheel_that_was_compiled_is_not_taken_for_its_publishers() -> None:
-    published = next(iter(PROJECT.wheel_lock(next(iter(cells().values()))).wheels))
+def test_a_compiled_wheel_is_not_taken_for_its_publishers(small_factory: SmallFactory) -> None:
+    published = small_factory.project.wheel_lock(CELL).wheels[0]
     compiled = published.model_copy(update={"compiled": Sha256("ab" * 32)})
     assert wheel_purl(published).startswith(f"pkg:pypi/{published.name}@")
     assert wheel_purl(compiled).startswith(f"pkg:generic/{published.name}@")
@@ -94,54 +73,48 @@ def test_a_wheel_that_was_compiled_is_not_taken_for_its_publishers() -> None:
     assert parsed.qualifiers == {"checksum": f"sha256:{published.sha256}", "file_name": published.file}
 
 
-def test_every_part_of_the_graph_is_a_part_and_hangs_together() -> None:
-    document = json.loads(make_sbom(PROJECT, any_plan()))
-    known = {"image", *(part["bom-ref"] for part in document["components"])}
+def test_the_graph_connects_every_component_to_what_needs_it(small_factory: SmallFactory) -> None:
+    path = small_factory.project.wheel_lock_path(CELL)
+    lock = WheelLock.read(path)
+    first, second, *others = lock.wheels
+    needed = second.model_copy(update={"needed_by": (first.name,)})
+    lock.model_copy(update={"wheels": (first, needed, *others)}).write(path)
+    document = json.loads(sbom_of(small_factory))
     graph = {entry["ref"]: entry["dependsOn"] for entry in document["dependencies"]}
-    assert graph.keys() == known
-    reached, new = {"image"}, ["image"]
-    while new:
-        new = [ref for ref in graph[new.pop()] if ref not in reached] + new
-        reached.update(new)
-    assert reached == known
+    assert graph.keys() == {"image", *(part["bom-ref"] for part in document["components"])}
+    assert graph[wheel_purl(first)] == [wheel_purl(needed)]
+    assert {"image", wheel_purl(needed), *graph["image"]} == graph.keys()
 
 
-def test_wheels_say_what_needs_them() -> None:
-    document = json.loads(make_sbom(PROJECT, any_plan()))
-    graph = {entry["ref"]: entry["dependsOn"] for entry in document["dependencies"]}
-    [aiohttp] = [ref for ref in graph if ref.startswith("pkg:pypi/aiohttp@")]
-    assert any(ref.startswith("pkg:pypi/yarl@") for ref in graph[aiohttp])
-
-
-def test_a_model_is_named_but_not_counted_as_installed(small_factory: SmallFactory) -> None:
-    project = small_factory.project
-    made, named = (json.loads(make_sbom(project, make_plan(project, cell))) for cell in (CELL, SECOND))
+def test_a_model_that_is_downloaded_is_listed_as_optional(small_factory: SmallFactory) -> None:
+    made, named = (json.loads(sbom_of(small_factory, cell)) for cell in (CELL, SECOND))
     [generated] = [part for part in made["components"] if part["type"] == "machine-learning-model"]
     assert generated["scope"] == "required"
     [model] = [part for part in named["components"] if part["type"] == "machine-learning-model"]
     assert (model["purl"], model["scope"]) == ("pkg:huggingface/somebody/other", "optional")
 
 
-def test_a_mod_and_what_it_brings_along_are_parts_with_their_licences() -> None:
-    """The mods that carry another project's sources are in no locked image today, so the layer is made by hand."""
-    mod = next(
-        mod for mod in PROJECT.mods.values() if any(variant.source for variant in mod.manifest.variants)
-    )
-    variant = next(variant for variant in mod.manifest.variants if variant.source)
+def test_the_sources_that_a_mod_brings_along_are_a_component_with_a_licence(
+    small_factory: SmallFactory,
+) -> None:
+    """No locked image has a mod with the sources of another project today, so the layer is made by hand."""
+    variants = [(mod, variant) for mod in COMMITTED.mods.values() for variant in mod.manifest.variants]
+    mod, variant = next((mod, variant) for mod, variant in variants if variant.source)
     assert variant.source is not None
-    plan = any_plan()
+    project = small_factory.project
+    plan = make_plan(project, CELL)
     link = ModLink.model_validate(mod.data(variant))
     assert link.mod.name == mod.name
     settings = ModSettings(python="3.11", venv="opt/venv", chain=(link,), wheels={}, without={})
     layer = ModLayer.of("mod", mod.name, (), settings)
-    parts = components_of(PROJECT, plan.model_copy(update={"layers": (*plan.layers, layer)}))
+    parts = components_of(project, plan.model_copy(update={"layers": (*plan.layers, layer)}))
     [source] = [part for part in parts if part.kind == "source"]
     assert source.licence == variant.source.licence
     assert source.version == variant.source.commit
     assert PackageURL.from_string(str(source.purl)).to_string() == source.purl
 
 
-def test_surroundings_do_not_matter(small_factory: SmallFactory, tmp_path: Path) -> None:
+def test_the_sbom_does_not_depend_on_the_environment(small_factory: SmallFactory, tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from imagefactory.plan.make import make_plan\n"
@@ -151,12 +124,9 @@ def test_surroundings_do_not_matter(small_factory: SmallFactory, tmp_path: Path)
         "project = Project(pathlib.Path(sys.argv[1]))\n"
         "sys.stdout.buffer.write(make_sbom(project, make_plan(project, CELL)))\n"
     )
-    expected = make_sbom(small_factory.project, make_plan(small_factory.project, CELL))
+    expected = sbom_of(small_factory)
     for seed, zone, locale in (("0", "UTC", "C"), ("4294967295", "Pacific/Kiritimati", "tr_TR.UTF-8")):
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "PYTHONPATH": str(REPOSITORY),
+        environment = small_factory.environment() | {
             "PYTHONHASHSEED": seed,
             "TZ": zone,
             "LC_ALL": locale,
@@ -164,32 +134,28 @@ def test_surroundings_do_not_matter(small_factory: SmallFactory, tmp_path: Path)
         }
         command = [sys.executable, "-c", program, str(small_factory.root)]
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, check=True)
-        assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(expected).digest()
+        assert done.stdout == expected
 
 
-def test_other_content_has_another_serial_number(small_factory: SmallFactory) -> None:
-    project = small_factory.project
-    one, two = (json.loads(make_sbom(project, make_plan(project, cell))) for cell in (CELL, SECOND))
+def test_different_content_has_a_different_serial_number(small_factory: SmallFactory) -> None:
+    one, two = (json.loads(sbom_of(small_factory, cell)) for cell in (CELL, SECOND))
     assert one["serialNumber"] != two["serialNumber"]
 
 
-def test_an_sbom_without_licences_is_not_made(small_factory: SmallFactory) -> None:
+def test_an_sbom_needs_the_licences(small_factory: SmallFactory) -> None:
     LicenceLock.path(small_factory.root / "locks").unlink()
-    project = small_factory.project
     with pytest.raises(LicenceUnknownError):
-        make_sbom(project, make_plan(project, CELL))
+        sbom_of(small_factory)
 
 
-def test_the_command_prints_it(small_factory: SmallFactory) -> None:
+def test_the_command_prints_the_sbom(small_factory: SmallFactory) -> None:
     done = subprocess.run(
         small_factory.command("sbom", "--target", str(CELL)),
         env=small_factory.environment(),
         capture_output=True,
         check=True,
     )
-    assert done.stdout.rstrip(b"\n") == make_sbom(
-        small_factory.project, make_plan(small_factory.project, CELL)
-    )
+    assert done.stdout.rstrip(b"\n") == sbom_of(small_factory)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +168,14 @@ def test_the_command_prints_it(small_factory: SmallFactory) -> None:
         (lambda document: document.pop("components"), "cannot be read (KeyError)"),
     ],
 )
-def test_a_difference_is_named(small_factory: SmallFactory, change: Any, expected: str) -> None:
-    right = make_sbom(small_factory.project, make_plan(small_factory.project, CELL))
+def test_the_first_difference_is_described(small_factory: SmallFactory, change: Any, expected: str) -> None:
+    right = sbom_of(small_factory)
     document = json.loads(right)
     change(document)
     assert expected in first_difference(json.dumps(document).encode(), right)
 
 
 def test_the_same_content_in_another_form_is_a_difference(small_factory: SmallFactory) -> None:
-    right = make_sbom(small_factory.project, make_plan(small_factory.project, CELL))
+    right = sbom_of(small_factory)
     assert "written differently" in first_difference(json.dumps(json.loads(right), indent=1).encode(), right)
     assert "cannot be read" in first_difference(b"\xff", right)

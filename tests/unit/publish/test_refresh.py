@@ -1,0 +1,50 @@
+"""The weekly refresh: a new vLLM release in the matrix, and the text of the pull request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors.ci import ReleaseError
+from imagefactory.matrix.matrix import load_matrix
+from imagefactory.mods.compatibility import ModResult
+from imagefactory.publish.automation.refresh import Refreshed, add_release, newest_release
+from imagefactory.store.indexes import Indexes
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.small_matrix import MATRIX
+from tests.fixtures.wheels import WheelFactory
+
+
+def test_a_new_release_is_found_and_added_after_the_newest(
+    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    for version in ("3.0", "3.1rc1", "3.1", "0.9"):
+        simple_index.add(wheel_factory("vllm", version))
+    indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
+    file = tmp_path / "matrix.yaml"
+    file.write_text(MATRIX, "utf-8")
+    assert newest_release(load_matrix(file), indexes) == "3.1"
+    add_release(file, "3.1")
+    after = load_matrix(file)
+    assert list(after.vllm)[-2:] == ["3.1", "nightly"]
+    assert after.vllm["nightly"].version > after.vllm["3.1"].version
+    # Everything else is as it was.
+    assert len(set(file.read_text("utf-8").splitlines()) - set(MATRIX.splitlines())) == 2
+    assert newest_release(after, indexes) is None
+
+
+def test_a_release_cannot_be_added_to_a_matrix_of_another_form(tmp_path: Path) -> None:
+    file = tmp_path / "matrix.yaml"
+    file.write_text('vllm: {"1.0": {release: "1.0"}}\n')
+    with pytest.raises(ReleaseError):
+        add_release(file, "2.0")
+
+
+def test_a_proposal_has_the_table_and_warns_of_mods_that_do_not_hold() -> None:
+    refreshed = Refreshed("0.33.0", ("0.32.0/a.toml: numpy 1 → 2",))
+    body = refreshed.body([ModResult("m", "0.33.0", "conflict", "An anchor is gone")])
+    assert "numpy 1 → 2" in body
+    assert "| [m](m/mod.yaml) | conflict |" in body
+    assert "Some mods do not hold" in body
