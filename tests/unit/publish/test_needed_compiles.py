@@ -54,9 +54,8 @@ class Branch:
 @pytest.fixture
 def branch(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Branch:
     nightly = "  nightly: {git: some/where, ref: main, counts_as: 2.1.dev0}\n"
-    locked_checkout.edit_matrix("models:\n", f"{nightly}models:\n")
     more = '  more: {repo: somebody/more, vllm: ">=1.0", weights: bf16}\n'
-    locked_checkout.edit_matrix("conflicts:\n", f"{more}conflicts:\n")
+    locked_checkout.edit_matrix("models:\n", f"{nightly}models:\n{more}")
     branch = Branch(Project(locked_checkout.root))
     monkeypatch.setattr(needed_compiles, "remote_wheels", lambda _: branch.shared)
     return branch
