@@ -127,10 +127,21 @@ class Catalog(_Value):
         }
 
     def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
-        """Find the rollback that moved users of these tags away from an image, if nothing happened since."""
+        """Find the rollback that holds an image back from one of these tags.
+
+        An image that a rollback took off a tag stays held there, whatever else is published, until somebody
+        points the tag at that very image again.
+        """
         wanted = set(tags)
-        last = next((event for event in reversed(self.events) if wanted & set(event.moved)), None)
-        return last if last is not None and last.kind == "rollback" and last.left == digest else None
+        hold: Event | None = None
+        for event in self.events:
+            if not wanted & set(event.moved):
+                continue
+            if event.kind == "rollback" and event.left == digest:
+                hold = event
+            elif event.image == digest:
+                hold = None
+        return hold
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
@@ -148,10 +159,12 @@ class Catalog(_Value):
         return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
 
     def without(self, digests: Iterable[str]) -> Catalog:
-        """Drop images, and the events about nothing else."""
+        """Drop images, and their promotions; rollbacks stay, because they hold images back."""
         gone = set(digests)
         images = tuple(image for image in self.images if image.digest not in gone)
-        events = tuple(event for event in self.events if event.image not in gone)
+        events = tuple(
+            event for event in self.events if event.kind == "rollback" or event.image not in gone
+        )
         return self.model_copy(update={"images": images, "events": events})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:

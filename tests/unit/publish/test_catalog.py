@@ -195,11 +195,40 @@ def test_a_malformed_catalog_is_refused(text: bytes) -> None:
         Catalog.from_json(text, "here")
 
 
-def test_only_the_last_event_of_a_tag_takes_users_off_an_image(three: Catalog) -> None:
+def held(catalog: Catalog) -> set[str]:
+    return {name for name in "abcd" if catalog.taken_off(digest(name), TAGS) is not None}
+
+
+def test_a_rollback_holds_the_image_that_it_left_until_that_image_is_promoted_again(three: Catalog) -> None:
     back = rolled_back(three, image("b"), 5, digest("c"))
-    assert back.taken_off(digest("c"), TAGS) is not None
-    assert back.taken_off(digest("a"), TAGS) is None
-    assert promoted(back, image("d"), 6).taken_off(digest("c"), TAGS) is None
+    assert held(back) == {"c"}
+    assert held(promoted(back, image("d"), 6)) == {"c"}
+    assert held(promoted(back, image("c"), 6)) == set()
+
+
+def test_a_second_rollback_holds_both_images(three: Catalog) -> None:
+    back = rolled_back(rolled_back(three, image("b"), 5, digest("c")), image("a"), 6, digest("b"))
+    assert held(back) == {"b", "c"}
+    assert held(rolled_back(back, image("b"), 7, digest("a"))) == {"a", "c"}
+
+
+def test_a_promotion_for_another_platform_lifts_no_hold(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    other = image("d", platform="linux/amd64")
+    both = {"linux/arm64": digest("b"), "linux/amd64": other.digest}
+    event = Event(
+        id="other platform",
+        kind="promote",
+        time=START + timedelta(days=6),
+        image=other.digest,
+        moved={tag: Pointer(digest=digest("x"), images=both) for tag in TAGS},
+    )
+    assert held(back.with_event(event, other)) == {"c"}
+
+
+def test_forgetting_images_lifts_no_hold(three: Catalog) -> None:
+    back = promoted(rolled_back(three, image("b"), 5, digest("c")), image("d"), 6)
+    assert held(back.without([digest("b"), digest("c")])) == {"c"}
 
 
 def test_current_images_are_listed_with_the_day_they_came(three: Catalog) -> None:
