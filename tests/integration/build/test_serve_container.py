@@ -44,14 +44,14 @@ class Engine:
     @property
     def options(self) -> tuple[str, ...]:
         return (
-            *("--env-file", str(self.folder / "env"), "--entrypoint", ENTRYPOINT[0]),
+            *("--env-file", str(self.folder / "env")),
             *("--volume", f"{program_folder(REPOSITORY)}:/{PROGRAM}:ro"),
             *("--volume", f"{self.folder / 'settings.json'}:/{SETTINGS}:ro"),
         )
 
     def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         host = ("--network", "host", "--ipc", "host", *self.containers.caches(self.image))
-        words = ("run", "--rm", *host, *self.options, *options, self.image, *ENTRYPOINT[1:], *arguments)
+        words = ("run", "--rm", *host, *self.options, *options, self.image, *arguments)
         return docker(*words, timeout=START_LIMIT)
 
 
