@@ -92,7 +92,7 @@ class Installation:
             folder = record.parent.name.removesuffix(".dist-info")
             name, _, version = folder.partition("-")
             name = canonicalize_name(name)
-            with record.open(encoding="utf-8", newline="") as rows:
+            with record.open(encoding="utf-8", errors="surrogateescape", newline="") as rows:
                 files.setdefault(name, set()).update(row[0] for row in csv.reader(rows) if row)
             second_names[f"{name}-{version.partition('+')[2]}"] = name
         for name in second_names.keys() & files.keys():
@@ -278,8 +278,18 @@ def _restore(path: Path, data: bytes | None, temporary: Path) -> None:
 def _read_record(record: Path) -> Record:
     if not record.exists():
         return []
-    entries: Record = json.loads(record.read_text("utf-8"))["mods"]
-    return entries
+    try:
+        entries: Record = json.loads(record.read_text("utf-8"))["mods"]
+        if all(entry["name"] and isinstance(entry["files"], dict) for entry in entries):
+            return entries
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise ModFileError(
+        "The list of applied mods cannot be read.",
+        where=record,
+        why="It is not what a build or a start of the container writes.",
+        fix="Start a new container.",
+    )
 
 
 if __name__ == "__main__":

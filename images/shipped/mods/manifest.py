@@ -36,6 +36,8 @@ Licence = Annotated[
 ]
 """An SPDX expression, for the image's label."""
 
+_LONGEST = 255
+"""Bytes that file systems allow for a name."""
 _RUN_BY_PYTHON = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every Python process imports by itself."""
 OWN_NAMES = "imagefactory_"
@@ -45,17 +47,16 @@ OWN_NAMES = "imagefactory_"
 def path_fault(path: str) -> str | None:
     """Return why a mod may not bring a file to a path; None if it may, as far as the path alone can tell."""
     parts = path.split("/")
-    if not {"", ".", ".."}.isdisjoint(parts) or "\\" in path:
-        return "is outside the distribution"
-    if not path.isprintable():
-        return "has characters that cannot be printed"
-    if any(part.startswith(".wh.") for part in parts):
-        return "would delete files of other layers"
-    if path.endswith(".pth") or parts[0].partition(".")[0] in _RUN_BY_PYTHON:
-        return "would run whenever Python starts"
-    if path.endswith(".dist-info/RECORD"):
-        return "is written by the factory"
-    return None
+    faults = {
+        "is outside the distribution": not {"", ".", ".."}.isdisjoint(parts) or "\\" in path,
+        "has characters that cannot be printed": not path.isprintable(),
+        "has a name that is too long": any(len(part.encode(errors="replace")) > _LONGEST for part in parts),
+        "would delete files of other layers": any(part.startswith(".wh.") for part in parts),
+        "would run whenever Python starts": path.endswith(".pth")
+        or parts[0].partition(".")[0] in _RUN_BY_PYTHON,
+        "is written by the factory": path.endswith(".dist-info/RECORD"),
+    }
+    return next((fault for fault, found in faults.items() if found), None)
 
 
 def folders_above(path: str) -> list[str]:

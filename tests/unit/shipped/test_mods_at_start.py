@@ -223,6 +223,16 @@ def test_a_write_error_at_any_point_changes_no_file(
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{}", '{"mods": [{}]}', '{"mods": [{"name": "m", "files": 1}]}']
+)
+def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
+    write_mod(mods, one("m"))
+    here.record.write_text(text)
+    with pytest.raises(ModFileError, match="cannot be read"):
+        apply_installed(mods, ["m"], here)
+
+
 def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:
     source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
     write_mod(mods, one("m", path="b/x.py", variant={"source": source}))

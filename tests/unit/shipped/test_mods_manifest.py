@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagefactory.errors import FactoryError
@@ -19,8 +23,10 @@ from imagefactory.errors.mods import (
     ModPathError,
     ModVersionsError,
 )
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.oci.tar import END, header
 from images.shipped.mods.load import load_mod, load_mods
-from images.shipped.mods.manifest import IMAGE_FILES, Mod
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, path_fault
 from tests.fixtures.mods import edit, has, make_mod, manifest, write_mod
 
 GOOD = """\
@@ -144,6 +150,7 @@ def test_a_mistake_is_refused_with_its_line(
         ("vllm/__init__.py\0.txt", "cannot be printed"),
         ("vllm/new\nline.py", "cannot be printed"),
         ("vllm/\u202eyp.x", "cannot be printed"),
+        (f"vllm/{'x' * 256}", "name that is too long"),
         ("evil.pth", "would run whenever Python starts"),
         ("vllm/evil.pth", "would run whenever Python starts"),
         ("sitecustomize.py", "would run whenever Python starts"),
@@ -158,6 +165,18 @@ def test_a_path_that_no_mod_may_bring_is_refused(tmp_path: Path, path: str, said
         load_mod(write_mod(tmp_path, data, {"x": "x"}).parent)
     assert said in caught.value.why
     assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+@given(path=st.text(st.characters() | st.sampled_from("/.\0\n"), min_size=1, max_size=300))
+@example(path="vllm/__init__.py\0.txt")
+@example(path=f"vllm/{'ä' * 100}/x")
+def test_a_path_that_a_mod_may_bring_is_in_the_layer_as_it_is(path: str) -> None:
+    assume(path_fault(path) is None)
+    layer = header(Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(b""))) + END
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        [member] = tar.getmembers()
+    assert (member.name, member.isfile()) == (path, True)
+    assert not any(part.startswith(".wh.") or part == ".." for part in PurePosixPath(member.name).parts)
 
 
 def test_a_path_below_another_file_of_the_mod_is_refused(tmp_path: Path) -> None:
