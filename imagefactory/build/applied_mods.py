@@ -9,7 +9,13 @@ from zipfile import BadZipFile, ZipFile
 
 import requests
 
-from imagefactory.build.layers.mod_layer import InstalledWheel, ModFiles, apply_chain, mod_entries
+from imagefactory.build.layers.mod_layer import (
+    InstalledWheel,
+    ModFiles,
+    added_by,
+    apply_chain,
+    mod_entries,
+)
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.environment.progress import Say
@@ -62,8 +68,9 @@ def apply_mods_of(
                 trees = _trees(top, opened, scratch)
                 applied = apply_chain(chosen, trees)
             for layer in (layer for layer in layers if _is_below(layer, top)):
-                entries = mod_entries(applied[: len(layer.settings.chain)], trees)
-                files[layer.key] = ModFiles(entries, _unconfirmed(layer, opened, source.known))
+                done = applied[: len(layer.settings.chain)]
+                unconfirmed = _unconfirmed(layer, opened, source.known)
+                files[layer.key] = ModFiles(mod_entries(done, trees), unconfirmed, added_by(done[-1]))
     return files
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 
 from imagefactory.build.applied_mods import WheelSource, apply_mods_of
+from imagefactory.build.foreign_files import OtherWheels
 from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.index_config import IndexConfig
@@ -90,6 +91,9 @@ class LayerInputs:
             known = KnownLayers(self.project.known_layers)
             source = WheelSource(self.project.store, known, self._offers_of, self._wheel_of, say)
             self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
+            others = OtherWheels(self.project.store, self._offers_of, self._wheel_of)
+            locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}
+            others.refuse_foreign_files(mod_layers, self.mod_files, locks.values(), self._find_mod)
 
     def _find_mod(self, link: ModLink) -> tuple[Mod, Variant]:
         """Find a mod in the checkout: unlike the plan's copy, it knows its lines, which errors name."""

@@ -18,6 +18,7 @@ from imagefactory.errors.mods import (
     ModConflictError,
     ModFileError,
     ModNotApplicableError,
+    ModPathError,
     ModSyntaxError,
     ModVersionsError,
     PatchError,
@@ -34,7 +35,15 @@ Status = Literal[
     "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"
 ]
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
-_UNFIT = (AnchorError, PatchError, ModCheckError, ModSyntaxError, ModConflictError, ModNotApplicableError)
+_UNFIT = (
+    AnchorError,
+    PatchError,
+    ModCheckError,
+    ModConflictError,
+    ModNotApplicableError,
+    ModPathError,
+    ModSyntaxError,
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.atomic import translating_disk_full, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.store.json_text import parse_json
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _CHUNK = 1024 * 1024
@@ -46,7 +46,7 @@ class Layout:
     def manifest_digest(self) -> Digest:
         """Return the digest of the image."""
         with self._reading():
-            return Digest(json.loads((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
+            return Digest(parse_json((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
 
     def layer_digests(self) -> list[Digest]:
         """Return the digests of the layers, lowest first."""
@@ -69,7 +69,7 @@ class Layout:
             return self.blob(digest).stat().st_size
 
     def _document(self, digest: Digest) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self.blob(digest).read_bytes())
+        data: dict[str, Any] = parse_json(self.blob(digest).read_bytes())
         return data
 
     @contextmanager

@@ -20,6 +20,7 @@ from debian.deb822 import Deb822
 
 from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import MirrorError
+from imagefactory.store.bounded import get_bounded
 from imagefactory.store.retry import Retry, judge
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
@@ -154,7 +155,7 @@ def fetch(root: str, path: str) -> bytes | None:
 
 def _download(url: str) -> bytes | None:
     try:
-        answer = RETRY.run(lambda: requests.get(url, timeout=TIMEOUT), later=judge)
+        answer = RETRY.run(lambda: get_bounded(requests.get, url, timeout=TIMEOUT), later=judge)
     except requests.RequestException as error:
         why = _innermost(error)
     else:

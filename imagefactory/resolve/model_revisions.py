@@ -12,6 +12,7 @@ import requests
 from imagefactory.environment.index_config import redact
 from imagefactory.errors.locks import ModelHubError
 from imagefactory.locks.files import LockedRevision
+from imagefactory.store.json_text import parse_json
 
 TIMEOUT = (10, 30)
 
@@ -34,7 +35,7 @@ def lock_revision(repo: str) -> LockedRevision:
         if answer.status_code == HTTPStatus.OK:
             why = "The hub's response contains no commit."
             with suppress(ValueError, KeyError, TypeError):
-                return LockedRevision(repo=repo, commit=answer.json()["sha"])
+                return LockedRevision(repo=repo, commit=parse_json(answer.content)["sha"])
         elif answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
         else:

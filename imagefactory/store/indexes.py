@@ -24,9 +24,11 @@ from pypi_simple import (
 from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.store.bounded import TooLargeError, get_bounded
+from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry, judge
 
-TIMEOUT = (10, 60)
+TIMEOUT = (10.0, 60.0)
 RETRY = Retry()
 
 
@@ -81,7 +83,9 @@ class Indexes:
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
             answer = RETRY.run(
-                lambda: self._session.get(url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT),
+                lambda: get_bounded(
+                    self._session.get, url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT
+                ),
                 later=judge,
             )
             if answer.status_code == HTTPStatus.NOT_FOUND:
@@ -102,7 +106,7 @@ class Indexes:
 def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
     """Parse a page of the JSON API (PEP 691)."""
     try:
-        packages = ProjectPage.from_json_data(answer.json(), base_url=answer.url).packages
+        packages = ProjectPage.from_json_data(parse_json(answer.content), base_url=answer.url).packages
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
         raise IndexUnreachableError(
             "The package index sent something other than an index page.",
@@ -165,6 +169,8 @@ def _reason(error: requests.RequestException) -> str:
     match error:
         case requests.Timeout():
             return "It did not respond in time."
+        case TooLargeError():
+            return f"Its page is too large: {error}."
         case requests.HTTPError() if error.response is not None:
             return f"It answered {error.response.status_code} {error.response.reason}."
         case requests.exceptions.SSLError():

@@ -43,8 +43,8 @@ class Retry:
     """Seconds before the second attempt; the wait doubles with each further one."""
     longest: float = 30.0
     """The longest wait, unless the server asks for more."""
-    longest_asked: float = 300.0
-    """The longest wait that a server may ask for; beyond it, we give up."""
+    patience: float = 120.0
+    """The most seconds that a server may ask us to wait, in all answers to one request; beyond them, we give up."""
 
     def run(
         self,
@@ -60,7 +60,7 @@ class Retry:
             later: judges what was returned or raised; None means that another attempt would not help.
             stopped: when set, ends the wait with a CancelledError.
         """
-        failures = 0
+        failures, asked = 0, 0.0
         while True:
             if stopped is not None and stopped.is_set():
                 raise CancelledError
@@ -71,16 +71,17 @@ class Retry:
                 outcome = error
             again = later(outcome)
             failures = 1 if again is not None and again.advanced else failures + 1
-            if again is None or self.is_spent(failures, again):
+            if again is None or self.is_spent(failures, again, asked):
                 if isinstance(outcome, OSError):
                     raise outcome
                 return outcome
+            asked += again.after
             self.wait(failures, again, stopped)
 
-    def is_spent(self, failures: int, again: Again) -> bool:
-        """Return whether to give up after a number of failures."""
+    def is_spent(self, failures: int, again: Again, asked: float = 0.0) -> bool:
+        """Return whether to give up after a number of failures, and after seconds that the server asked for."""
         most = min(self.connects, self.attempts) if again.unreachable else self.attempts
-        return failures >= most or again.after > self.longest_asked
+        return failures >= most or asked + again.after > self.patience
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after a number of failures, with jitter against simultaneous retries."""
@@ -89,7 +90,7 @@ class Retry:
 
     def wait(self, failures: int, again: Again, stopped: threading.Event | None = None) -> None:
         """Wait at least as long as the server asks for, within limits."""
-        asked = min(again.after, self.longest_asked)
+        asked = min(again.after, self.patience)
         if (stopped or threading.Event()).wait(max(self.delay(failures), asked)):
             raise CancelledError
 
@@ -120,7 +121,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return float(value)
     try:
         return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -130,7 +130,7 @@ class ModKeyError(FactoryError):
 
 
 class ModPathError(FactoryError):
-    """A mod names a path outside the distribution that it changes."""
+    """A mod names a path that is not in a package of its distribution, or that another distribution has."""
 
     exit_code = 90
 

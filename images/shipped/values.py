@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, LiteralString
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidName, canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import AfterValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
 
 def _specifier(text: str) -> str:
     try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
+        SpecifierSet(text).contains("0", prereleases=True)
+    except ValueError:  # InvalidSpecifier, or a number with thousands of digits
         raise _wrong("specifier", "{text} is not a version range", text) from None
     return text
 
@@ -22,7 +22,7 @@ def _specifier(text: str) -> str:
 def _version(text: str) -> str:
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or a number with thousands of digits
         raise _wrong("specifier", "{text} is not a version", text) from None
     return text
 

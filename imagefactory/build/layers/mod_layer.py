@@ -16,8 +16,8 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
 from imagefactory.store.digests import Sha256
-from images.shipped.mods.apply import Applied, apply_mods
-from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
+from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
+from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
 from images.shipped.mods.text import decoded, record_row
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
@@ -30,6 +30,8 @@ class ModFiles:
     entries: tuple[Entry, ...]
     unconfirmed: Mapping[Sha256, Sha256]
     """The hash of the RECORD that was read from each wheel whose RECORD was not known."""
+    added: tuple[str, ...]
+    """The files below site-packages that the wheel of the mod's distribution does not have."""
 
     def confirmed_by(self, wheels: Mapping[Sha256, Path]) -> tuple[Entry, ...]:
         """Return the files, after comparing what was read in parts with the whole wheels."""
@@ -62,6 +64,12 @@ class InstalledWheel:
             entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without)
         }
         self._excerpt = excerpt
+
+    @property
+    def paths(self) -> list[str]:
+        """Everything that the distribution installs below site-packages."""
+        below = f"{self.site}/"
+        return [path.removeprefix(below) for path in self._entries if path.startswith(below)]
 
     def read(self, path: str) -> str | None:
         """Read a file, by its path below site-packages or in the image."""
@@ -96,8 +104,33 @@ def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, Insta
     for (distribution, source), group in groups.items():
         read = trees[distribution].read if source is None else needed_git_source(*group[0], source).read
         applied += apply_mods(group, read)
+    _refuse_unsafe(applied, trees)
     order = [mod.name for mod, _ in chosen]
     return sorted(applied, key=lambda result: order.index(result.mod.name))
+
+
+def added_by(applied: Applied) -> tuple[str, ...]:
+    """List the files below site-packages that a mod adds or brings along."""
+    brought = _brought_along(applied.mod, applied.variant)
+    added = (path for path in applied.added if not path.startswith(IMAGE_FILES))
+    return tuple(dict.fromkeys([*brought, *added]))
+
+
+def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> None:
+    """Refuse files that a mod brings along under bad names, over those of its distribution, or of another mod."""
+    adders: dict[str, str] = {}
+    for result in applied:
+        mod, variant = result.mod, result.variant
+        added = added_by(result)
+        for path in added:
+            fault = path_fault(path)
+            if fault is not None:
+                raise misplaced(mod, variant, repr(path), f"The path {fault}.")
+        distribution = mod.manifest.distribution
+        refuse_taken(mod, variant, added, distribution, trees[distribution].paths)
+        for path in result.added:
+            if adders.setdefault(path, mod.name) != mod.name:
+                raise misplaced(mod, variant, path, f"The mod {adders[path]} adds it, too.")
 
 
 def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:

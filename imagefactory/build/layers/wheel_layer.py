@@ -42,6 +42,7 @@ MAX_UNPACKED = 32 * 1024**3
 _LOCAL_HEADER = 30
 _UTF8_NAME, _ENCRYPTED = 0x800, 0x61
 _NOWHERE = frozenset({"", ".", ".."})
+_INTERPRETER = re.compile(r"bin/python[0-9.]*[tw]?(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _NOT_THE_WHEELS_TO_SAY = ("INSTALLER", "REQUESTED", "direct_url.json")
 """Metadata that records how something was installed; installers write it themselves or leave it out."""
@@ -79,9 +80,11 @@ class Environment:
         }[scheme]
 
     def owns(self, path: str) -> bool:
-        """Return whether a path below the root is the environment's own, which no wheel may replace."""
-        own = {"pyvenv.cfg", "bin/python", "bin/python3", f"bin/python{self.python}"}
-        return path in own or path.startswith("lib64/")
+        """Return whether a path below the root is the environment's own, which no wheel may replace or hide."""
+        library = f"lib/python{self.python}"
+        own = {"bin", "include", "lib", "lib64", library, f"{library}/site-packages", "pyvenv.cfg"}
+        below = ("lib64/", "pyvenv.cfg/")
+        return path in own or path.startswith(below) or _INTERPRETER.match(path) is not None
 
 
 def wheel_entries(

@@ -6,7 +6,6 @@ that, tokens are fetched ahead of requests, reused until they expire, and replac
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -19,6 +18,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import AccessDeniedError, CredentialsError, RegistryError
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.wire import Answer, RegistryRequest, Wire, judge_answer
+from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry
 
 Action = Literal["pull", "push", "delete"]
@@ -139,10 +139,10 @@ class Authenticator:
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
             raise self.not_accepted(answer, challenge.realm, scope)
         try:
-            document = json.loads(answer.body) if answer.ok else {}
+            document = parse_json(answer.body) if answer.ok else {}
             value = document.get("token") or document.get("access_token")
             lifetime = float(document.get("expires_in") or _DEFAULT_LIFETIME)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, OverflowError):
             value = None
         if not value or not isinstance(value, str):
             raise RegistryError(

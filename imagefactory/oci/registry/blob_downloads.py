@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -16,6 +17,8 @@ from imagefactory.oci.registry.wire import BLOCK, Answer, RegistryRequest, judge
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
 from imagefactory.store.retry import Again
+
+_SIZE = re.compile(r"[0-9]{1,18}")
 
 
 def read_range(connection: Connection, digest: Digest, offset: int, length: int) -> bytes:
@@ -86,7 +89,7 @@ class _Transfer:
                 return None if nothing_left else response
             skip = self._skip(response)
             length = response.headers.get("Content-Length", "")
-            expected = int(length) if length.isdecimal() else 0
+            expected = int(length) if _SIZE.fullmatch(length) else 0
             received = 0
             for piece in response.iter_content(BLOCK):
                 received += len(piece)
@@ -106,7 +109,7 @@ class _Transfer:
         if response.status_code != HTTPStatus.PARTIAL_CONTENT:
             return self.position
         start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-        if not start.isdecimal() or int(start) > self.position:
+        if not _SIZE.fullmatch(start) or int(start) > self.position:
             raise requests.exceptions.InvalidHeader("the registry does not say which range it sends")
         return self.position - int(start)
 

@@ -59,7 +59,7 @@ class Upload:
         self._check_size()
         if self._is_present():
             return "present"
-        failures = 0
+        failures, asked = 0, 0.0
         while True:
             location = self._start()
             body = _Counted(self)
@@ -69,10 +69,10 @@ class Upload:
                 return "uploaded"
             seconds = time.monotonic() - started
             failures += 1
-            if self._arrived(problem, failures, whole=body.is_spent):
+            if self._arrived(problem, failures, asked, whole=body.is_spent):
                 return "uploaded"
             self._give_up_if_too_slow(seconds)
-            self._give_up_if_hopeless(problem, failures)
+            asked = self._give_up_if_hopeless(problem, failures, asked)
 
     # --- the steps -------------------------------------------------------------------------------
 
@@ -112,23 +112,30 @@ class Upload:
             return error
         return None if answer.ok else answer
 
-    def _arrived(self, problem: Answer | requests.RequestException, failures: int, *, whole: bool) -> bool:
+    def _arrived(
+        self, problem: Answer | requests.RequestException, failures: int, asked: float, *, whole: bool
+    ) -> bool:
         """Return whether the blob arrived although the registry did not confirm it."""
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         again = judge_answer(problem) or Again()
+        if asked + again.after > self.connection.retry.patience:
+            again = Again()  # another upload is hopeless, but this one may have arrived
         for check in range(_CHECKS if whole and unclear else 1):
-            self.connection.retry.wait(failures + check, again, self.stopped)
+            self.connection.retry.wait(failures + check, again if check == 0 else Again(), self.stopped)
             if self._is_present():
                 self.progress(self.size)
                 return True
         return False
 
-    def _give_up_if_hopeless(self, problem: Answer | requests.RequestException, failures: int) -> None:
+    def _give_up_if_hopeless(
+        self, problem: Answer | requests.RequestException, failures: int, asked: float
+    ) -> float:
+        """Raise the problem if another upload cannot help; return the seconds that the registry asked for so far."""
         if isinstance(problem, Answer) and problem.has_error("DIGEST_INVALID"):
             self._check_content()
         again = self._judge(problem)
-        if again is not None and not self.connection.retry.is_spent(failures, again):
-            return
+        if again is not None and not self.connection.retry.is_spent(failures, again, asked):
+            return asked + again.after
         if isinstance(problem, Answer):
             raise self.connection.failure(problem, "write a blob", write=True)
         with self.connection.naming_failures():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors.registry import CredentialsError
+from imagefactory.store.json_text import parse_json
 
 _KEYS = {"docker.io": "index.docker.io"}
 """The names under which `docker login` stores credentials, where they differ from the registry's."""
@@ -75,7 +75,7 @@ def _configurations(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 def _in_configuration(text: str, source: str, registry: str, repository: str) -> Credentials | None:
     try:
-        config = json.loads(text)
+        config = parse_json(text)
         helpers = {str(host): str(name) for host, name in (config.get("credHelpers") or {}).items()}
         store = config.get("credsStore")
         auths = {_host_of(key): entry for key, entry in (config.get("auths") or {}).items()}
@@ -134,7 +134,7 @@ def _from_helper(name: str, registry: str) -> Credentials | None:
             return None
         raise _unusable(program, f"It failed: {said[:200] or f'exit status {done.returncode}'}.")
     try:
-        answer = json.loads(done.stdout)
+        answer = parse_json(done.stdout)
         username, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError):
         raise _unusable(program, "Its output is not JSON with Username and Secret.") from None

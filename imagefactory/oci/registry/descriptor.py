@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from imagefactory.oci.registry.reference import is_digest
 from imagefactory.store.digests import Digest
 
 
@@ -26,10 +27,13 @@ class Descriptor:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """Parse a descriptor; raise ValueError, KeyError or TypeError if it is none."""
+        digest, size = str(document["digest"]), document["size"]
+        if not is_digest(digest) or not isinstance(size, int) or size < 0:
+            raise ValueError("it has no digest, or no size")
         return cls(
             str(document["mediaType"]),
-            Digest(str(document["digest"])),
-            int(document["size"]),
+            Digest(digest),
+            size,
             document.get("artifactType"),
             dict(document.get("annotations") or {}),
             document.get("platform"),

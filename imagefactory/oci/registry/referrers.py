@@ -7,7 +7,6 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-re
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -20,6 +19,7 @@ from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.wire import RegistryRequest
 from imagefactory.store.digests import Digest
+from imagefactory.store.json_text import parse_json
 
 _ATTEMPTS = 5
 _ONE_AT_A_TIME = threading.Lock()
@@ -73,7 +73,7 @@ def _from_tag(repository: Repository, digest: Digest) -> list[Descriptor]:
 
 def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[Descriptor]:
     try:
-        return [Descriptor.of(item) for item in json.loads(body).get("manifests") or []]
+        return [Descriptor.of(item) for item in parse_json(body).get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
             "The list of an image's referrers cannot be read.",

@@ -6,7 +6,6 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Mapping
@@ -28,12 +27,15 @@ from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.oci.registry.wire import MOST_TEXT, Answer, RegistryRequest
 from imagefactory.store.digests import Digest, digest_of
+from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
 _ACCEPT = {"Accept": f"{MANIFEST_TYPE}, {INDEX_TYPE}, {DOCKER_MANIFEST_TYPE}, {DOCKER_INDEX_TYPE}"}
 _PAGE = 1000
+_MOST_PAGES = 1000
+_MOST_LINK = 8192
 _NEXT = re.compile(r"<([^>]+)>\s*;[^,]*\brel=\"?next\"?")
 
 
@@ -52,7 +54,7 @@ class StoredManifest:
 
     def document(self) -> dict[str, Any]:
         """Return the parsed JSON."""
-        document: dict[str, Any] = json.loads(self.body)
+        document: dict[str, Any] = parse_json(self.body)
         return document
 
     def descriptor(self) -> Descriptor:
@@ -206,21 +208,24 @@ class Repository:
         """List all tags."""
         found: list[str] = []
         url, seen = f"{self.connection.url('tags/list')}?n={_PAGE}", set[str]()
-        while url not in seen:
+        while True:
+            if url in seen or len(seen) == _MOST_PAGES:
+                raise self._nonsense(
+                    "tags/list", f"Its pages form a circle, or are more than {_MOST_PAGES:,}."
+                )
             seen.add(url)
             answer = self.connection.ask(RegistryRequest("GET", url), self.connection.reading)
             if not answer.ok:
                 raise self.connection.failure(answer, "list tags")
             try:
-                found += [str(tag) for tag in json.loads(answer.body).get("tags") or []]
+                found += [str(tag) for tag in parse_json(answer.body).get("tags") or []]
             except (ValueError, AttributeError, TypeError):
                 raise self._nonsense("tags/list", "It is not a list of tags in JSON.") from None
-            following = _NEXT.search(answer.headers.get("Link", ""))
+            following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
             if following is None:
-                break
+                return list(dict.fromkeys(found))
             with self.connection.naming_failures():
                 url = self.connection.wire.locate(following[1], url)
-        return list(dict.fromkeys(found))
 
     def delete(self, name: Digest | str) -> bool:
         """Delete a manifest by digest, and with it all its tags; return whether it existed."""
@@ -260,7 +265,7 @@ class Repository:
 
     def _media_type(self, name: str, answer: Answer) -> str:
         try:
-            written = json.loads(answer.body).get("mediaType")
+            written = parse_json(answer.body).get("mediaType")
         except (ValueError, AttributeError):
             raise self._nonsense(name, "The manifest is not a JSON object.") from None
         told = answer.headers.get("Content-Type", "").partition(";")[0].strip()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from imagefactory.oci.registry.reference import Reference
+from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Again, judge, judge_status, retry_after
 
 BLOCK = 256 * 1024
@@ -29,8 +29,8 @@ MOST_TEXT = 8 * 1024 * 1024
 _CONNECTIONS = 8
 _REDIRECTS = 5
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_RETRY_AFTER = re.compile(r"retry-after:?\s*((?:[0-9.]+(?:ns|us|µs|ms|s|m|h))+)", re.IGNORECASE)
-_DURATION = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_RETRY_AFTER = re.compile(rf"retry-after:?\s*((?:{_DURATION.pattern})+)", re.IGNORECASE)
 
 
 class UnsafeRedirectError(requests.RequestException, ValueError):
@@ -67,7 +67,7 @@ class Answer:
     def errors(self) -> list[tuple[str, str]]:
         """Return the code and message of each error in the body."""
         try:
-            found = json.loads(self.body)["errors"]
+            found = parse_json(self.body)["errors"]
             return [
                 (str(error.get("code", "")), str(error.get("message") or error.get("detail") or ""))
                 for error in found

@@ -37,6 +37,7 @@ UNFIT = (
     mod_errors.ModCheckError,
     mod_errors.ModConflictError,
     mod_errors.ModNotApplicableError,
+    mod_errors.ModPathError,
     mod_errors.ModSyntaxError,
     mod_errors.SourceMissingError,
 )

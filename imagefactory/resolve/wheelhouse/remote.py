@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
@@ -11,10 +10,12 @@ from imagefactory.errors.registry import RepositoryMissingError
 from imagefactory.errors.wheelhouse import WheelArtifactError
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
+from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.resolve.wheelhouse.keep import CompiledWheel, CompileInputs, KeptWheel, keep, refuse_damaged
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256, canonical_json
+from imagefactory.store.json_text import parse_json
 
 ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
 MEDIA_TYPE: Final = "application/zip"
@@ -116,7 +117,7 @@ def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel
 
 def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
     """Parse the manifest of an artifact; raise ValueError if it contradicts itself."""
-    inputs = CompileInputs.from_json(json.loads(document["annotations"][INPUTS]))
+    inputs = CompileInputs.from_json(parse_json(document["annotations"][INPUTS]))
     [layer] = document["layers"]
     filename = str(layer["annotations"]["org.opencontainers.image.title"])
     if document.get("artifactType") != ARTIFACT_TYPE:
@@ -125,5 +126,5 @@ def _read(tag: str, document: dict[str, Any]) -> RemoteWheel:
         raise ValueError("its inputs give another key")
     if "/" in filename or not filename.endswith(".whl"):
         raise ValueError("its file is not a wheel")
-    sha256 = Sha256(str(layer["digest"]).removeprefix("sha256:"))
-    return RemoteWheel(filename, sha256, int(layer["size"]), inputs)
+    described = Descriptor.of(layer)
+    return RemoteWheel(filename, Sha256(described.digest.removeprefix("sha256:")), described.size, inputs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from images.shipped.errors import ModCheckError, ModConflictError, ModSyntaxError
+from images.shipped.errors import ModCheckError, ModConflictError, ModPathError, ModSyntaxError
 from images.shipped.hashing import Sha256, sha256_of
 from images.shipped.mods.checks import failing, syntax_fault
 from images.shipped.mods.edits import (
@@ -18,7 +18,7 @@ from images.shipped.mods.edits import (
     refuse_overlaps,
     refuse_trespass,
 )
-from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, folders_above
 
 Reader = Callable[[str], str | None]
 """Returns the original text of a file; None if there is none."""
@@ -33,6 +33,11 @@ class Applied:
     files: dict[str, str]
     before: dict[str, Sha256 | None]
     """The hash of each file before this mod; None if the mod added it."""
+
+    @property
+    def added(self) -> list[str]:
+        """The files that were not there before."""
+        return [path for path, before in self.before.items() if before is None]
 
     def record(self) -> dict[str, object]:
         """Return the entry for the image's mods.json."""
@@ -116,7 +121,43 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
     # In the final tree, since a later mod must not undo an earlier one.
     for result in results:
         _refuse_untrue(result.mod, result.variant, texts)
+        _refuse_misplaced(result, texts, read)
     return results
+
+
+def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, owned: Iterable[str]) -> None:
+    """Raise ModPathError if a mod adds what would hide a file of a distribution, or be below one."""
+    files = set(added)
+    folders = {folder for path in files for folder in folders_above(path)}
+    for path in owned if files else ():
+        if path in files or path in folders or not files.isdisjoint(folders_above(path)):
+            raise misplaced(mod, variant, path, f"{owner} installs it.")
+
+
+def misplaced(mod: Mod, variant: Variant, path: str, why: str) -> ModPathError:
+    """Return the error for a path that is not a mod's to change."""
+    return ModPathError(
+        f"The mod {mod.label(variant)} may not add, hide or change {path}.",
+        where=mod.where_in(variant, "changes"),
+        why=why,
+        fix=f"Add files inside a package of {mod.manifest.distribution}, or below {IMAGE_FILES}.",
+    )
+
+
+def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
+    """Refuse a new file that is below another file, or in no package of the distribution."""
+    mod, variant = applied.mod, applied.variant
+    for path in applied.added:
+        folders = folders_above(path)
+        for folder in folders:
+            if texts.get(folder) is not None or read(folder) is not None:
+                raise misplaced(mod, variant, path, f"{folder} is a file.")
+        needs_package = variant.stage == "installed" and variant.source is None
+        if path.startswith(IMAGE_FILES) or not needs_package:
+            continue
+        if all(read(f"{folder}/__init__.py") is None for folder in folders):
+            why = f"It is in no package of {mod.manifest.distribution}: no folder above has an __init__.py."
+            raise misplaced(mod, variant, path, why)
 
 
 def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:

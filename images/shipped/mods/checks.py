@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from images.shipped.mods.manifest import Check
+from images.shipped.mods.manifest import UNPARSABLE, Check
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -26,12 +26,12 @@ def failing(check: Check, text: str | None) -> str | None:
     try:
         with _without_warnings():
             tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+        node = _find(tree, name)
+        if node is None or isinstance(node, ast.ClassDef) is (check.class_ is None):
+            return f"there is no {'class' if check.class_ else 'function'} {name}"
+        return _failing_fact(check, name, node, text)
+    except UNPARSABLE as error:
         return f"the file does not parse ({_fault(error)})"
-    node = _find(tree, name)
-    if node is None or isinstance(node, ast.ClassDef) is (check.class_ is None):
-        return f"there is no {'class' if check.class_ else 'function'} {name}"
-    return _failing_fact(check, name, node, text)
 
 
 def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str | None:
@@ -53,7 +53,7 @@ def syntax_fault(path: str, text: str) -> str | None:
     try:
         with _without_warnings():
             compile(text, path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
+    except UNPARSABLE as error:
         return _fault(error)
     return None
 
@@ -66,7 +66,9 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _fault(error: SyntaxError | ValueError) -> str:
+def _fault(error: Exception) -> str:
+    if isinstance(error, RecursionError | MemoryError):
+        return "it is nested too deeply"
     line = getattr(error, "lineno", None)
     return f"line {line}: {error.args[0]}" if line else str(error)
 

@@ -28,25 +28,55 @@ from images.shipped.yamlfile import YamlFile
 MANIFEST = "mod.yaml"
 IMAGE_FILES = "/usr/share/imagefactory/mods/"
 """The folder for files that belong to no distribution."""
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python's parser and compiler raise, the last two if a text is nested too deeply."""
 
 Licence = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")
 ]
 """An SPDX expression, for the image's label."""
 
+_LONGEST = 255
+"""Bytes that file systems allow for a name."""
+_RUN_BY_PYTHON = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that every Python process imports by itself."""
+OWN_NAMES = "imagefactory_"
+"""What the names of modules and metadata begin with that a mod adds beside a package of its own."""
+
+
+def path_fault(path: str) -> str | None:
+    """Return why a mod may not bring a file to a path; None if it may, as far as the path alone can tell."""
+    parts = path.split("/")
+    faults = {
+        "is outside the distribution": not {"", ".", ".."}.isdisjoint(parts) or "\\" in path,
+        "has characters that cannot be printed": not path.isprintable(),
+        "has a name that is too long": any(len(part.encode(errors="replace")) > _LONGEST for part in parts),
+        "would delete files of other layers": any(part.startswith(".wh.") for part in parts),
+        "would run whenever Python starts": path.endswith(".pth")
+        or parts[0].partition(".")[0] in _RUN_BY_PYTHON,
+        "is written by the factory": path.endswith(".dist-info/RECORD"),
+    }
+    return next((fault for fault, found in faults.items() if found), None)
+
+
+def folders_above(path: str) -> list[str]:
+    """List the folders above a path of a mod, outermost first."""
+    root = IMAGE_FILES if path.startswith(IMAGE_FILES) else ""
+    parts = path.removeprefix(root).split("/")
+    return [root + "/".join(parts[:count]) for count in range(1, len(parts))]
+
 
 def _relative(path: str) -> str:
-    """Refuse a path that leaves its folder or is not normalised."""
-    if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path:
-        raise PydanticCustomError("path", "{path} is outside the distribution", {"path": repr(path)})
+    """Refuse a path that no mod may have."""
+    fault = path_fault(path)
+    if fault is not None:
+        raise PydanticCustomError("path", "{path} {fault}", {"path": repr(path), "fault": fault})
     return path
 
 
 def _inside(path: str) -> str:
     """Refuse a path outside the distribution and the folder for other files."""
     _relative(path.removeprefix(IMAGE_FILES))
-    if path.endswith(".dist-info/RECORD"):
-        raise PydanticCustomError("path", "{path} is written by the factory", {"path": repr(path)})
     return path
 
 
@@ -54,16 +84,15 @@ def _expression(text: str) -> str:
     """Normalise a Python expression."""
     try:
         return ast.unparse(ast.parse(text, mode="eval"))
-    except SyntaxError:
-        raise PydanticCustomError("expression", "{text} is not Python", {"text": repr(text)}) from None
+    except UNPARSABLE:
+        raise PydanticCustomError("expression", "{text} is not Python", {"text": repr(text[:60])}) from None
 
 
 ChangedPath = Annotated[str, AfterValidator(_inside)]
 OwnPath = Annotated[str, AfterValidator(_relative)]
 """A file next to mod.yaml."""
 Expression = Annotated[str, AfterValidator(_expression)]
-
-
+Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_relative)]
 Stage = Literal["installed", "source"]
 STAGES: tuple[Stage, ...] = ("installed", "source")
 
@@ -184,8 +213,8 @@ class GitSource(_Model):
     git: HubRepo
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
     licence: Licence
-    package: OwnPath
-    """The folder of the Python package in the repository."""
+    package: Package
+    """The folder of the Python package, at the top of the repository."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """The hash of that folder at that commit."""
 
@@ -201,6 +230,27 @@ class Variant(_Model):
     changes: Annotated[list[Change], Field(min_length=1)]
     checks: Annotated[list[Check], Field(min_length=1)]
     """At least one fails without the changes; if none does, the mod is upstream."""
+
+    @model_validator(mode="after")
+    def _paths_fit(self) -> Self:
+        paths = set(self.paths)
+        for path in self.paths:
+            if not paths.isdisjoint(folders_above(path)):
+                raise PydanticCustomError("path", "{path} is below another file", {"path": repr(path)})
+            if self.stage == "installed" and not self._may_hold(path):
+                raise PydanticCustomError(
+                    "path", "{path} is outside the distribution's packages", {"path": repr(path)}
+                )
+        return self
+
+    def _may_hold(self, path: str) -> bool:
+        """Whether a path can be in a package of the distribution, or in what the variant brings along."""
+        if path.startswith(IMAGE_FILES):
+            return True
+        top = path.partition("/")[0]
+        if self.source is not None:
+            return top == self.source.package or top.startswith(OWN_NAMES)
+        return top == path or top.isidentifier()
 
     @property
     def paths(self) -> tuple[str, ...]:

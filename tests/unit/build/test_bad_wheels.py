@@ -78,11 +78,33 @@ def test_duplicate_member_is_refused(wheel_factory: WheelFactory) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["scripts/python", "scripts/python3", "scripts/python3.11", "data/pyvenv.cfg", "data/lib64/x.so"]
+    "path",
+    [
+        *(
+            "scripts/python",
+            "scripts/python3",
+            "scripts/python3.11",
+            "scripts/python3.13t",
+            "scripts/pythonw",
+        ),
+        *("data/bin", "data/bin/python3", "data/bin/python3.14", "data/bin/python3/x", "data/pyvenv.cfg"),
+        *(
+            "data/lib64",
+            "data/lib64/x.so",
+            "data/lib",
+            "data/lib/python3.11",
+            "data/lib/python3.11/site-packages",
+        ),
+    ],
 )
 def test_wheel_cannot_replace_files_of_the_environment(wheel_factory: WheelFactory, path: str) -> None:
     wheel = wheel_factory("grabby", files={f"grabby-1.0.data/{path}": "mine\n"})
     assert "of the environment" in refuse(wheel)
+
+
+def test_wheel_may_have_a_program_whose_name_begins_with_python(wheel_factory: WheelFactory) -> None:
+    wheel = wheel_factory("helper", files={"helper-1.0.data/scripts/python-helper": "#!python\n"})
+    assert "opt/venv/bin/python-helper" in entries_of(wheel)
 
 
 def test_two_files_with_one_path_are_refused(wheel_factory: WheelFactory) -> None:

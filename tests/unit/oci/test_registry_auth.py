@@ -112,6 +112,13 @@ def test_identity_token_is_exchanged(registry: TokenRegistry) -> None:
     assert form["scope"] == ["repository:o/n:pull"]
 
 
+@pytest.mark.parametrize("seconds", [10**400, "soon", [1]])
+def test_token_with_an_absurd_lifetime_is_refused(registry: TokenRegistry, seconds: object) -> None:
+    registry.token = {"token": "t1", "expires_in": seconds}
+    with pytest.raises(RegistryError, match="did not issue a token"):
+        registry.repository().manifest("latest")
+
+
 def test_refused_token_is_replaced(registry: TokenRegistry) -> None:
     repository = registry.repository()
     assert repository.manifest("latest")

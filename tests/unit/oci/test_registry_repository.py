@@ -17,6 +17,7 @@ from imagefactory.errors.registry import (
 )
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.referrers import find
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.wire import BLOCK
 from imagefactory.store.digests import digest_of
@@ -27,6 +28,9 @@ from tests.fixtures.small_images import registry_error
 DATA = b"some content of a layer"
 DIGEST = digest_of(DATA)
 WRONG_DIGEST: dict[str, str] = {"Docker-Content-Digest": DIGEST}
+
+ENDLESS_SIZE = b'{"manifests": [{"mediaType": "x", "digest": "%s", "size": 1e999}]}' % DIGEST.encode()
+STRAY_DIGEST = b'{"manifests": [{"mediaType": "x", "digest": "../../../other/manifests/x", "size": 1}]}'
 
 Use = Callable[[Repository], object]
 
@@ -45,6 +49,11 @@ Use = Callable[[Repository], object]
         (Answer(b"[]"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"\xff"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"[]"), lambda it: it.tags(), RegistryError, "unusable answer"),
+        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
+        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), RegistryError, "unusable answer"),
+        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
+        (Answer(ENDLESS_SIZE), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
+        (Answer(STRAY_DIGEST), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
         (Answer(DATA), lambda it: it.blob(DIGEST, limit=5), BlobTooLargeError, "larger than expected"),
         (Answer(status=405), lambda it: it.delete(DIGEST), RegistryError, "does not delete"),
         (
@@ -116,6 +125,16 @@ def test_endless_download_is_cut_off(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Content-Length": "9" * 5000}, {"Content-Range": f"bytes {'9' * 5000}-"}]
+)
+def test_absurd_length_of_a_download_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+    status = 206 if "Content-Range" in headers else 200
+    with scripted(lambda _: Answer(DATA[:5], status, headers)) as server, pytest.raises(FactoryError):
+        opened(server).download(DIGEST, len(DATA), tmp_path / "blob")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_blob_is_reported(tmp_path: Path) -> None:
     with scripted(lambda _: Answer(registry_error("BLOB_UNKNOWN"), 404)) as server:
         with pytest.raises(ContentMissingError):
@@ -140,12 +159,40 @@ def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "timed out" in failure.value.why
 
 
-def test_tags_end_when_their_pages_form_a_circle() -> None:
+def test_tags_whose_pages_form_a_circle_are_refused() -> None:
     def answer(asked: Asked) -> Answer:
         return Answer(b'{"tags": ["a", "b"]}', headers={"Link": f'<{asked.target}>; rel="next"'})
 
     with scripted(answer) as server:
-        assert opened(server).tags() == ["a", "b"]
+        with pytest.raises(RegistryError, match="unusable answer") as failure:
+            opened(server).tags()
+        assert len(server.log) == 1
+    assert "circle" in failure.value.why
+
+
+def test_tags_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.oci.registry.repository._MOST_PAGES", 5, raising=False)
+
+    def answer(_: Asked) -> Answer:
+        page = len(server.log)
+        if page > 20:
+            return Answer(status=404)
+        return Answer(b'{"tags": ["a"]}', headers={"Link": f'</v2/o/n/tags/list?page={page}>; rel="next"'})
+
+    with scripted(answer) as server:
+        with pytest.raises(RegistryError, match="unusable answer"):
+            opened(server).tags()
+        assert len(server.log) == 5
+
+
+def test_tags_are_collected_from_all_pages() -> None:
+    def answer(asked: Asked) -> Answer:
+        if "last" in asked.query:
+            return Answer(b'{"tags": ["c"]}')
+        return Answer(b'{"tags": ["a", "b"]}', headers={"Link": '</v2/o/n/tags/list?last=b>; rel="next"'})
+
+    with scripted(answer) as server:
+        assert opened(server).tags() == ["a", "b", "c"]
 
 
 def test_tags_may_be_null() -> None:

@@ -14,6 +14,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.blob_uploads import LONGEST
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import digest_of
+from imagefactory.store.retry import Retry
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
 from tests.fixtures.small_images import registry_error
@@ -194,3 +195,28 @@ def test_upload_is_not_repeated_when_it_exceeds_the_time_limit(monkeypatch: pyte
             upload(server)
         assert "faster connection" in failure.value.fix
         assert uploads.puts == 1
+
+
+@pytest.mark.parametrize("seconds", ["86400", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_upload_does_not_wait_as_long_as_a_registry_pleases(
+    seconds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Retry, "wait", lambda _, __, again, ___: waits.append(again.after))
+    uploads = Uploads(lambda _: Answer(status=503, headers={"Retry-After": seconds}))
+    with scripted(uploads) as server:
+        with pytest.raises(RegistryError, match="failed to write a blob"):
+            upload(server)
+        assert uploads.puts == 1
+    assert sum(waits) == 0
+
+
+def test_upload_waits_once_for_all_its_lookups_and_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Retry, "wait", lambda _, __, again, ___: waits.append(again.after))
+    uploads = Uploads(lambda _: Answer(status=503, headers={"Retry-After": "50"}))
+    with scripted(uploads) as server:
+        with pytest.raises(RegistryError, match="failed to write a blob"):
+            upload(server)
+        assert uploads.puts == 3
+    assert sum(waits) == 100

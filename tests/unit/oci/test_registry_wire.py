@@ -47,6 +47,9 @@ def wire_to(server: ScriptedServer) -> Wire:
         (answer(body="retry-after: 1.889377ms, allowed: 44000/minute"), 0.001889377),
         (answer(body="retry-after: 1m2.5s, allowed: 1/minute"), 62.5),
         (answer(body="Retry-After: 250µs"), 0.00025),
+        (answer(body="retry-after: 1.2.3s"), None),
+        (answer(body="retry-after: .s"), None),
+        (answer(body=f"retry-after: {'9' * 400}h"), float("inf")),
         (answer(Retry_After=format_datetime(datetime.now(UTC) - timedelta(hours=1))), 0.0),
     ],
 )
@@ -92,7 +95,7 @@ def test_errors_are_summarized_on_one_line() -> None:
     assert answer(403, body).has_error("UNAUTHORIZED", "DENIED")
 
 
-@pytest.mark.parametrize("body", ['{"errors": [3]}', '{"errors": 3}', "[]", "í³¿"])
+@pytest.mark.parametrize("body", ['{"errors": [3]}', '{"errors": 3}', "[]", "í³¿", "[" * 100_000])
 def test_malformed_errors_are_ignored(body: str) -> None:
     assert answer(403, body).errors() == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from imagefactory.errors.locks import MirrorError
 from imagefactory.resolve import mirrors
 from imagefactory.resolve.mirrors import DebianMirrors, fetch, join
+from imagefactory.store.bounded import get_bounded
 from imagefactory.store.retry import Retry
 from tests.fixtures.servers import Answer, serving
 
@@ -130,3 +132,12 @@ def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
     assert caught.value.where == "http://127.0.0.1:9/file"
     assert caught.value.why.endswith("Connection refused (3 attempts)")
     assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
+
+
+def test_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "get_bounded", partial(get_bounded, limit=1000))
+    with serving(lambda *_: Answer(b"x" * 2000)) as server:
+        with pytest.raises(MirrorError) as caught:
+            fetch(server.url, "file")
+        assert len(server.log) == 1
+    assert "more than 1,000 bytes" in caught.value.why

@@ -200,7 +200,8 @@ def test_wheel_that_contradicts_its_inputs_is_not_kept(
     push(shelf, kept)
     foreign = wheel_factory("vllm", "1.0+cu130", tag="cp38-abi3-linux_x86_64")
     digest, content = f"sha256:{sha256_of(foreign.read_bytes())}", foreign.read_bytes()
-    layer = {"digest": digest, "size": len(content), "annotations": {TITLE: foreign.name}}
+    layer = {"mediaType": "application/zip", "digest": digest, "size": len(content)}
+    layer["annotations"] = {TITLE: foreign.name}
     change_manifest(shelf, lambda document: document.update(layers=[layer]))
     shelf.blobs[digest] = content
     [remote] = remote_wheels(shelf)

@@ -18,6 +18,7 @@ from imagefactory.errors.mods import (
     ModCheckError,
     ModConflictError,
     ModFileError,
+    ModPathError,
     ModSyntaxError,
 )
 from imagefactory.store.digests import sha256_of
@@ -96,7 +97,7 @@ def test_an_edit_of_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_new_file_must_not_exist(tmp_path: Path) -> None:
     data = manifest("m", {"add": FILE, "source": "x.py"}, checks=[has(FILE, "new")])
-    assert applied(tmp_path / "free", data, {}, {"x.py": "new = 1\n"}) == "new = 1\n"
+    assert applied(tmp_path / "free", data, {"vllm/__init__.py": ""}, {"x.py": "new = 1\n"}) == "new = 1\n"
     with pytest.raises(ModFileError, match=r"adds vllm/x\.py, which already exists"):
         applied(tmp_path / "taken", data, TREE, {"x.py": "new = 1\n"})
 
@@ -312,3 +313,59 @@ def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long
         assert "The mods" in failure.what
         assert {"a", "b"} <= set(failure.what.split())
         assert failure.where == f"{FILE}:{min(shared) + 1}"
+
+
+PACKAGE = {"vllm/__init__.py": "", "vllm/a/b.py": "", **TREE}
+
+
+def new_file(path: str, name: str = "m", **more: Any) -> Data:
+    """Describe a mod that adds a file."""
+    return manifest(name, {"add": path, "source": "new"}, checks=[has(path, "new")], **more)
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("vllm/__init__.py/x", "vllm/__init__.py is a file."),
+        ("vllm/a/b.py/c/d.py", "vllm/a/b.py is a file."),
+        ("torch/__init__.py", "It is in no package of vllm"),
+        ("other.py", "It is in no package of vllm"),
+    ],
+)
+def test_a_new_file_outside_the_packages_or_below_a_file_is_refused(
+    tmp_path: Path, path: str, why: str
+) -> None:
+    with pytest.raises(ModPathError, match="may not add") as caught:
+        apply_mods([make_mod(tmp_path, new_file(path), {"new": "new\n"})], reader(PACKAGE))
+    assert caught.value.why.startswith(why)
+    assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+@pytest.mark.parametrize("root", ["vllm/", "/usr/share/imagefactory/mods/"])
+def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: str) -> None:
+    chosen = [
+        make_mod(tmp_path, new_file(f"{root}{path}", name), {"new": "new\n"})
+        for name, path in (("a", "new/x.py"), ("b", "new"))
+    ]
+    with pytest.raises(ModPathError, match=f"may not add, hide or change {root}new/x.py"):
+        apply_mods(chosen, reader(PACKAGE))
+
+
+@pytest.mark.parametrize("path", ["vllm/new.py", "vllm/new/x.py", "/usr/share/imagefactory/mods/new/x"])
+def test_a_new_file_in_a_package_or_in_the_folder_of_mods_is_added(tmp_path: Path, path: str) -> None:
+    [result] = apply_mods([make_mod(tmp_path, new_file(path), {"new": "new\n"})], reader(PACKAGE))
+    assert result.added == [path]
+
+
+def test_a_new_source_file_may_be_anywhere_in_the_sources(tmp_path: Path) -> None:
+    data = new_file("csrc/new.h", variant={"stage": "source"})
+    [result] = apply_mods([make_mod(tmp_path, data, {"new": "new\n"})], reader({}))
+    assert result.added == ["csrc/new.h"]
+
+
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000)])
+def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path, deep: str) -> None:
+    data = manifest("m", edit(FILE, "two = 2\n", after=f"x = {deep}\n"), checks=[has(FILE, "x =")])
+    with pytest.raises(ModSyntaxError, match="breaks") as caught:
+        applied(tmp_path, data)
+    assert "nested too deeply" in caught.value.why

@@ -16,7 +16,13 @@ from packaging.version import Version
 
 from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import AnchorError, ModConflictError, ModFileError, ModNotApplicableError
+from imagefactory.errors.mods import (
+    AnchorError,
+    ModConflictError,
+    ModFileError,
+    ModNotApplicableError,
+    ModPathError,
+)
 from imagefactory.plan.serve.image_paths import serve_files
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods import at_start
@@ -217,11 +223,49 @@ def test_a_write_error_at_any_point_changes_no_file(
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{}", '{"mods": [{}]}', '{"mods": [{"name": "m", "files": 1}]}']
+)
+def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
+    write_mod(mods, one("m"))
+    here.record.write_text(text)
+    with pytest.raises(ModFileError, match="cannot be read"):
+        apply_installed(mods, ["m"], here)
+
+
 def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:
     source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
-    write_mod(mods, one("m", variant={"source": source}))
+    write_mod(mods, one("m", path="b/x.py", variant={"source": source}))
     with pytest.raises(ModNotApplicableError, match="cannot be applied at start-up"):
         apply_installed(mods, ["m"], here)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"edit": "other/__init__.py", "anchor": "o = 1", "after": "  # !"}, "It is no file of vllm"),
+        ({"edit": "loose.py", "anchor": "o = 1", "after": "  # !"}, "It is no file of vllm"),
+        ({"add": "other/new.py", "source": "new"}, "in no package of vllm"),
+        ({"add": "other.py", "source": "new"}, "in no package of vllm"),
+        ({"add": "vllm/x.py/new.py", "source": "new"}, "vllm/x.py is a file"),
+        ({"add": "vllm/guest.py/new.py", "source": "new"}, "vllm/guest.py is a file"),
+        ({"add": "vllm/folder", "source": "new"}, "Something is there"),
+    ],
+)
+def test_a_mod_changes_only_packages_of_its_distribution(
+    here: Installation, mods: Path, change: dict[str, str], said: str
+) -> None:
+    install(
+        here.site, "third-1.0", {"other/__init__.py": "o = 1\n", "vllm/guest.py": "", "vllm/folder/x.py": ""}
+    )
+    (here.site / "loose.py").write_text("o = 1\n")
+    path = change.get("edit") or change["add"]
+    write_mod(mods, manifest("m", change, checks=[has(path, "!")]), {"new": "new = '!'\n"})
+    before = snapshot(here)
+    with pytest.raises(ModPathError) as caught:
+        apply_installed(mods, ["m"], here)
+    assert said in caught.value.why
+    assert snapshot(here) == before
 
 
 def test_an_unknown_mod_is_refused_with_the_nearest_name(here: Installation, mods: Path) -> None:

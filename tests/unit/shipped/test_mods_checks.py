@@ -125,3 +125,9 @@ def test_a_check_reads_as_a_sentence() -> None:
     assert str(check(function="f", lacks="x")) == "x.py: f lacks 'x'"
     assert str(check(function="f", returns="True")) == "x.py: f returns True"
     assert str(check(**{"class": "A", "base": "B"})) == "x.py: A has base B"
+
+
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000), "+".join(["1"] * 2_000)])
+def test_a_source_that_is_nested_too_deeply_fails_the_check(deep: str) -> None:
+    fault = failing(check(function="f", returns="1"), f"def f():\n    return {deep}\n")
+    assert fault == "the file does not parse (it is nested too deeply)"

@@ -109,7 +109,7 @@ def applied(
 ) -> str:
     """Apply a diff as the only change of a mod; return the changed file."""
     data = manifest("m", {"patch": "x.diff", "files": [name], **more}, checks=[has(name, check)])
-    tree = {} if text is None else {name: text}
+    tree = {"vllm/__init__.py": ""} | ({} if text is None else {name: text})
     [result] = apply_mods([make_mod(root, data, {"x.diff": diff})], reader(tree))
     return result.files[name]
 

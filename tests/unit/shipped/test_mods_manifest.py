@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagefactory.errors import FactoryError
@@ -19,8 +23,10 @@ from imagefactory.errors.mods import (
     ModPathError,
     ModVersionsError,
 )
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.oci.tar import END, header
 from images.shipped.mods.load import load_mod, load_mods
-from images.shipped.mods.manifest import IMAGE_FILES, Mod
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, path_fault
 from tests.fixtures.mods import edit, has, make_mod, manifest, write_mod
 
 GOOD = """\
@@ -100,6 +106,8 @@ def test_a_valid_mod_is_loaded(tmp_path: Path) -> None:
         ("source: files/three.h", "source: ../x.h", ModPathError, 31, "outside"),
         ("source: files/three.h", f"source: {IMAGE_FILES}x", ModPathError, 31, "outside"),
         ('">=1,<1.5"', '">=1,,<=>"', ModVersionsError, 12, "is not a version range"),
+        ('">=1,<1.5"', f'">={"9" * 5000}"', ModVersionsError, 12, "is not a version range"),
+        ('upstreamed_in: "2.0"', f'upstreamed_in: "{"9" * 5000}"', ModVersionsError, 8, "is not a version"),
         ('">=1,<1.5"', '">=1.5,<1"', ModVersionsError, 12, "matches no version"),
         ('">=1,<1.5"', '""', ModVersionsError, 12, "matches every version"),
         ('">=1,<1.5"', '">=1,<1.6"', ModVersionsError, 12, "two statements about 1.5"),
@@ -131,6 +139,76 @@ def test_a_mistake_is_refused_with_its_line(
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert caught.value.where == f"mods/good/mod.yaml:{line}"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (".wh.torch", "would delete files of other layers"),
+        ("vllm/.wh..wh..opq", "would delete files of other layers"),
+        (f"{IMAGE_FILES}.wh.x", "would delete files of other layers"),
+        ("vllm/__init__.py\0.txt", "cannot be printed"),
+        ("vllm/new\nline.py", "cannot be printed"),
+        ("vllm/\u202eyp.x", "cannot be printed"),
+        (f"vllm/{'x' * 256}", "name that is too long"),
+        ("evil.pth", "would run whenever Python starts"),
+        ("vllm/evil.pth", "would run whenever Python starts"),
+        ("sitecustomize.py", "would run whenever Python starts"),
+        ("usercustomize/__init__.py", "would run whenever Python starts"),
+        ("vllm-1.5.dist-info/entry_points.txt", "outside the distribution's packages"),
+        ("other-1.dist-info/METADATA", "outside the distribution's packages"),
+    ],
+)
+def test_a_path_that_no_mod_may_bring_is_refused(tmp_path: Path, path: str, said: str) -> None:
+    data = manifest("m", {"add": path, "source": "x"}, checks=[has("vllm/x.py", "x")])
+    with pytest.raises(ModPathError) as caught:
+        load_mod(write_mod(tmp_path, data, {"x": "x"}).parent)
+    assert said in caught.value.why
+    assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+@given(path=st.text(st.characters() | st.sampled_from("/.\0\n"), min_size=1, max_size=300))
+@example(path="vllm/__init__.py\0.txt")
+@example(path=f"vllm/{'ä' * 100}/x")
+def test_a_path_that_a_mod_may_bring_is_in_the_layer_as_it_is(path: str) -> None:
+    assume(path_fault(path) is None)
+    layer = header(Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(b""))) + END
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        [member] = tar.getmembers()
+    assert (member.name, member.isfile()) == (path, True)
+    assert not any(part.startswith(".wh.") or part == ".." for part in PurePosixPath(member.name).parts)
+
+
+def test_a_path_below_another_file_of_the_mod_is_refused(tmp_path: Path) -> None:
+    files = [{"add": path, "source": "x"} for path in ("vllm/new.py/below.py", "vllm/new.py")]
+    data = manifest("m", *files, checks=[has("vllm/new.py", "x")])
+    with pytest.raises(ModPathError, match="not allowed") as caught:
+        load_mod(write_mod(tmp_path, data, {"x": "x"}).parent)
+    assert "is below another file" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("path", "package"),
+    [
+        ("setup.py", "plugin"),
+        ("torch/__init__.py", "plugin"),
+        ("plugin/x.py", "sitecustomize"),
+        ("a/b", "a/b"),
+    ],
+)
+def test_a_mod_with_a_package_of_its_own_stays_in_it(tmp_path: Path, path: str, package: str) -> None:
+    source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": package, "sha256": "0" * 64}
+    data = manifest("m", edit(path, "x", after="y"), checks=[has(path, "y")], variant={"source": source})
+    with pytest.raises((ModPathError, ModManifestError)):
+        load_mod(write_mod(tmp_path, data).parent)
+
+
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000), "(" * 1000 + ")" * 1000])
+def test_an_expression_that_is_nested_too_deeply_is_refused(tmp_path: Path, deep: str) -> None:
+    check = {"file": "vllm/x.py", "function": "f", "returns": deep}
+    data = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[check])
+    with pytest.raises(ModManifestError, match="is wrong"):
+        load_mod(write_mod(tmp_path, data).parent)
 
 
 @pytest.mark.parametrize("text", ["", "- a list\n", "just words\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ import pytest
 
 from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.store.bounded import get_bounded
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
@@ -211,3 +213,21 @@ def test_local_label_is_read_from_a_file_name() -> None:
 def test_missing_and_remote_folders_are_ignored(tmp_path: Path) -> None:
     links = (str(tmp_path / "none"), "https://links.example/", os.fspath(tmp_path))
     assert list(local_wheels(IndexConfig(find_links=links))) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "headers", "why"),
+    [
+        (b"[" * 100_000, JSON, "Its JSON cannot be read"),
+        (b"x" * 300_000, {}, "Its page is too large"),
+    ],
+)
+def test_absurd_page_is_refused(
+    page: bytes, headers: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
+    with serving(lambda *_: Answer(page, headers=headers)) as server:
+        config = IndexConfig(indexes=(server.url,), find_links=())
+        with pytest.raises(IndexUnreachableError) as caught:
+            Indexes(config).files("thing")
+    assert why in caught.value.why

@@ -93,6 +93,33 @@ def test_server_may_ask_for_a_wait_but_not_for_hours() -> None:
     assert attempts.made == 1
 
 
+def test_all_waits_of_a_request_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
+    attempts = Attempts(response(503, Retry_After="50"))
+    assert Retry(attempts=100).run(attempts, later=judge) is attempts.outcomes[0]
+    assert waits == [50.0, 50.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("86400", "9" * 400, "1e400", "-5", "nan", "\N{SUPERSCRIPT TWO}"),
+        *(
+            "Fri, 31 Dec 9999 23:59:59 GMT",
+            "Fri, 31 Dec 9999 23:59:59 -2359",
+            "Fri, 31 Dec 99999 23:59:59 GMT",
+        ),
+        f"Fri, 31 Dec 2026 23:59:59 +{'9' * 400}",
+    ],
+)
+def test_no_wait_that_a_server_asks_for_is_long(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
+    FAST.run(Attempts(response(503, Retry_After=value)), later=judge)
+    assert sum(waits) < 1
+
+
 @pytest.mark.parametrize(("value", "seconds"), [("3", 3.0), ("", None), ("soon", None), ("-1", None)])
 def test_wait_is_parsed_or_ignored(value: str, seconds: float | None) -> None:
     assert retry_after({"Retry-After": value}) == seconds

@@ -1,0 +1,113 @@
+"""A mod adds nothing that hides, replaces or lies below a file of another distribution in the image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.mods import ModFileError, ModPathError
+from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, write_mod
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.small_factory import SmallFactory
+
+
+def adding(path: str, distribution: str = "namespaced") -> Data:
+    """Describe a mod that adds a file."""
+    return manifest("m", {"add": path, "source": "new"}, checks=[has(path, "new")], distribution=distribution)
+
+
+@pytest.fixture
+def mods(small_factory: SmallFactory) -> Path:
+    return small_factory.replace_mods()
+
+
+@pytest.fixture(params=["folder", "index"])
+def wheels_in(
+    small_factory: SmallFactory,
+    simple_index: SimpleIndex,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    """Offer the wheels in a folder, or on an index that sends parts of files."""
+    if request.param == "index":
+        simple_index.add(*small_factory.links.iterdir())
+        monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+        monkeypatch.delenv("PIP_FIND_LINKS")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("wheels_in")
+@pytest.mark.parametrize("path", ["shared/two.py", "shared/two.py/below.py"])
+def test_a_file_of_another_distribution_stays_as_it_is(
+    small_factory: SmallFactory, mods: Path, path: str
+) -> None:
+    write_mod(mods, adding(path), {"new": "new\n"})
+    with pytest.raises(ModPathError, match=r"may not add, hide or change shared/two\.py") as caught:
+        small_factory.build()
+    assert caught.value.why == "sharing installs it."
+    assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+def test_a_folder_of_another_distribution_is_not_hidden(small_factory: SmallFactory, mods: Path) -> None:
+    write_mod(mods, adding("pure/long", "pure"), {"new": "new\n"})
+    with pytest.raises(ModPathError, match="may not add, hide or change pure/long/"):
+        small_factory.build()
+
+
+@pytest.mark.parametrize("path", ["torch/__init__.py", "pure/new.py", "elsewhere.py", "new/__init__.py"])
+def test_a_file_in_no_package_of_the_distribution_is_refused(
+    small_factory: SmallFactory, mods: Path, path: str
+) -> None:
+    write_mod(mods, adding(path), {"new": "new\n"})
+    with pytest.raises(ModPathError) as caught:
+        small_factory.build()
+    assert "in no package of namespaced" in caught.value.why
+
+
+def test_a_file_in_a_package_of_the_distribution_is_added(small_factory: SmallFactory, mods: Path) -> None:
+    write_mod(mods, adding("shared/three.py"), {"new": "new = 3\n"})
+    [built] = small_factory.build()
+    assert [layer.name for layer in built.plan.layers if layer.kind == "mod"] == ["m"]
+
+
+@pytest.mark.parametrize("name", ["pure", "shared", "platform_"])
+def test_a_package_that_a_mod_brings_along_replaces_none(
+    small_factory: SmallFactory, mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    data = plugin_mod(tmp_path / "source", package=name, distribution="platform")
+    write_mod(mods, data)
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path / "source"))
+    with pytest.raises(ModPathError, match=f"{name}/__init__") as caught:
+        small_factory.build()
+    owners = {"pure": "pure", "shared": "namespaced", "platform_": "platform"}
+    assert caught.value.why == f"{owners[name]} installs it."
+
+
+@pytest.mark.parametrize("name", [".wh.code.py", "new\nline.py", "run.pth"])
+def test_a_package_that_a_mod_brings_along_has_safe_names(
+    small_factory: SmallFactory, mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "source"
+    write_mod(mods, plugin_mod(folder, extra=name, distribution="platform"))
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
+    with pytest.raises(ModPathError, match="may not add"):
+        small_factory.build()
+
+
+def test_two_mods_of_different_distributions_do_not_add_the_same_file(
+    small_factory: SmallFactory, mods: Path
+) -> None:
+    path = "/usr/share/imagefactory/mods/t"
+    for name, distribution in (("a", "pure"), ("b", "platform")):
+        write_mod(mods, adding(path, distribution) | {"name": name}, {"new": "new\n"})
+    with pytest.raises(ModPathError) as caught:
+        small_factory.build()
+    assert caught.value.why == "The mod a adds it, too."
+
+
+def test_an_edit_of_another_distribution_is_refused(small_factory: SmallFactory, mods: Path) -> None:
+    change = edit("pure/__init__.py", "VALUE = 1", replace="VALUE = 2")
+    write_mod(mods, manifest("m", change, checks=[has("pure/__init__.py", "2")], distribution="namespaced"))
+    with pytest.raises(ModFileError, match="does not exist"):
+        small_factory.build()
