@@ -81,7 +81,7 @@ def prepare(
     found = Preview(project.root, served.description, served.model).dry_run(with_key)
     if found["secrets"]:
         raise KeyNotPassedError(
-            "EXTRA_ARGS contains a key, token or password.",
+            "A setting contains a key, token or password.",
             where="the --set option",
             why="Commands, compose files and recipes show it to everyone.",
             fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",

@@ -62,7 +62,7 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
             else f"Leave out {KEY_FLAG}.",
         )
     if not given:
-        _refuse_similar(environment)
+        _refuse_lost(environment)
     if keys and len(keys) > 1:
         words += [KEY_FLAG, *keys]  # a variable holds only one
     key = keys[0] if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
@@ -94,10 +94,15 @@ def _take(words: list[str], flag: str, most: int | None = None) -> tuple[list[st
     return rest, values
 
 
-def _refuse_similar(environment: Mapping[str, str]) -> None:
+def _refuse_lost(environment: Mapping[str, str]) -> None:
     for name in environment:
         if _SIMILAR.match(name):
-            raise _unprotected(f"There is no setting {name}, so that it has no effect", name)
+            raise _unprotected(f"There is no setting {name}", name)
+    # Only the recommended command has these flags; there, the key has been found.
+    if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):
+        raise _unprotected(
+            f"EXTRA_ARGS, with its {KEY_FLAG}, has no effect on a command of your own", "EXTRA_ARGS"
+        )
 
 
 def _unprotected(problem: str, name: str) -> UnprotectedError:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import yaml
 
 from imagefactory.errors.commands import InternalError
 from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Inv
 
 KEY = "hunter2-hunter2"
@@ -58,6 +63,27 @@ def test_a_key_protects_the_server(own_inv: Inv, key_file: Path, way: str, given
     assert file.read_text() == KEY
     if given == "VLLM_API_KEY":
         assert file.stat().st_mode & 0o777 == 0o600
+
+
+DOCKER = """#!{python}
+import json, os, sys
+open({record!r}, "w").write(json.dumps(sys.argv))
+"""
+
+
+def test_docker_gets_the_key_as_a_file_only(locked_checkout: Checkout, tmp_path: Path) -> None:
+    docker, record = tmp_path / "docker", tmp_path / "record"
+    docker.write_text(DOCKER.format(python=sys.executable, record=str(record)))
+    docker.chmod(0o700)
+    command = [sys.executable, "tasks.py", "run", IMAGE, "--set", f"VLLM_API_KEY={KEY}"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": f"{tmp_path}:{os.defpath}"}
+    ran = subprocess.run(
+        command, cwd=locked_checkout.root, env=environment, text=True, capture_output=True, check=True
+    )
+    words = json.loads(record.read_text())
+    assert mounted(" ".join(words), compose=False).read_text() == KEY
+    assert "host" in words
+    assert KEY not in " ".join(words) + ran.stdout + ran.stderr
 
 
 def test_a_compose_file_without_a_key_hands_on_the_variables_of_its_user(own_inv: Inv) -> None:

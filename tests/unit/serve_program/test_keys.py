@@ -93,17 +93,18 @@ EMPTY_FLAG = ["--api-key", ""]
         ([MODEL, *EMPTY_FLAG], {"VLLM_API_KEY": KEY}),
         (["vllm", "serve", MODEL, *EMPTY_FLAG], {"VLLM_API_KEY": KEY}),
         ([], {"VLLM_API_KEY": KEY, "EXTRA_ARGS": "--api-key ''"}),
+        ([MODEL], {"EXTRA_ARGS": f"--seed 1 --api-key {KEY}"}),
+        (["vllm", "serve", MODEL], {"EXTRA_ARGS": f"'--api-key={KEY}'"}),
         ([], {"VLLM_API_KEYS": KEY}),
         ([MODEL], {"VLLM_APIKEY": KEY}),
         ([], {"VLLM_API_KEY_PATH": "/run/secrets/key"}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("checks", ["enforce", "off"])
 def test_a_server_that_would_not_require_its_key_is_refused(
-    start: Start, tmp_path: Path, arguments: list[str], variables: dict[str, str], checks: str
+    start: Start, tmp_path: Path, arguments: list[str], variables: dict[str, str]
 ) -> None:
-    ran = finished(start(*arguments, CHECKS=checks, **variables))
+    ran = finished(start(*arguments, CHECKS="off", **variables))
     assert ran.returncode == 80, ran.stderr
     assert not (tmp_path / "record").exists()
     assert "anyone who reaches the port" in ran.stderr
