@@ -25,6 +25,7 @@ pytest_plugins = (
     "tests.fixtures.registries",
     "tests.fixtures.small_images",
     "tests.fixtures.serving",
+    "tests.fixtures.serve_process",
     "tests.fixtures.debs",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",

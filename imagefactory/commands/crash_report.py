@@ -59,7 +59,7 @@ def hide(text: str) -> str:
     secrets = {value for name, value in os.environ.items() if _SECRET_NAME.search(name)}
     for given, left in zip(sys.argv, _without_secrets(sys.argv), strict=True):
         if given != left:
-            secrets.add(given.removeprefix(left.removesuffix(_HIDDEN)))
+            secrets.update(_values(given.removeprefix(left.removesuffix(_HIDDEN))))
     # A key of several lines may be quoted in parts, or escaped as Python does.
     secrets |= {line for value in secrets for line in value.splitlines()}
     secrets |= {repr(value)[1:-1] for value in secrets}
@@ -70,19 +70,30 @@ def hide(text: str) -> str:
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    """Hide the values of options and settings with secret names, such as --x-token VALUE and X_KEY=VALUE."""
+    """Hide the values of options and settings with secret names, such as --x-token VALUE and X_KEY=VALUE.
+
+    A setting may hold such options itself: EXTRA_ARGS=--x-token VALUE.
+    """
     shown: list[str] = []
     value_is_secret = False
     for word in command:
         name, sign, _ = word.partition("=")
         if value_is_secret and not word.startswith("-"):
             shown.append(_HIDDEN)
-        elif sign and _SECRET_NAME.search(name):
+        elif sign and _SECRET_NAME.search(word):
             shown.append(f"{name}={_HIDDEN}")
         else:
             shown.append(word)
         value_is_secret = word.startswith("-") and not sign and bool(_SECRET_NAME.search(word))
     return shown
+
+
+def _values(text: str) -> set[str]:
+    """Return the parts of a hidden text that may be secrets: values of settings, and words that are no options."""
+    name, sign, value = text.partition("=")
+    inner = _values(value) if sign and re.fullmatch(r"[\w-]+", name) else set()
+    words = {word.strip("\"'") for word in text.split() if not word.startswith("-")}
+    return {text, *words, *inner}
 
 
 def _version(package: str) -> str:

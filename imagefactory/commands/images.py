@@ -81,7 +81,7 @@ def load(project: Project, target: list[str]) -> None:
     help={
         "target": options.ONE_TARGET,
         "image": "run this image instead of the target's own: a reference by digest, or an image ID",
-        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md)",
+        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md); keys are better given as variables",
         "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
         "print": "only print the docker run command",
         "compose": "only print a compose file",
@@ -100,7 +100,7 @@ def run(
     recipe: str = "",
     detach: bool = False,
 ) -> None:
-    """Start an image in Docker, or print how to; VLLM_API_KEY in the environment sets the server's key."""
+    """Start an image in Docker, or print how to; VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key."""
     from imagefactory.build.start import prepare
     from imagefactory.build.start.docker_run import HUB_CACHE
     from imagefactory.matrix.targets import select_one
@@ -114,7 +114,7 @@ def run(
         cell,
         reference,
         given=prepare.settings_from(set),
-        api_key=os.environ.get("VLLM_API_KEY", ""),
+        environment=os.environ,
         models=models or HUB_CACHE,
     )
     if recipe:

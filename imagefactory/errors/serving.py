@@ -13,5 +13,5 @@ class UnpinnedImageError(LibraryError, exit_code=71):
     """A command line, file or recipe for others does not name its image by digest."""
 
 
-class KeyFileUnusableError(LibraryError, exit_code=72):
-    """The API key cannot be passed to a container as a file."""
+class KeyNotPassedError(LibraryError, exit_code=72):
+    """A key or token was given that cannot be passed to a container, or only where others can read it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,10 +12,11 @@ from typing import Any
 import yaml
 
 from imagefactory.environment.paths import expand_home
-from imagefactory.errors.serving import KeyFileUnusableError, UnpinnedImageError
+from imagefactory.errors.serving import UnpinnedImageError
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
+from imagefactory.plan.serve.settings_schema import KEY_SETTINGS
 
 STOP_SECONDS = 30
 """How long a server may take to finish its requests when it is stopped."""
@@ -33,8 +33,9 @@ class Launch:
     """A reference that ends in a digest, or an image id."""
     description: Description
     given: Mapping[str, str] = field(default_factory=dict)
-    """Settings that differ from the image's defaults."""
+    """Settings that differ from the image's defaults, without the key."""
     key_file: Path | None = None
+    """The host's file with the API key; None for a server without one."""
     models: str = HUB_CACHE
     """The host's folder of downloaded models."""
 
@@ -85,7 +86,7 @@ def shell_line(words: list[str]) -> str:
 
 
 def compose(launch: Launch) -> str:
-    """Return a compose file. Its .env file can change settings; the key comes from the environment."""
+    """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,
@@ -109,34 +110,8 @@ def compose(launch: Launch) -> str:
     }
     if launch.key_file is not None:
         service["secrets"] = ["vllm_api_key"]
-        document["secrets"] = {"vllm_api_key": {"environment": "VLLM_API_KEY"}}
+        document["secrets"] = {"vllm_api_key": {"file": str(launch.key_file).replace("$", "$$")}}
     return yaml.safe_dump(document, sort_keys=False, width=120)
-
-
-def write_key_file(folder: Path, key: str) -> Path:
-    """Write an API key to a file that only its owner can read, for mounting into a container."""
-    if not key or len(key.split()) != 1:
-        raise KeyFileUnusableError(
-            "VLLM_API_KEY is empty or holds blanks.",
-            where="the environment",
-            why="Clients send the key as one word.",
-            fix="Make one with `openssl rand -hex 32` and keep it; clients need it, too.",
-        )
-    path = folder / "vllm_api_key"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(key)
-    except OSError as error:
-        raise KeyFileUnusableError(
-            "The API key cannot be written to a file.",
-            where=path,
-            why=str(error.strerror),
-            fix="Make the folder writable, or start without a key.",
-        ) from None
-    return path
 
 
 def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
@@ -153,16 +128,16 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
         yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
         yield from ("--env", f"VLLM_API_KEY_FILE={KEY_FILE}")
     for name, value in sorted(launch.given.items()):
-        if name != "VLLM_API_KEY":
-            yield from ("--env", f"{name}={value}")
+        yield from ("--env", f"{name}={value}")
 
 
-def _compose_environment(launch: Launch) -> Iterator[tuple[str, str]]:
+def _compose_environment(launch: Launch) -> Iterator[tuple[str, str | None]]:
     if launch.key_file is not None:
         yield "VLLM_API_KEY_FILE", KEY_FILE
+    else:
+        # Without a value, compose hands on what the shell or the .env file sets, if anything.
+        yield from ((name, None) for name in KEY_SETTINGS)
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
-        if name == "VLLM_API_KEY":
-            continue
         # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
         plain = not re.search(r"[{}$]", default)
         yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")

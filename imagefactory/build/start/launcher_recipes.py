@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from imagefactory.build.start.docker_run import Launch, pinned
+from imagefactory.errors.serving import KeyNotPassedError
 
 Format = Literal["eugr", "sparkrun"]
 TEMPLATED = {
@@ -28,6 +29,13 @@ def recipe(
     style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> str:
     """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
+    if launch.key_file is not None:
+        raise KeyNotPassedError(
+            "A recipe cannot contain the API key.",
+            where="the --recipe option",
+            why="Recipes are for sharing, and a server started from one would be open although you gave a key.",
+            fix="Unset VLLM_API_KEY and VLLM_API_KEY_FILE for this command, and tell the launcher the key.",
+        )
     cell, facts = launch.cell, launch.description["image"]
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
     words = _template(command, defaults)

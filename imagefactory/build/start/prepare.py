@@ -17,19 +17,20 @@ from imagefactory.build.start.docker_run import (
     docker_run,
     pinned,
     shell_line,
-    write_key_file,
 )
+from imagefactory.build.start.key_file import find_key_file
 from imagefactory.build.start.launcher_recipes import Format, recipe
 from imagefactory.build.start.preview import Preview
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.serve.served import Served, describe
+from imagefactory.plan.serve.settings_schema import KEY_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,29 @@ def prepare(
     image: str,
     *,
     given: Mapping[str, str],
-    api_key: str = "",
+    environment: Mapping[str, str],
     models: str = HUB_CACHE,
 ) -> Start:
-    """Prepare a start; refuse settings that the image would refuse, and write the API key to a file."""
+    """Prepare a start; refuse settings that the image would refuse, and write the API key to a file.
+
+    The key is among the settings or in the user's environment.
+    """
     chosen = choose_mods(project.matrix, cell, project.mods)
     kernels = project.wheel_lock(cell).kernels
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
-    command = Preview(project.root, served.description, served.model).command(given)
-    key_file = write_key_file(_key_folder(project, cell), api_key) if api_key else None
-    launch = Launch(cell, pinned(image), served.description, given, key_file, models)
-    return Start(launch, served, tuple(command))
+    key_file = find_key_file(_key_folder(project, cell), given, environment)
+    settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
+    with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
+    found = Preview(project.root, served.description, served.model).dry_run(with_key)
+    if found["secrets"]:
+        raise KeyNotPassedError(
+            "A setting contains a key, token or password.",
+            where="the --set option",
+            why="Commands, compose files and recipes show it to everyone.",
+            fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",
+        )
+    launch = Launch(cell, pinned(image), served.description, settings, key_file, models)
+    return Start(launch, served, tuple(found["command"]))
 
 
 def settings_from(words: Sequence[str]) -> dict[str, str]:
@@ -82,12 +95,18 @@ def settings_from(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             raise SettingRefusedError(
-                f"{word!r} is not a setting.",
+                f"{hidden_value(word)!r} is not a setting.",
                 where="the --set option",
                 why="It is not written as NAME=VALUE.",
                 fix="Write, for example, --set MAX_MODEL_LEN=32768.",
             )
     return dict(word.split("=", 1) for word in words)
+
+
+def hidden_value(word: str) -> str:
+    """Return a word without what follows its equals sign, which may be a secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=…" if equals else name
 
 
 def recipe_format(name: str) -> Format:

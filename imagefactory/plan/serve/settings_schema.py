@@ -295,3 +295,4 @@ SCHEMA: tuple[Setting, ...] = (
 )
 
 NAMES = tuple(setting.name for setting in SCHEMA)
+KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")

@@ -19,7 +19,7 @@ def _watch(path: str) -> None:
         try:
             if record.name.startswith("vllm") and any(word in str(record.msg) for word in _TELLING):
                 line = record.getMessage().replace("\n", " ")[:2000]
-                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
                 os.write(descriptor, f"{line}\n".encode())
                 os.close(descriptor)
         except Exception:  # noqa: BLE001, S110 - see above

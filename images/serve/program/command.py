@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .errors import ContradictionError
+from .hiding import masked
 from .image import Image
 from .settings import Settings
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 """Settings that `build` handles itself."""
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-KEY_FLAG = "--api-key"
 TURBOQUANT = {
     (8, 4): "turboquant_k8v4",
     (4, 4): "turboquant_4bit_nc",
@@ -79,23 +79,8 @@ def _more_flags(image: Image, settings: Settings) -> list[str]:
 
 
 def shown(arguments: Sequence[str]) -> str:
-    """Return the command quoted for a shell, with the API key hidden."""
+    """Return the command quoted for a shell, with its secrets hidden."""
     return shlex.join(("vllm", "serve", *masked(arguments)))
-
-
-def masked(arguments: Iterable[str]) -> list[str]:
-    """Hide every API key among arguments."""
-    out: list[str] = []
-    hide = False
-    for word in arguments:
-        name = word.partition("=")[0].replace("_", "-")
-        if word.startswith("-"):
-            hide = name == KEY_FLAG and "=" not in word
-            out.append(f"{KEY_FLAG}=(hidden)" if name == KEY_FLAG and "=" in word else word)
-        else:
-            # --api-key takes several keys, up to the next flag.
-            out.append("(hidden)" if hide else word)
-    return out
 
 
 def option(arguments: Sequence[str], *names: str) -> str | None:

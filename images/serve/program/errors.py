@@ -126,3 +126,15 @@ class ModError(StartError):
     """A mod that MODS names could not be applied."""
 
     exit_code = 79
+
+
+class UnprotectedError(StartError):
+    """A key was given, but the server would not require it."""
+
+    exit_code = 80
+
+
+class ProgramError(StartError):
+    """A mistake of the serve program itself."""
+
+    exit_code = 81

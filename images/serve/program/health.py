@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-NOTE = "/tmp/imagefactory-serve.json"  # noqa: S108 - in a container; only a hint, and checked when read
+from . import own_files
+
+NOTE = "address.json"
 MAX_ANSWER = 16 * 1024 * 1024
 
 
@@ -29,22 +33,19 @@ class Answer(NamedTuple):
 
 def leave_note(address: Address) -> None:
     """Write down where the server will listen; the health check, another process, does not see its arguments."""
-    try:
-        with open(NOTE, "w", encoding="utf-8") as file:  # noqa: PTH123 - see image.py
-            json.dump(address._asdict(), file)
-    except OSError:
-        pass  # In a read-only container the health check uses PORT.
+    with suppress(OSError):  # in a read-only container the health check uses PORT
+        own_files.write(NOTE, json.dumps(address))
 
 
 def address(environment: Mapping[str, str] | None = None) -> Address:
     """Return where the server listens, as noted at its start, else according to the settings."""
     environment = os.environ if environment is None else environment
     try:
-        with open(NOTE, encoding="utf-8") as file:  # noqa: PTH123
-            return Address(**json.load(file))
-    except (OSError, ValueError, TypeError):
-        port = environment.get("PORT", "")
-        return Address(reachable(environment.get("HOST", "")), int(port) if port.isdecimal() else 8000)
+        host, port, tls = json.loads(own_files.read(NOTE))
+        return Address(str(host), int(port), bool(tls))
+    except (OSError, ValueError, TypeError, RecursionError):
+        given = environment.get("PORT", "")
+        return Address(reachable(environment.get("HOST", "")), int(given) if given.isdecimal() else 8000)
 
 
 def reachable(host: str) -> str:
@@ -91,7 +92,8 @@ def request(
                 break
             received += part
     head, _, rest = received.partition(b"\r\n\r\n")
-    return Answer(int(head.split(None, 2)[1]) if head.startswith(b"HTTP/") else 0, rest)
+    status = re.match(rb"HTTP/[0-9.]+ ([0-9]{3})\b", head)
+    return Answer(int(status.group(1)) if status else 0, rest)
 
 
 def _encrypt(plain: socket.socket) -> socket.socket:

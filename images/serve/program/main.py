@@ -6,24 +6,26 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from . import checkpoint, checks, flags, health, readings
+from . import checkpoint, checks, flags, health, keys, own_files, readings
 from . import command as commands
 from . import image as images
 from . import settings as read_settings
-from .errors import BrokenImageError, ModError, StartError, UsageError
+from .errors import BrokenImageError, ModError, ProgramError, StartError, UnprotectedError, UsageError
 from .findings import FAIL, WARN, Finding, Start
+from .hiding import hide, masked
 
 VLLM = "/opt/venv/bin/vllm"
 """Tests override it with FACTORY_VLLM."""
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
-KEPT_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE", "WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
+KEPT_SETTINGS = ("WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail", "vllm")
 """Programs to run instead of the server; recipe runners start containers with `sleep infinity`."""
-OWN_VARIABLES = ("VLLM_API_KEY_FILE",)
-"""Named like vLLM's variables, which would make it warn about unknown ones."""
+WAITING_COMMANDS = ("sleep", "tail")
+"""Those that keep a container running, for `docker exec` to start the server."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,10 +33,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _run(list(arguments))
     except StartError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
+        return _refuse(error)
     except BrokenPipeError:
         return 0
+    except Exception as error:  # noqa: BLE001 - Python would print secrets in its message
+        from traceback import format_exc  # noqa: PLC0415
+
+        _report(format_exc())
+        what = f"The serve program made a mistake: {type(error).__name__}."
+        return _refuse(ProgramError(what, remedy="Report it, with the lines above."))
+
+
+def _refuse(error: StartError) -> int:
+    _report(str(error))
+    return error.exit_code
 
 
 def _run(arguments: list[str]) -> int:
@@ -46,32 +58,50 @@ def _run(arguments: list[str]) -> int:
     if first == "health":
         return _health(arguments[1:])
     if first in SHELL_COMMANDS:
-        os.execvpe(first, arguments, _environment_for(arguments))  # noqa: S606 - the user's command
+        _run_program(arguments)
     dry = "--dry-run" in arguments
     as_json = dry and "--json" in arguments
     if dry:
         arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
     if _asks_for_help(arguments):
-        return _become(arguments, _environment_for(arguments))
+        secrets = keys.find(os.environ, arguments)
+        return _become(secrets.words, _environment_for(secrets))
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
         from . import show  # noqa: PLC0415 - most starts do not need it
 
-        _print((show.dry_run_json if as_json else show.dry_run_text)(start.command, findings))
+        _print((show.dry_run_json if as_json else show.dry_run_text)(start, findings))
         return 0
     return _start(start, findings)
 
 
-def _asks_for_help(arguments: list[str]) -> bool:
+def _run_program(arguments: list[str]) -> NoReturn:
+    """Become another program, which gets the key as vLLM expects it."""
+    own = 2 if arguments[:2] == ["vllm", "serve"] else len(arguments)
+    secrets = keys.find(os.environ, arguments[own:])
+    if arguments[0] in WAITING_COMMANDS and keys.FILE in os.environ:
+        raise UnprotectedError(
+            "A server that `docker exec` starts in this container would not know the key.",
+            setting=keys.FILE,
+            value=os.environ[keys.FILE],
+            allowed=f"the key itself, in {keys.KEY}",
+            remedy=f"Set {keys.KEY} instead: vLLM does not read {keys.FILE}.",
+        )
+    environment = _environment_for(secrets._replace(words=tuple(arguments)))
+    os.execvpe(arguments[0], [*arguments[:own], *secrets.words], environment)  # noqa: S606 - the user's command
+
+
+def _asks_for_help(arguments: Sequence[str]) -> bool:
     return any(word == "-h" or word.startswith("--help") for word in arguments)
 
 
-def _environment_for(arguments: list[str]) -> dict[str, str]:
+def _environment_for(secrets: keys.Secrets) -> dict[str, str]:
     """Return the environment of vLLM, which without a GPU shows its help only for a CPU."""
-    if _asks_for_help(arguments) and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
-        return {"VLLM_TARGET_DEVICE": "cpu", **os.environ}
-    return dict(os.environ)
+    environment = secrets.environment(os.environ)
+    if _asks_for_help(secrets.words) and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
+        return {"VLLM_TARGET_DEVICE": "cpu", **environment}
+    return environment
 
 
 def _whole(arguments: list[str]) -> bool:
@@ -85,9 +115,10 @@ def _prepare(arguments: list[str]) -> Start:
     environment = os.environ
     if _whole(arguments):
         kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
-        chosen = read_settings.read(image, kept)
+        secrets = keys.find(environment, arguments)
+        chosen = read_settings.read(image, kept)._replace(secrets=secrets)
         command = commands.build(image, chosen)._replace(
-            arguments=tuple(arguments),
+            arguments=secrets.words,
             model=arguments[0],
             served_names=(commands.option(arguments, "--served-model-name") or arguments[0],),
             speculative=None,
@@ -108,33 +139,27 @@ def _start(start: Start, findings: list[Finding]) -> int:
     if worth_showing:
         from . import show  # noqa: PLC0415
 
-        sys.stderr.write(show.checks_text(worth_showing) + "\n")
+        _report(show.checks_text(worth_showing))
     if failed:
         raise failed[0].refusal()
     for remark in start.command.remarks:
-        sys.stderr.write(f"[serve] {remark}\n")
+        _report(f"[serve] {remark}")
     apply_mods(start.image, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
-    environment = dict(os.environ)
-    for name in OWN_VARIABLES:
-        environment.pop(name, None)
-    if start.settings.api_key:
-        environment["VLLM_API_KEY"] = start.settings.api_key
-    sys.stderr.write(f"[serve] {commands.shown(start.command.arguments)}\n")
-    sys.stderr.flush()
+    environment = start.settings.secrets.environment(os.environ)
+    _report(f"[serve] {commands.shown(start.command.arguments)}")
     where = _address(start)
     health.leave_note(where)
     if where.port:
         environment |= _accompany(start, where)
-    return _become(list(start.command.arguments), environment)
+    return _become(start.command.arguments, environment)
 
 
 def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make vLLM record its choices for it."""
     from . import watch  # noqa: PLC0415 - only for a real start
 
-    choices = f"/tmp/imagefactory-choices.{os.getpid()}"  # noqa: S108 - in a container; created anew below
     try:
-        os.close(os.open(choices, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+        choices = own_files.write(f"choices.{os.getpid()}", "")
     except OSError:
         choices = ""
     watch.accompany(
@@ -190,7 +215,7 @@ def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
         sys.path.remove(path)
 
 
-def _become(arguments: list[str], environment: dict[str, str]) -> int:
+def _become(arguments: Sequence[str], environment: dict[str, str]) -> int:
     program = os.environ.get("FACTORY_VLLM") or VLLM
     try:
         os.execve(program, [program, "serve", *arguments], environment)  # noqa: S606 - replaces this process
@@ -229,7 +254,7 @@ def _health(options: list[str]) -> int:
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
     if len(options) > 1 or (options and options[0] not in known):
         raise UsageError(
-            f"`{command}` has no option {' '.join(options)!r}.",
+            f"`{command}` has no option {' '.join(masked(options))!r}.",
             allowed=", ".join(option for option in known if option) or "no options",
             remedy=f"Leave the option out: docker run --rm IMAGE {command}",
         )
@@ -237,5 +262,10 @@ def _only(options: list[str], known: Sequence[str] | Mapping[str, object], comma
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(hide(text) + "\n")
     sys.stdout.flush()
+
+
+def _report(text: str) -> None:
+    sys.stderr.write(hide(text) + "\n")
+    sys.stderr.flush()

@@ -8,7 +8,6 @@ from functools import partial
 
 from . import checkpoint, combinations
 from . import flags as vllm_flags
-from .command import KEY_FLAG, option
 from .errors import (
     DrafterMismatchError,
     ModelMissingError,
@@ -17,6 +16,7 @@ from .errors import (
     UsageError,
 )
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+from .hiding import KEY_FLAG
 
 STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
 """Flags that can extend a model's context."""
@@ -177,15 +177,18 @@ def combination(start: Start) -> Iterator[Finding]:
 
 def api_key(start: Start) -> Iterator[Finding]:
     """Warn about a key that others can read."""
-    if option(start.settings.extra, KEY_FLAG) is not None:
+    secrets = start.settings.secrets
+    for flag in secrets.flags:
         yield Finding(
             "api-key",
             WARN,
-            f"{KEY_FLAG} on the command line is visible to everyone on this machine",
+            f"everyone who may run `docker inspect` can read the value of {flag}",
             setting="EXTRA_ARGS",
-            remedy="Set VLLM_API_KEY_FILE, or VLLM_API_KEY.",
+            remedy="Set VLLM_API_KEY_FILE instead."
+            if flag == KEY_FLAG
+            else "Log in with `hf auth login` instead.",
             error=UsageError,
         )
-    else:
+    if not secrets.flags:
         open_to_all = "none: anyone who reaches the port can use the server"
         yield Finding("api-key", OK, "required" if start.settings.api_key else open_to_all)

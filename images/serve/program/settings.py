@@ -12,20 +12,20 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from . import keys
 from .errors import (
     ContradictionError,
-    KeyFileError,
     NotInThisVllmError,
     OutOfRangeError,
     StartError,
     ValueRefusedError,
 )
+from .hiding import HIDDEN
 from .image import Image, Setting
 
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off")
-SECRETS = ("VLLM_API_KEY",)
 UNLIMITED = 2**63
 ALLOWED = {
     "switch": "1 or 0",
@@ -44,8 +44,13 @@ class Settings(NamedTuple):
     """Names of settings that differ from the image's default."""
     extra: tuple[str, ...]
     """Flags for vLLM that no setting covers."""
-    api_key: str
+    secrets: keys.Secrets
     notes: tuple[str, ...]
+
+    @property
+    def api_key(self) -> str:
+        """The key that clients must send, if any."""
+        return self.secrets.api_key
 
     def text(self, name: str) -> str:
         """Return a value as text, empty when unset."""
@@ -82,12 +87,12 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
             given.add(setting.name)
         values[setting.name] = _parse(setting, text or setting.default, image)
     extra = [*_extra_args(image.settings["EXTRA_ARGS"], environment.get("EXTRA_ARGS", "")), *arguments]
-    rest = _take_flags(image, extra, values, given)
+    secrets = keys.find(environment, extra)
+    rest = _take_flags(image, secrets.words, values, given)
     _check_versions(image, values, given)
     _check_contradictions(values, given)
-    key = _api_key(values, environment)
-    values["VLLM_API_KEY"] = None
-    return Settings(values, frozenset(given), tuple(rest), key, tuple(_notes(image, values, given)))
+    values[keys.KEY] = None
+    return Settings(values, frozenset(given), tuple(rest), secrets, tuple(_notes(image, values, given)))
 
 
 def _parse(setting: Setting, text: str, image: Image) -> Value:
@@ -116,7 +121,8 @@ def allowed(setting: Setting) -> str:
 
 
 def _shown(setting: Setting, text: str) -> str:
-    return "(hidden)" if setting.name in SECRETS else text
+    # Flags that cannot be told apart may hold a secret.
+    return HIDDEN if setting.name in {keys.KEY, "EXTRA_ARGS"} else text
 
 
 def _refused(
@@ -218,7 +224,7 @@ def _extra_args(setting: Setting, text: str) -> list[str]:
         raise _refused(setting, text, f"cannot be split into words: {error}", remedy) from None
 
 
-def _take_flags(image: Image, words: list[str], values: dict[str, Value], given: set[str]) -> list[str]:
+def _take_flags(image: Image, words: Iterable[str], values: dict[str, Value], given: set[str]) -> list[str]:
     """Set the settings that flags stand for, so that the checks see them; return the other flags."""
     by_flag = {setting.flag: setting for setting in image.settings.values() if setting.flag}
     rest: list[str] = []
@@ -271,14 +277,6 @@ def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) 
 
 
 def _check_contradictions(values: Mapping[str, Value], given: set[str]) -> None:
-    if {"VLLM_API_KEY", "VLLM_API_KEY_FILE"} <= given:
-        raise ContradictionError(
-            "VLLM_API_KEY and VLLM_API_KEY_FILE are both set.",
-            setting="VLLM_API_KEY_FILE",
-            value=str(values["VLLM_API_KEY_FILE"]),
-            allowed="one of the two",
-            remedy="Keep the file: `docker inspect` shows variables.",
-        )
     for name, other, why, remedy in _contradictions(values, given):
         value = values.get(other)
         against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
@@ -327,27 +325,6 @@ def _contradictions(values: Mapping[str, Value], given: set[str]) -> Iterable[tu
             "without automatic tool choice the parser is never used",
             "Set ENABLE_AUTO_TOOL_CHOICE=1, or leave TOOL_CALL_PARSER out.",
         )
-
-
-def _api_key(values: Mapping[str, Value], environment: Mapping[str, str]) -> str:
-    path = values.get("VLLM_API_KEY_FILE")
-    if not isinstance(path, str):
-        return environment.get("VLLM_API_KEY", "").strip()
-    problem = "does not contain exactly one word"
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see image.py
-            words = file.read().split()
-    except (OSError, ValueError) as error:
-        words, problem = [], f"cannot be read: {getattr(error, 'strerror', None) or 'not text'}"
-    if len(words) != 1:
-        raise KeyFileError(
-            f"The file with the API key {problem}.",
-            setting="VLLM_API_KEY_FILE",
-            value=path,
-            allowed="a readable file with the key and nothing else",
-            remedy=f"Mount the file: -v /path/on/the/host:{path}:ro",
-        )
-    return words[0]
 
 
 def _notes(image: Image, values: Mapping[str, Value], given: set[str]) -> Iterable[str]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from . import command as commands
-from .command import Command
-from .findings import FAIL, OK, SKIPPED, WARN, Finding
+from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+from .hiding import masked
 from .image import Image, Setting
 from .settings import allowed
 
@@ -57,17 +57,19 @@ def checks_text(findings: Iterable[Finding]) -> str:
     return "\n".join(lines)
 
 
-def dry_run_text(command: Command, findings: Sequence[Finding]) -> str:
+def dry_run_text(start: Start, findings: Sequence[Finding]) -> str:
     """Format the command and the checks as text."""
-    remarks = [f"note  {remark}" for remark in command.remarks]
-    return "\n".join([commands.shown(command.arguments), "", *remarks, checks_text(findings)])
+    remarks = [f"note  {remark}" for remark in start.command.remarks]
+    return "\n".join([commands.shown(start.command.arguments), "", *remarks, checks_text(findings)])
 
 
-def dry_run_json(command: Command, findings: Sequence[Finding]) -> str:
-    """Format the command and the checks as JSON."""
+def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
+    """Format the command and the checks as JSON, and whether the arguments had secrets."""
+    words = masked(start.command.arguments)
     value = {
-        "command": ["vllm", "serve", *commands.masked(command.arguments)],
-        "remarks": list(command.remarks),
+        "command": ["vllm", "serve", *words],
+        "secrets": bool(start.settings.secrets.flags) or tuple(words) != start.command.arguments,
+        "remarks": list(start.command.remarks),
         "checks": checks_value(findings),
     }
     return json.dumps(value, indent=2)

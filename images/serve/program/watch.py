@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from . import health
+from .hiding import hide
 
 START_LIMIT = 2 * 3600
 """Seconds for a first start, with download and autotuning."""
@@ -198,5 +199,5 @@ def _die_with(server: int) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"[serve] {text}\n")
+    sys.stderr.write(hide(f"[serve] {text}\n"))
     sys.stderr.flush()

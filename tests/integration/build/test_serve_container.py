@@ -87,6 +87,7 @@ def test_dry_run_prints_the_command_and_the_checks(engine: Engine) -> None:
         ({"EXTRA_ARGS": "--max-modle-len 5"}, 68, "--max-modle-len"),
         ({"MODEL_PATH": "/models/none"}, 70, "does not exist"),
         ({"VLLM_API_KEY_FILE": "/run/secrets/none"}, 69, "VLLM_API_KEY_FILE"),
+        ({"VLLM_API_KEY": ""}, 80, "anyone who reaches the port"),
     ],
 )
 def test_bad_settings_are_named_before_vllm_starts(

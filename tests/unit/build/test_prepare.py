@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -16,16 +14,14 @@ from tests.fixtures.serving import REPOSITORY
 IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
 
 
-def start(api_key: str = "", **given: str) -> Start:
+def start(**given: str) -> Start:
     project = Project(REPOSITORY)
-    return prepare(
-        project, select(project.matrix, ["qwen3.5-27b-nvfp4"])[0], IMAGE, given=given, api_key=api_key
-    )
+    cell = select(project.matrix, ["qwen3.5-27b-nvfp4"])[0]
+    return prepare(project, cell, IMAGE, given=given, environment={})
 
 
-def test_command_compose_file_and_recipes_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("imagefactory.build.start.prepare._key_folder", lambda *_: tmp_path)
-    found = start(api_key="s3cret", MAX_NUM_SEQS="8")
+def test_command_compose_file_and_recipes_agree() -> None:
+    found = start(MAX_NUM_SEQS="8")
     assert "MAX_NUM_SEQS=8" in found.line()
     service = yaml.safe_load(found.compose())["services"]["vllm"]
     assert service["environment"]["MAX_NUM_SEQS"] == "${MAX_NUM_SEQS:-8}"
@@ -33,8 +29,6 @@ def test_command_compose_file_and_recipes_agree(monkeypatch: pytest.MonkeyPatch,
         document = yaml.safe_load(found.recipe(style))
         assert document["defaults"]["max_num_seqs"] == 8
         assert document["container"] == IMAGE
-    assert "s3cret" not in found.shell() + found.compose() + found.recipe("eugr")
-    assert (tmp_path / "vllm_api_key").read_text() == "s3cret"
 
 
 def test_setting_that_the_image_would_refuse_is_refused() -> None:

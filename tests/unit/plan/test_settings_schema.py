@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.build.start.docker_run import (
-    Launch,
-    compose,
-    docker_run,
-    pinned,
-    shell_line,
-    write_key_file,
-)
+from imagefactory.build.start.docker_run import Launch, compose, docker_run, pinned, shell_line
+from imagefactory.build.start.key_file import write_key_file
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.docs import defaults_by_model, model_table, replace_between
-from imagefactory.errors.serving import KeyFileUnusableError, SettingRefusedError, UnpinnedImageError
+from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError, UnpinnedImageError
 from imagefactory.matrix.matrix import Matrix, Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
@@ -106,9 +100,7 @@ def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
     preview = served_image("qwen3.5-27b-nvfp4")
     key = write_key_file(tmp_path / "keys", "s3cret")
     assert key.stat().st_mode & 0o777 == 0o600
-    words = docker_run(
-        launch(preview, serving_matrix, given={"PORT": "8001", "VLLM_API_KEY": "s3cret"}, key_file=key)
-    )
+    words = docker_run(launch(preview, serving_matrix, given={"PORT": "8001"}, key_file=key))
     text = shlex.join(words)
     assert words[-1] == IMAGE
     assert "--gpus all" in text
@@ -127,14 +119,14 @@ def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matr
     assert "deploy" not in yaml.safe_load(compose(start))["services"]["vllm"]
 
 
-def test_compose_has_the_same_settings_and_the_key_from_the_environment(
+def test_compose_has_the_same_settings_and_the_key_as_a_file(
     served_image: Images, serving_matrix: Matrix
 ) -> None:
     preview = served_image("gemma4-31b")
     document = yaml.safe_load(compose(launch(preview, serving_matrix, key_file=Path("/x"))))
     service = document["services"]["vllm"]
     assert service["image"] == IMAGE
-    assert document["secrets"] == {"vllm_api_key": {"environment": "VLLM_API_KEY"}}
+    assert document["secrets"] == {"vllm_api_key": {"file": "/x"}}
     assert service["environment"].pop("VLLM_API_KEY_FILE") == KEY_FILE
     unfolded = {
         name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in service["environment"].items()
@@ -157,7 +149,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(served_image: Image
 
 
 def test_a_key_of_two_words_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileUnusableError):
+    with pytest.raises(KeyNotPassedError):
         write_key_file(tmp_path, "two words")
 
 

@@ -3,74 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import stat
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from imagefactory.build.start.preview import Preview
-from imagefactory.plan.serve.description import settings_bytes
-from imagefactory.plan.serve.image_paths import program_folder
-from images.serve.program import health
+from images.serve.program import health, own_files
 from images.serve.program.errors import StartError
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
+from tests.fixtures.serve_process import Start, finished, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY
-
-STAND_IN = """#!{python}
-import json, os, sys, time
-record = {{"pid": os.getpid(), "arguments": sys.argv[1:], "environment": dict(os.environ)}}
-open({record!r}, "w").write(json.dumps(record))
-{then}
-"""
-
-
-@pytest.fixture
-def start(served_image: Callable[..., Preview], tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start the serve program of the tiny image, with a stand-in for vLLM that records its call."""
-    preview = served_image("tiny", model=str(tmp_path / "model"))
-    share = tmp_path / "share"
-    for folder in (share, tmp_path / "model"):
-        folder.mkdir()
-    (share / "settings.json").write_bytes(settings_bytes(preview.description))
-    (share / "model.json").write_text(json.dumps(preview.model))
-    for name in ("config.json", "tokenizer.json"):
-        (tmp_path / "model" / name).write_text("{}")
-
-    def run(*arguments: str, then: str = "", **variables: str) -> subprocess.Popen[str]:
-        program = tmp_path / "vllm"
-        program.write_text(STAND_IN.format(python=sys.executable, record=str(tmp_path / "record"), then=then))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        environment = {
-            "PATH": os.defpath,
-            "FACTORY_SHARE": str(share),
-            "FACTORY_SITE": str(share),
-            "FACTORY_VLLM": str(program),
-            "PORT": "18998",
-            "WARMUP": "0",
-            **variables,
-        }
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", str(program_folder(REPOSITORY)), *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return run
-
-
-Start = Callable[..., subprocess.Popen[str]]
 
 
 def test_the_program_becomes_the_server(start: Start, tmp_path: Path) -> None:
@@ -214,7 +160,7 @@ def server() -> Iterator[int]:
 def test_health_uses_the_noted_port_else_the_setting(
     server: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(health, "NOTE", str(tmp_path / "note"))
+    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
     assert health.address({"PORT": str(server)}) == health.Address("127.0.0.1", server)
     assert health.is_well(health.Address("127.0.0.1", server))
     assert not health.is_well(health.Address("127.0.0.1", 1), timeout=1)
@@ -244,20 +190,3 @@ def test_the_document_lists_every_exit_code() -> None:
     for error in StartError.__subclasses__():
         meaning = (error.__doc__ or "").rstrip(".")
         assert f"| {error.exit_code} | {meaning[0].lower()}{meaning[1:]} |" in text
-
-
-def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=20)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def recorded(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((folder / "record").read_text())
-    return record
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists() or not path.stat().st_size:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

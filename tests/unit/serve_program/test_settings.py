@@ -63,7 +63,7 @@ def test_bad_input_is_refused_with_setting_value_range_and_remedy(
 
 
 def test_every_error_has_its_own_exit_code() -> None:
-    assert [error.exit_code for error in errors.StartError.__subclasses__()] == list(range(64, 80))
+    assert [error.exit_code for error in errors.StartError.__subclasses__()] == list(range(64, 82))
 
 
 def test_a_typo_is_refused_with_the_nearest_value(program_image: Images) -> None:
@@ -158,7 +158,7 @@ def test_any_environment_leads_to_a_command_or_an_error_with_an_exit_code(
     image = program_image(TARGET)
     outcome = build_or_refuse(image, environment)
     if isinstance(outcome, errors.StartError):
-        assert outcome.exit_code in range(64, 80)
+        assert outcome.exit_code in range(64, 82)
         assert outcome.remedy
     else:
         assert outcome.arguments[0]

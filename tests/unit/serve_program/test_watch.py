@@ -91,3 +91,11 @@ def test_a_hook_that_cannot_write_does_not_fail(tmp_path: Path) -> None:
 
 def test_importing_the_hook_without_its_variable_does_nothing() -> None:
     assert logging.getLogRecordFactory() is logging.LogRecord
+
+
+def test_the_hook_follows_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious\n")
+    (tmp_path / "choices").symlink_to(victim)
+    with_hook("import logging; logging.getLogger('vllm').warning('Using X backend')", tmp_path / "choices")
+    assert victim.read_text() == "precious\n"

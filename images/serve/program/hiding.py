@@ -1,0 +1,67 @@
+"""Keeps secrets out of commands, messages and logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+
+HIDDEN = "(hidden)"
+KEY_FLAG = "--api-key"
+TOKEN_FLAG = "--hf-token"  # noqa: S105 - the name of a flag
+SHORTEST = 6
+"""Hiding shorter secrets wherever they occur would garble the text."""
+_KINDS = r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?)"
+_NAME = re.compile(rf"{_KINDS}$", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"""([\w-]*{_KINDS}(?:=|["']\s*:\s*["']))([^\s"']+)""", re.IGNORECASE)
+_SHAPE = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opsru]_\w{20,}|github_pat_\w{20,}|sk-[\w-]{16,})|(?<=://)[^\s/@]+(?=@)"
+)
+
+
+def is_flag(word: str, flag: str) -> bool:
+    """Whether a word is a flag as vLLM reads it: with underscores, or cut short."""
+    name = word.partition("=")[0].replace("_", "-")
+    # `--api-k` is unambiguous, `--api` is not.
+    return name == flag or (len(name) > len(flag.rpartition("-")[0]) + 1 and flag.startswith(name))
+
+
+def masked(words: Sequence[str]) -> list[str]:
+    """Hide every secret among the words of a command."""
+    return [
+        word[: -len(secret)] + HIDDEN if secret else hide(word)
+        for word, secret in zip(words, _secret_parts(words), strict=True)
+    ]
+
+
+def hide(text: str) -> str:
+    """Hide the secrets of the environment and the command line, and whatever looks like one."""
+    for secret in sorted(_known(), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return _SHAPE.sub(HIDDEN, _ASSIGNED.sub(rf"\1{HIDDEN}", text))
+
+
+def _known() -> set[str]:
+    found = {value.strip() for name, value in os.environ.items() if _NAME.search(name)}
+    # EXTRA_ARGS may lack a quotation mark, so it is not split as a shell does.
+    for words in (sys.argv[1:], os.environ.get("EXTRA_ARGS", "").split()):
+        found.update(secret.strip("\"'") for secret in _secret_parts(words))
+    found |= {way for secret in found for way in (json.dumps(secret)[1:-1], shlex.quote(secret))}
+    return {secret for secret in found if len(secret) >= SHORTEST}
+
+
+def _secret_parts(words: Sequence[str]) -> Iterator[str]:
+    """Yield for each word the secret that it ends with, empty for most."""
+    expected = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            secret = bool(_NAME.search(name)) or is_flag(name, KEY_FLAG) or is_flag(name, TOKEN_FLAG)
+            expected = secret and not equals
+            yield value if secret else ""
+        else:
+            # --api-key takes several keys, up to the next flag.
+            yield word if expected else ""

@@ -1,0 +1,134 @@
+"""Finds the API key, however it was given: a server whose key gets lost would be open to everyone.
+
+vLLM logs its arguments, so a secret among them is passed on in the environment instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .errors import ContradictionError, KeyFileError, UnprotectedError, ValueRefusedError
+from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
+
+KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
+LONGEST = 10_000
+"""Characters of a key file."""
+_SIMILAR = re.compile(r"VLLM_?API_?KEY", re.IGNORECASE)
+
+
+class Secrets(NamedTuple):
+    """The secrets of a start."""
+
+    words: tuple[str, ...]
+    """The arguments without them."""
+    api_key: str = ""
+    token: str = ""
+    """For downloads from Hugging Face."""
+    flags: tuple[str, ...] = ()
+    """The flags that held a secret."""
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables for vLLM, which warns about names like its own that it does not know."""
+        found = {name: value for name, value in variables.items() if name != FILE}
+        found |= {KEY: self.api_key} if self.api_key else {}
+        return found | ({"HF_TOKEN": self.token} if self.token else {})
+
+
+def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secrets:
+    """Find the secrets in the environment and among arguments; refuse a key that would have no effect."""
+    words, keys = _take(list(arguments), KEY_FLAG)
+    words, tokens = _take(words, TOKEN_FLAG, most=1)
+    if tokens == []:
+        words.append(TOKEN_FLAG)  # the token that `hf auth login` stored
+    flags = [flag for flag, values in ((KEY_FLAG, keys), (TOKEN_FLAG, tokens)) if values]
+    given = {name: environment[name].strip() for name in (KEY, FILE) if name in environment}
+    if keys is not None:
+        keys = [key for key in keys if key.strip()]
+        given[KEY_FLAG] = " ".join(keys)
+    for name, value in given.items():
+        if not value:
+            raise _unprotected(f"{name} is given, but empty", name)
+    if len(given) > 1:
+        first, second = list(given)[:2]
+        raise ContradictionError(
+            f"{first} and {second} are both given.",
+            setting=second,
+            value=HIDDEN,
+            allowed="one of the two",
+            remedy=f"Keep {FILE}: `docker inspect` shows variables and arguments."
+            if FILE in given
+            else f"Leave out {KEY_FLAG}.",
+        )
+    if not given:
+        _refuse_lost(environment)
+    if keys and len(keys) > 1:
+        words += [KEY_FLAG, *keys]  # a variable holds only one
+    key = keys[0] if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
+    if not key.isprintable():
+        raise ValueRefusedError(
+            "The API key contains a line break or another control character.",
+            setting=next(iter(given)),
+            value=HIDDEN,
+            allowed="printable characters",
+            remedy="Make a key with `openssl rand -hex 32`.",
+        )
+    return Secrets(tuple(words), key, tokens[0] if tokens else "", tuple(flags))
+
+
+def _take(words: list[str], flag: str, most: int | None = None) -> tuple[list[str], list[str] | None]:
+    """Take a flag with its values out of a command; the values are None if it is not there."""
+    rest: list[str] = []
+    values: list[str] | None = None
+    taking = False
+    for word in words:
+        if is_flag(word, flag):
+            _, equals, value = word.partition("=")
+            values, taking = [value] if equals else [], not equals
+        elif taking and values is not None and not word.startswith("-") and len(values) != most:
+            values.append(word)
+        else:
+            taking = False
+            rest.append(word)
+    return rest, values
+
+
+def _refuse_lost(environment: Mapping[str, str]) -> None:
+    for name in environment:
+        if _SIMILAR.match(name):
+            raise _unprotected(f"There is no setting {name}", name)
+    # Only the recommended command has these flags; there, the key has been found.
+    if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):
+        raise _unprotected(
+            f"EXTRA_ARGS, with its {KEY_FLAG}, has no effect on a command of your own", "EXTRA_ARGS"
+        )
+
+
+def _unprotected(problem: str, name: str) -> UnprotectedError:
+    return UnprotectedError(
+        f"{problem}: anyone who reaches the port could use the server.",
+        setting=name,
+        allowed=f"a key in {KEY}, or a file with it in {FILE}",
+        remedy=f"Set one of them; to serve without a key, leave out {name}.",
+    )
+
+
+def _read(path: str) -> str:
+    problem = "does not contain exactly one word"
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see image.py
+            words = file.read(LONGEST).split()
+    except (OSError, ValueError) as error:
+        words, problem = [], f"cannot be read: {getattr(error, 'strerror', None) or 'not text'}"
+    if len(words) != 1:
+        # What is no path may be the key itself, by mistake.
+        shown = path if path.startswith(("/", ".")) else HIDDEN
+        raise KeyFileError(
+            f"The file with the API key {problem}.",
+            setting=FILE,
+            value=shown,
+            allowed="a readable file with the key and nothing else",
+            remedy=f"Mount the file: -v /path/on/the/host:{shown}:ro",
+        )
+    return words[0]

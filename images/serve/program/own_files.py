@@ -1,0 +1,50 @@
+"""Files for the program's other processes, in a folder that no other user can read or change."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+PLACE = "/tmp"  # noqa: S108 - the folder in it is checked before each use
+LONGEST = 1_000_000
+
+
+def write(name: str, text: str) -> str:
+    """Write a new file and return its path; raise OSError if the folder belongs to somebody else."""
+    path = _folder_path()
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)  # noqa: PTH102 - see image.py
+    folder = _open_folder(path)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+        with os.fdopen(file, "w", encoding="utf-8") as open_file:
+            open_file.write(text)
+    finally:
+        os.close(folder)
+    return f"{path}/{name}"
+
+
+def read(name: str) -> str:
+    """Return the text of a file; raise OSError if there is none of our own."""
+    folder = _open_folder(_folder_path())
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(file, encoding="utf-8", errors="replace") as open_file:
+        return open_file.read(LONGEST)
+
+
+def _folder_path() -> str:
+    return f"{PLACE}/imagefactory-{os.getuid()}"
+
+
+def _open_folder(path: str) -> int:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    found = os.fstat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        os.close(folder)
+        raise PermissionError(f"{path} is not ours alone")
+    return folder

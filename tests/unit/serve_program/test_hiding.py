@@ -1,0 +1,99 @@
+"""No secret appears in commands, messages or logs of the serve program."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from images.serve.program import hiding, main
+from tests.fixtures.serve_process import Start, finished
+
+SECRET = "hunter2-hunter2"  # noqa: S105
+HF_SHAPE = "hf_" + "Ab1" * 11
+LOADER = json.dumps({"aws_secret_access_key": SECRET})
+
+
+@pytest.mark.parametrize("way", [["--dry-run", "--json"], [], ["check"]], ids=str)
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"EXTRA_ARGS": f"--hf-token {SECRET}"},
+        {"EXTRA_ARGS": f"--hf_token={SECRET} --seed 1"},
+        {"EXTRA_ARGS": f"--api-key {SECRET} {SECRET}-2"},
+        {"EXTRA_ARGS": f"--ssl-keyfile-password {SECRET}"},
+        {"EXTRA_ARGS": f"--hf-token {SECRET} --seed '1"},
+        {"EXTRA_ARGS": f"--api-key '{SECRET}"},
+        {"EXTRA_ARGS": f"--model-loader-extra-config '{LOADER}'"},
+        {"EXTRA_ARGS": f"--otlp-traces-endpoint https://me:{SECRET}@host/"},
+        {"EXTRA_ARGS": f"--something OTHER_TOKEN={SECRET}"},
+        {"VLLM_API_KEY": SECRET, "MAX_MODEL_LEN": SECRET},
+        {"VLLM_API_KEY": f"{SECRET}\n", "CHAT_TEMPLATE": f"/{SECRET}"},
+        {"VLLM_API_KEY_FILE": SECRET},
+        {"VLLM_API_KEYS": SECRET},
+        {"VLLM_API_KEY": SECRET, "VLLM_API_KEY_FILE": SECRET},
+        {"HF_TOKEN": SECRET, "MODEL": SECRET},
+        {"AWS_SECRET_ACCESS_KEY": SECRET, "MODS": SECRET},
+    ],
+    ids=str,
+)
+def test_no_secret_is_printed(start: Start, way: list[str], variables: dict[str, str]) -> None:
+    ran = finished(start(*way, **variables))
+    assert ran.stdout + ran.stderr
+    assert SECRET not in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "--api-key", SECRET],
+        ["settings", f"--hf-token={SECRET}"],
+        ["--dry-run", "--hf-token", SECRET],
+        ["some/model", "--dry-run", f"--hf_token={SECRET}"],
+        ["some/model", "--dry-run", "--hf-to", SECRET],
+    ],
+    ids=" ".join,
+)
+def test_no_secret_among_the_arguments_is_printed(start: Start, arguments: list[str]) -> None:
+    ran = finished(start(*arguments))
+    assert SECRET not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--hf-token", SECRET]])
+def test_a_traceback_has_no_secrets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    def broken(_: object) -> int:
+        raise KeyError(SECRET)
+
+    monkeypatch.setattr(main, "_run", broken)
+    monkeypatch.setattr("sys.argv", ["serve", *arguments])
+    if not arguments:
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert main.main(arguments) == 81
+    said = capsys.readouterr().err
+    assert "KeyError" in said
+    assert "Traceback" in said
+    assert SECRET not in said
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    words = [
+        "m",
+        "--max-num-batched-tokens",
+        "9",
+        "--tokenizer",
+        "t",
+        "--ssl-keyfile",
+        "/k",
+        "--hf-overrides",
+        "{}",
+    ]
+    assert hiding.masked(words) == words
+    text = 'remedy: -v /host:/run/secrets/key:ro {"kv_per_token": 65536, "name": "api-key"}'
+    assert hiding.hide(text) == text
+
+
+def test_what_looks_like_a_token_is_hidden_anywhere() -> None:
+    assert hiding.hide(f"cannot load {HF_SHAPE}.") == "cannot load (hidden)."

@@ -1,0 +1,109 @@
+"""The health check and its note: nobody else can redirect or fake them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from images.serve.program import health, own_files
+
+ADDRESS = health.Address("127.0.0.1", 1234)
+OTHER = health.Address("127.0.0.1", 8000)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in for /tmp; return the program's folder in it, which does not exist yet."""
+    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    return tmp_path / f"imagefactory-{os.getuid()}"
+
+
+def test_a_note_is_for_its_owner_only(place: Path) -> None:
+    health.leave_note(ADDRESS)
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert (place / health.NOTE).stat().st_mode & 0o777 == 0o600
+    assert health.address({}) == ADDRESS
+    health.leave_note(OTHER)
+    assert health.address({}) == OTHER
+
+
+def test_a_note_does_not_follow_a_link(place: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    place.mkdir(mode=0o700)
+    (place / health.NOTE).symlink_to(victim)
+    assert health.address({}) == OTHER
+    health.leave_note(ADDRESS)
+    assert victim.read_text() == "precious"
+    assert health.address({}) == ADDRESS
+
+
+def test_a_folder_that_is_a_link_is_not_used(place: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o700)
+    (victim / health.NOTE).write_text('["192.0.2.1", 1, false]')
+    place.symlink_to(victim)
+    health.leave_note(ADDRESS)
+    assert (victim / health.NOTE).read_text() == '["192.0.2.1", 1, false]'
+    assert health.address({}) == OTHER
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+    (place / health.NOTE).write_text('["192.0.2.1", 1, false]')
+    health.leave_note(ADDRESS)
+    assert (place / health.NOTE).read_text() == '["192.0.2.1", 1, false]'
+    assert health.address({}) == OTHER
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '["h", "x", 0]', "null", "[" * 100_000])
+def test_a_damaged_note_is_ignored(place: Path, text: str) -> None:
+    place.mkdir(mode=0o700)
+    (place / health.NOTE).write_text(text)
+    assert health.address({}) == OTHER
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[health.Address]:
+    """Give one client an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield health.Address("127.0.0.1", server.getsockname()[1])
+        thread.join(timeout=10)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1",
+        b"HTTP/1.1\r\n\r\n",
+        b"HTTP/1.1 \r\n\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 " + b"2" * 5000,
+    ],
+    ids=lambda answer: repr(answer[:20]),
+)
+def test_an_answer_without_a_status_is_not_healthy(answer: bytes) -> None:
+    with answering(answer) as address:
+        assert not health.is_well(address)
+
+
+def test_status_200_is_healthy() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\n\r\n") as address:
+        assert health.is_well(address)
