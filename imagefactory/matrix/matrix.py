@@ -44,6 +44,9 @@ DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Workflow = Annotated[
+    str, StringConstraints(pattern=r"^\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$")
+]
 
 
 class _Model(BaseModel):
@@ -262,6 +265,10 @@ class Matrix(_Model):
     registry: Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
     source: Annotated[str, StringConstraints(pattern=r"^https://")]
     """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
+    signers: Annotated[list[Workflow], Field(min_length=1)] = [
+        ".github/workflows/nightly.yml@refs/heads/main"
+    ]
+    """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
@@ -277,6 +284,11 @@ class Matrix(_Model):
     def _lower_case(cls, registry: str) -> str:
         # OWNER is a placeholder until a fork sets it; registries accept lower case only.
         return registry if "OWNER" in registry else registry.lower()
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The workflows that may sign, as sigstore's certificates name them."""
+        return tuple(f"{self.source.rstrip('/').removesuffix('.git')}/{signer}" for signer in self.signers)
 
     @property
     def effective_registry(self) -> str:
