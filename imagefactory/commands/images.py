@@ -198,17 +198,13 @@ def verify(
     from imagefactory.build.verify import verify
     from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
-    from imagefactory.publish.attest.image_check import require_plan
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
     if image:
         for found in _check_published(project, image, key, layers=layers or rebuild):
             if rebuild:
-                cell = require_plan(found).cell
-                with watching() as watch:
-                    verify(project, cell, watch, say, digest=found.digest)
-                say(f"{cell}: a rebuild gives the same bits")
+                _rebuild_published(project, found)
             print(found.digest)
         return
     for cell in select(project.matrix, target):
@@ -234,6 +230,24 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
     for one in checked:
         refuse_failing(one)
     return checked
+
+
+def _rebuild_published(project: Project, found: Checked) -> None:
+    """Rebuild a published image, and show whether it gives the same bits; raise if it does not."""
+    from imagefactory.build.verify import verify
+    from imagefactory.commands.show.live import watching
+    from imagefactory.commands.show.tables import finding_line
+    from imagefactory.errors import FactoryError
+    from imagefactory.publish.attest.image_check import Finding, require_plan
+
+    cell = require_plan(found).cell
+    try:
+        with watching() as watch:
+            verify(project, cell, watch, say, digest=found.digest)
+    except FactoryError as error:
+        say(finding_line(Finding("rebuild", "failed", f"{cell}: {error.what} {error.why}")))
+        raise
+    say(finding_line(Finding("rebuild", "ok", f"{cell}: a rebuild gives the same bits")))
 
 
 @command(
