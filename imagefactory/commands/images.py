@@ -181,6 +181,7 @@ def export(project: Project, file: str, target: str = "") -> None:
         "digest": "compare with this digest instead of the built image",
         "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
         "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
+        "rebuilders": "with --image: fail unless this many others (of `rebuilders` in matrix.yaml) have rebuilt it",
         "layers": "with --image: also download the layers and check every byte",
         "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     },
@@ -191,6 +192,7 @@ def verify(
     key: list[str],
     digest: str = "",
     image: str = "",
+    rebuilders: str = "",
     layers: bool = False,
     rebuild: bool = False,
 ) -> None:
@@ -202,7 +204,8 @@ def verify(
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
     if image:
-        for found in _check_published(project, image, key, layers=layers or rebuild):
+        least = options.whole_number("--rebuilders", rebuilders) or 0
+        for found in _check_published(project, image, key, least, layers=layers or rebuild):
             if rebuild:
                 _rebuild_published(project, found)
             print(found.digest)
@@ -214,7 +217,9 @@ def verify(
         print(verified)
 
 
-def _check_published(project: Project, image: str, keys: list[str], *, layers: bool) -> list[Checked]:
+def _check_published(
+    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool
+) -> list[Checked]:
     """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
@@ -224,7 +229,8 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
     if not keys:
         need(project.root, "sign")  # a workflow may have signed it
     with Repository.open(image) as repository:
-        checked = check_image(project, repository, find_trust(project, keys), say, every_byte=layers)
+        trust = find_trust(project, keys)
+        checked = check_image(project, repository, trust, say, every_byte=layers, rebuilders=rebuilders)
     for one in checked:
         say(checked_lines(one))
     for one in checked:

@@ -25,6 +25,7 @@ from imagefactory.publish.attest.attachments import attached_bundles, attached_c
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.layer_check import layer_problems
+from imagefactory.publish.attest.rebuilds import count_rebuilds, is_rebuild, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
@@ -37,7 +38,16 @@ _NAMES = {
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
 CheckName = Literal[
-    "manifest", "configuration", "statement", "signature", "provenance", "sbom", "layers", "record", "rebuild"
+    "manifest",
+    "configuration",
+    "statement",
+    "signature",
+    "provenance",
+    "sbom",
+    "layers",
+    "record",
+    "rebuilds",
+    "rebuild",
 ]
 
 
@@ -65,13 +75,22 @@ class Checked:
 
 
 def check_image(
-    project: Project, repository: Repository, trust: Verifier, say: Say, *, every_byte: bool = False
+    project: Project,
+    repository: Repository,
+    trust: Verifier,
+    say: Say,
+    *,
+    every_byte: bool = False,
+    rebuilders: int = 0,
 ) -> list[Checked]:
-    """Check an image, or every image of an index. `every_byte` downloads the layers and hashes them."""
+    """Check an image, or every image of an index.
+
+    `every_byte` downloads the layers and hashes them; `rebuilders` is how many others must have rebuilt it.
+    """
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
     checked = [
-        _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte)
+        _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte, least=rebuilders)
         for image, listed in images_of(repository, manifest)
     ]
     targets = {str(one.cell or "a foreign image") for one in checked}
@@ -90,7 +109,9 @@ def refuse_failing(checked: Checked) -> None:
     what = "The image, or something attached to it, is not what was signed."
     if all(finding.check == "signature" for finding in wrong):
         kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
-    if any(finding.check == "signature" for finding in wrong):
+    elif all(finding.check == "rebuilds" for finding in wrong):
+        kind, what = VerificationError, "Others who rebuilt the image do not confirm it."
+    if any(finding.check in ("signature", "rebuilds") for finding in wrong):
         wrong += [finding for finding in checked.findings if finding.state == "not counted"]
     raise kind(
         what,
@@ -130,14 +151,16 @@ class _Check:
     plan: Plan | None = None
     cell: Cell | None = None
 
-    def run(self, *, every_byte: bool) -> Checked:
+    def run(self, *, every_byte: bool, least: int) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
-        statements = self._check_signatures()
+        attached = list(attached_bundles(self.repository, self.manifest.digest))
+        statements = self._check_signatures(attached)
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
         self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
         self._check_record()
         self._check_layers(every_byte=every_byte)
+        self._check_rebuilds(attached, least)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
@@ -172,11 +195,13 @@ class _Check:
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
 
-    def _check_signatures(self) -> dict[str, Statement]:
+    def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""
         found: dict[str, Statement] = {}
         signers: set[str] = set()
-        for digest, bundle in attached_bundles(self.repository, self.manifest.digest):
+        for digest, bundle in attached:
+            if is_rebuild(bundle):
+                continue
             try:
                 statement, signer = self._read_statement(bundle)
             except NotTrustedError as error:
@@ -286,6 +311,21 @@ class _Check:
             size = sum(layer.size for layer in layers) / 1e6
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
             self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
+
+    def _check_rebuilds(self, attached: Sequence[tuple[Digest, Bundle | str]], least: int) -> None:
+        """Count who else rebuilt the image; without anybody to trust there is nothing to say."""
+        count = count_rebuilds(self.project, attached, self.manifest.digest, self.trust)
+        for reason in count.uncounted:
+            self._add("statement", "not counted", reason)
+        same = f"rebuilt by {len(count.same)} other{'s' * (len(count.same) != 1)}, same digest"
+        if count.same:
+            same += f": {named(count.same)}"
+        if count.other:
+            self._add("rebuilds", "failed", f"others got another digest: {named(count.other)}; {same}")
+        elif len(count.same) < least:
+            self._add("rebuilds", "failed", f"{same}; {least} are required")
+        elif count.same or self.project.matrix.rebuilders:
+            self._add("rebuilds", "ok" if count.same else "not checked", same)
 
 
 def _plan_of(project: Project, cell: Cell) -> Plan | None:

@@ -93,7 +93,7 @@ class IdentityVerifier:
         file, _, at = workflow.partition("@")
         if issuer != GITHUB_ISSUER:
             raise NotTrustedError(f"its identity was issued by {issuer}, not by {GITHUB_ISSUER}")
-        if repository not in {identity.partition(_WORKFLOWS)[0] for identity in self.identities}:
+        if repository not in set(map(repository_of, self.identities)):
             raise NotTrustedError(f"it is signed by another repository, {repository}")
         if file not in {identity.partition("@")[0] for identity in self.identities}:
             raise NotTrustedError(f"it is signed by another workflow of {repository}, {workflow}")
@@ -214,6 +214,11 @@ def own_identity() -> str:
     """Return the identity of the workflow that this job belongs to; empty outside of GitHub Actions."""
     workflow = os.environ.get("GITHUB_WORKFLOW_REF", "")
     return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{workflow}" if workflow else ""
+
+
+def repository_of(identity: str) -> str:
+    """Return the repository of a workflow."""
+    return identity.partition(_WORKFLOWS)[0]
 
 
 def signs_as_job(given: str = "") -> bool:

@@ -209,6 +209,16 @@ def test_a_workflow_that_may_sign_has_a_path_and_a_branch(small_factory: SmallFa
         find_trust(small_factory.project)
 
 
+@pytest.mark.parametrize(
+    "rebuilder",
+    ["{}", "{key: a.pub, identity: 'https://x/y/.github/workflows/z.yml@refs/heads/main'}", "{identity: me}"],
+)
+def test_a_rebuilder_has_a_key_or_a_workflow(small_factory: SmallFactory, rebuilder: str) -> None:
+    small_factory.edit_matrix("\ndefaults:", f"\nrebuilders: {{one: {rebuilder}}}\ndefaults:")
+    with pytest.raises(MatrixError, match="rebuilders"):
+        find_trust(small_factory.project)
+
+
 def test_another_sigstore_does_not_count(sigstore: LocalSigstore, small_factory: SmallFactory) -> None:
     assert sigstore
     bundle = Bundle.read(LocalSigstore().sign(STATEMENT, Job()))
