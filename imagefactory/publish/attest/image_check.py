@@ -274,10 +274,12 @@ class _Check:
                     problems.append(f"{digest}: {first_difference(content, expected)}")
         if signed is not None and here is not None and signed != here:
             problems.append(f"the signed SBOM: {first_difference(signed, here)}")
-        if not attached:
+        if signed is not None and not attached:
             problems.append("none is attached")
         if problems:
             self._add("sbom", "failed", "; ".join(problems))
+        elif not attached:
+            self._add("sbom", "not checked", "none is attached")
         elif here is None:
             detail = "as signed, but this checkout plans another image and cannot make it again"
             self._add("sbom", "not checked", detail if signed else "it is not signed")

@@ -20,6 +20,7 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import RunFailedError
 from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.errors.registry import AccessDeniedError, CredentialsError
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
@@ -27,12 +28,12 @@ from imagefactory.publish.attest import provenance
 from imagefactory.publish.attest.attachments import attach_statement, statements_of
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.image_check import Checked, check_image, refuse_failing
+from imagefactory.publish.attest.index_images import images_of
 from imagefactory.publish.attest.rebuilds import PREDICATE_TYPE, Rebuild
 from imagefactory.publish.attest.signing import Signer, Verifier
 from imagefactory.publish.automation.pull_request import worktree
 from imagefactory.publish.automation.run_summary import bounded, cell, table
 from imagefactory.publish.catalog_writes import read_catalog
-from imagefactory.publish.history import current_images
 from imagefactory.publish.tags import short_digest
 from imagefactory.store.digests import Digest
 
@@ -63,7 +64,7 @@ class Rebuilds:
             ("", f"`{name}`", cell(f"could not be rebuilt: {why}"), "") for name, why in self.failed.items()
         ]
         lines = ["## Rebuilds", "", *table("target | image | outcome | commit", rows), ""]
-        return bounded("\n".join(lines if rows else ["## Rebuilds", "", "nothing to rebuild", ""]))
+        return bounded("\n".join(lines))
 
     def refuse_differences(self) -> None:
         """Raise if an image came out differently, or could not be built again."""
@@ -85,11 +86,23 @@ class Rebuilds:
 def rebuild_published(
     project: Project, repository: Repository, trust: Verifier, say: Say, *, tags: Collection[str] = ()
 ) -> Rebuilds:
-    """Rebuild the images that moving tags name (default: all of them), each once."""
-    current = current_images(read_catalog(repository).catalog)
-    digests = dict.fromkeys(one.image.digest for one in current if not tags or one.tag in tags)
+    """Rebuild the images that moving tags name in the registry (default: all moving tags), each once."""
     done: list[Rebuild] = []
     failed: dict[str, str] = {}
+    digests: dict[Digest, None] = {}
+    for tag in sorted(tags or read_catalog(repository).catalog.moving_tags()):
+        try:
+            images = images_of(repository, repository.require_manifest(tag))
+            digests.update({image.digest: None for image, _ in images})
+        except FactoryError as error:
+            failed[tag] = f"{error.what} {error.why}"
+    if not digests and not failed:
+        raise NeverPublishedError(
+            "There is nothing to rebuild.",
+            where=repository.reference.name,
+            why="The catalog has no moving tag.",
+            fix="Name the repository with the images (--image), or a tag (--tag).",
+        )
     with project.store.scratch() as scratch:
         for digest in digests:
             try:
@@ -114,10 +127,8 @@ def _check_published(
 
 def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Rebuild:
     """Build a published image again with the programs, matrix and locks of its commit."""
-    commit, target = (
-        _fetch(project, checked),
-        f"{checked.cell}/{checked.cell.machine if checked.cell else ''}",
-    )
+    commit = _fetch(project, checked)
+    target = f"{checked.cell}/{checked.cell.machine}" if checked.cell else ""
     say(f"rebuilding {target} from {commit}")
     environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     with worktree(project.root, commit) as checkout:
@@ -125,25 +136,29 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
         (checkout / "locks" / "layers.toml").unlink(missing_ok=True)
         output = scratch / checked.digest.partition(":")[2]
         command = [str(checkout / "inv"), "build", "--locked", "--target", target, "--output", str(output)]
-        done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
-            command,
-            cwd=checkout,
-            env=environment | {"FACTORY_CACHE": str(scratch / "cache")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        where = environment | {"FACTORY_CACHE": str(scratch / "cache")}
+        try:
+            done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
+                command, cwd=checkout, env=where, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise _not_rebuilt(target, commit, f"{error}") from None
     shutil.rmtree(output, ignore_errors=True)
     last = (done.stdout.split() or [""])[-1]
     if done.returncode or not _DIGEST.fullmatch(last):
         said = re.search(r"^  why: +(.+)", done.stderr, re.MULTILINE)
-        raise RunFailedError(
-            f"{target} could not be rebuilt.",
-            where=f"commit {commit}",
-            why=said[1] if said else (done.stderr.strip().splitlines() or ["It printed no digest."])[-1],
-            fix="Check the commit out and run `./inv build` there.",
-        )
+        lines = done.stderr.strip().splitlines() or ["It printed no digest."]
+        raise _not_rebuilt(target, commit, said[1] if said else lines[-1])
     return Rebuild(checked.digest, Digest(last), target, commit)
+
+
+def _not_rebuilt(target: str, commit: str, why: str) -> RunFailedError:
+    return RunFailedError(
+        f"{target} could not be rebuilt.",
+        where=f"commit {commit}",
+        why=why,
+        fix="Check the commit out and run `./inv build` there.",
+    )
 
 
 def _fetch(project: Project, checked: Checked) -> str:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.errors.registry import AccessDeniedError
 from imagefactory.errors.supply import ImageSignatureError
+from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.attachments import attach_all
 from imagefactory.publish.attest.image_check import Checked, Finding, check_image, refuse_failing
@@ -248,6 +250,28 @@ def test_an_image_that_nobody_signed_is_not_rebuilt(published: PublishedCommit) 
     assert "not signed by anybody who is trusted" in done.failed[published.staged.digest]
     with pytest.raises(VerificationError, match="1 of 1 images were not confirmed"):
         done.refuse_differences()
+
+
+def test_a_tag_that_was_moved_by_hand_is_followed(published: PublishedCommit) -> None:
+    """Point a tag at an image that nobody signed: users get it, whatever the catalog says."""
+    [other] = published.publisher.push()
+    repository = published.publisher.repository
+    repository.put_manifest(other.image.manifest, MANIFEST_TYPE, "latest")
+    done = rebuild_published(
+        published.publisher.project, repository, published.trust, print, tags=["latest", "missing"]
+    )
+    assert done.done == ()
+    assert "There is no such image" in done.failed["missing"]
+    assert "not signed by anybody who is trusted" in done.failed[other.digest]
+    with pytest.raises(VerificationError, match="2 of 2"):
+        done.refuse_differences()
+
+
+def test_an_empty_repository_confirms_nothing(publisher: Publisher) -> None:
+    project = publisher.project
+    publisher.push()
+    with pytest.raises(NeverPublishedError, match="nothing to rebuild"):
+        rebuild_published(project, publisher.repository, find_trust(project), print)
 
 
 def test_the_commands_rebuild_attest_and_count(published: PublishedCommit) -> None:
