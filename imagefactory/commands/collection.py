@@ -12,7 +12,18 @@ from pathlib import Path
 from invoke.collection import Collection
 from invoke.main import program as plain_invoke
 
-from imagefactory.commands import ci, images, kernels, keys, matrix, mods, publishing, repository, wheels
+from imagefactory.commands import (
+    ci,
+    images,
+    kernels,
+    keys,
+    matrix,
+    mods,
+    publishing,
+    rebuilds,
+    repository,
+    wheels,
+)
 from imagefactory.commands.program import take_over
 
 
@@ -23,7 +34,7 @@ def collection(root: Path) -> Collection:
     for module in (matrix, images, kernels, publishing, repository):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
-    for module in (mods, wheels, keys, ci):
+    for module in (mods, wheels, keys, rebuilds, ci):
         namespace.add_collection(Collection.from_module(module))
     namespace.configure({"checkout": str(root)})
     return namespace

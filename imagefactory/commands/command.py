@@ -86,10 +86,10 @@ def open_repository(project: Project) -> Repository:
     return Repository.open(project.matrix.effective_registry)
 
 
-def find_signer(project: Project, key: str) -> Signer | None:
+def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer | None:
     """Find the signer for the --key option; a CI job's identity needs more packages."""
     from imagefactory.publish.attest import signing
 
     if signing.signs_as_job(key):
         need(project.root, "sign")
-    return signing.find_signer(project, key)
+    return signing.find_signer(project, key, publisher=publisher)

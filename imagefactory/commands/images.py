@@ -181,6 +181,7 @@ def export(project: Project, file: str, target: str = "") -> None:
         "digest": "compare with this digest instead of the built image",
         "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
         "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
+        "rebuilders": "with --image: fail unless this many others (of `rebuilders` in matrix.yaml) have rebuilt it",
         "layers": "with --image: also download the layers and check every byte",
         "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     },
@@ -191,6 +192,7 @@ def verify(
     key: list[str],
     digest: str = "",
     image: str = "",
+    rebuilders: str = "",
     layers: bool = False,
     rebuild: bool = False,
 ) -> None:
@@ -198,17 +200,14 @@ def verify(
     from imagefactory.build.verify import verify
     from imagefactory.commands.show.live import watching
     from imagefactory.matrix.targets import select
-    from imagefactory.publish.attest.image_check import require_plan
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
     if image:
-        for found in _check_published(project, image, key, layers=layers or rebuild):
+        least = options.whole_number("--rebuilders", rebuilders) or 0
+        for found in _check_published(project, image, key, least, layers=layers or rebuild):
             if rebuild:
-                cell = require_plan(found).cell
-                with watching() as watch:
-                    verify(project, cell, watch, say, digest=found.digest)
-                say(f"{cell}: a rebuild gives the same bits")
+                _rebuild_published(project, found)
             print(found.digest)
         return
     for cell in select(project.matrix, target):
@@ -218,7 +217,9 @@ def verify(
         print(verified)
 
 
-def _check_published(project: Project, image: str, keys: list[str], *, layers: bool) -> list[Checked]:
+def _check_published(
+    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool
+) -> list[Checked]:
     """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.commands.show.tables import checked_lines
     from imagefactory.oci.registry.repository import Repository
@@ -228,12 +229,31 @@ def _check_published(project: Project, image: str, keys: list[str], *, layers: b
     if not keys:
         need(project.root, "sign")  # a workflow may have signed it
     with Repository.open(image) as repository:
-        checked = check_image(project, repository, find_trust(project, keys), say, every_byte=layers)
+        trust = find_trust(project, keys)
+        checked = check_image(project, repository, trust, say, every_byte=layers, rebuilders=rebuilders)
     for one in checked:
         say(checked_lines(one))
     for one in checked:
         refuse_failing(one)
     return checked
+
+
+def _rebuild_published(project: Project, found: Checked) -> None:
+    """Rebuild a published image, and show whether it gives the same bits; raise if it does not."""
+    from imagefactory.build.verify import verify
+    from imagefactory.commands.show.live import watching
+    from imagefactory.commands.show.tables import finding_line
+    from imagefactory.errors import FactoryError
+    from imagefactory.publish.attest.image_check import Finding, require_plan
+
+    cell = require_plan(found).cell
+    try:
+        with watching() as watch:
+            verify(project, cell, watch, say, digest=found.digest)
+    except FactoryError as error:
+        say(finding_line(Finding("rebuild", "failed", f"{cell}: {error.what} {error.why}")))
+        raise
+    say(finding_line(Finding("rebuild", "ok", f"{cell}: a rebuild gives the same bits")))
 
 
 @command(

@@ -44,6 +44,9 @@ DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
+Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
+Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
 
 
 class _Model(BaseModel):
@@ -256,12 +259,35 @@ class Rule(_Model):
     reason: Annotated[str, Field(min_length=10)]
 
 
+class Rebuilder(_Model):
+    """Somebody else whose word counts that an image can be rebuilt bit for bit; by key or by workflow."""
+
+    key: Annotated[str, StringConstraints(pattern=r"\.pub$")] | None = None
+    """A public key, as a path in the checkout outside of keys/*.pub, which are the publisher's."""
+    identity: Annotated[str, StringConstraints(pattern=rf"^https://[^@\s]+/{_WORKFLOW}")] | None = None
+    """A workflow: https://github.com/OWNER/NAME/.github/workflows/rebuild.yml@refs/heads/main."""
+    statements: Registry | None = None
+    """Where the statements are, if not beside the image."""
+
+    @model_validator(mode="after")
+    def _one_signer(self) -> Self:
+        if (self.key is None) == (self.identity is None):
+            raise PydanticCustomError("rebuilder", "either `key` or `identity` is required")
+        return self
+
+
 class Matrix(_Model):
     """Everything in matrix.yaml."""
 
-    registry: Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
+    registry: Registry
     source: Annotated[str, StringConstraints(pattern=r"^https://")]
     """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
+    signers: Annotated[list[Workflow], Field(min_length=1)] = [
+        ".github/workflows/nightly.yml@refs/heads/main"
+    ]
+    """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
+    rebuilders: dict[Name, Rebuilder] = {}
+    """Others who rebuild images independently; `verify --image` counts them."""
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
@@ -277,6 +303,11 @@ class Matrix(_Model):
     def _lower_case(cls, registry: str) -> str:
         # OWNER is a placeholder until a fork sets it; registries accept lower case only.
         return registry if "OWNER" in registry else registry.lower()
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The workflows that may sign, as sigstore's certificates name them."""
+        return tuple(f"{self.source.rstrip('/').removesuffix('.git')}/{signer}" for signer in self.signers)
 
     @property
     def effective_registry(self) -> str:

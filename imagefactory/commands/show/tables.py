@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from imagefactory.oci.compare import Difference
     from imagefactory.plan.changes import LayerChange
     from imagefactory.plan.status import PlanStatus
-    from imagefactory.publish.attest.image_check import Checked
+    from imagefactory.publish.attest.image_check import Checked, Finding
     from imagefactory.publish.attest.licence_summary import LicenceSummary
     from imagefactory.publish.history import CurrentImage, Line
     from imagefactory.publish.promote import Promoted
@@ -210,13 +210,14 @@ def smoke_table(record: SmokeRecord) -> Table:
 
 def checked_lines(checked: Checked) -> Text:
     """Show the findings about a published image, one per line; digests stay whole, to be copied."""
-    styles = {"ok": "green", "failed": "bold red", "not checked": "yellow"}
-    lines = Text(checked.reference, "bold")
-    for finding in checked.findings:
-        lines.append(f"\n  {finding.check:<14}", "default not bold")
-        lines.append(f"{finding.state:<12}", styles[finding.state])
-        lines.append(finding.detail, "default not bold")
-    return lines
+    return Text("\n").join([Text(checked.reference, "bold"), *map(finding_line, checked.findings)])
+
+
+def finding_line(finding: Finding) -> Text:
+    """Show one finding about a published image."""
+    styles = {"ok": "green", "failed": "bold red", "not checked": "yellow", "not counted": "yellow"}
+    state = (f"{finding.state:<12}", styles[finding.state])
+    return Text.assemble(f"  {finding.check:<14}", state, finding.detail)
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:

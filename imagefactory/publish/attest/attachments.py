@@ -51,14 +51,14 @@ def attach_all(
         return attached
     there = {
         (statement.predicate_type, statement.subject): (digest, statement)
-        for digest, statement in _statements_of(repository, image.digest, signer)
+        for digest, statement in statements_of(repository, image.digest, signer)
     }
     for statement in _statements(project, plan, repository.reference.name, image.digest, document):
         digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
         if digest is not None and old is not None and _says_the_same(old, statement):
             attached.append(digest)
         else:
-            attached.append(_attach_statement(repository, image, statement, signer))
+            attached.append(attach_statement(repository, image, statement, signer))
     return attached
 
 
@@ -126,7 +126,7 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
     return [Statement(kind, predicate, subject, name) for kind, predicate in predicates.items()]
 
 
-def _statements_of(
+def statements_of(
     repository: Repository, subject: Digest, signer: Signer
 ) -> Iterator[tuple[Digest, Statement]]:
     """Find the statements that this signer attached to an image before."""
@@ -146,9 +146,10 @@ def _says_the_same(old: Statement, new: Statement) -> bool:
     return bool(old.predicate.get("buildDefinition") == new.predicate["buildDefinition"])
 
 
-def _attach_statement(
+def attach_statement(
     repository: Repository, subject: Descriptor, statement: Statement, signer: Signer
 ) -> Digest:
+    """Sign a statement and attach it to its subject."""
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
     payload = Payload(bundles.MEDIA_TYPE, signer.sign(statement))
     return referrers.attach(repository, subject, bundles.MEDIA_TYPE, [payload], annotations).digest

@@ -14,18 +14,18 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.errors.supply import ImageSignatureError, TamperedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
-from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
-from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, Repository, StoredManifest
+from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
+from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.layer_check import layer_problems
+from imagefactory.publish.attest.rebuilds import count_rebuilds, is_rebuild, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
@@ -36,10 +36,18 @@ _NAMES = {
     SIGNATURE_PREDICATE: "signature",
 }
 
-
-FindingState = Literal["ok", "failed", "not checked"]
+FindingState = Literal["ok", "failed", "not checked", "not counted"]
 CheckName = Literal[
-    "manifest", "configuration", "signature", "provenance", "sbom", "layers", "record", "rebuild"
+    "manifest",
+    "configuration",
+    "statement",
+    "signature",
+    "provenance",
+    "sbom",
+    "layers",
+    "record",
+    "rebuilds",
+    "rebuild",
 ]
 
 
@@ -62,19 +70,34 @@ class Checked:
     plan: Plan | None
     commit: str | None
     """The commit that the signed provenance names."""
+    cell: Cell | None = None
+    """What the image says it is."""
 
 
 def check_image(
-    project: Project, repository: Repository, trust: Verifier, say: Say, *, every_byte: bool = False
+    project: Project,
+    repository: Repository,
+    trust: Verifier,
+    say: Say,
+    *,
+    every_byte: bool = False,
+    rebuilders: int = 0,
 ) -> list[Checked]:
-    """Check an image, or every image of an index. `every_byte` downloads the layers and hashes them."""
+    """Check an image, or every image of an index.
+
+    `every_byte` downloads the layers and hashes them; `rebuilders` is how many others must have rebuilt it.
+    """
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
-    images = [manifest]
-    if manifest.media_type in (INDEX_TYPE, DOCKER_INDEX_TYPE):
-        children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
-        images = [repository.require_manifest(child.digest) for child in children]
-    return [_Check(project, repository, image, trust, say).run(every_byte=every_byte) for image in images]
+    checked = [
+        _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte, least=rebuilders)
+        for image, listed in images_of(repository, manifest)
+    ]
+    targets = {str(one.cell or "a foreign image") for one in checked}
+    if len(targets) > 1:
+        why = f"it mixes the images of several targets: {', '.join(sorted(targets))}"
+        raise unfit_index(repository, manifest, why)
+    return checked
 
 
 def refuse_failing(checked: Checked) -> None:
@@ -86,6 +109,10 @@ def refuse_failing(checked: Checked) -> None:
     what = "The image, or something attached to it, is not what was signed."
     if all(finding.check == "signature" for finding in wrong):
         kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+    elif all(finding.check == "rebuilds" for finding in wrong):
+        kind, what = VerificationError, "Others who rebuilt the image do not confirm it."
+    if any(finding.check in ("signature", "rebuilds") for finding in wrong):
+        wrong += [finding for finding in checked.findings if finding.state == "not counted"]
     raise kind(
         what,
         where=checked.reference,
@@ -115,33 +142,41 @@ class _Check:
     project: Project
     repository: Repository
     manifest: StoredManifest
+    listed: Mapping[str, str] | None
+    """The platform that an index lists the image for."""
     trust: Verifier
     say: Say
     findings: list[Finding] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     plan: Plan | None = None
+    cell: Cell | None = None
 
-    def run(self, *, every_byte: bool) -> Checked:
+    def run(self, *, every_byte: bool, least: int) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
-        statements = self._check_signatures()
+        attached = list(attached_bundles(self.repository, self.manifest.digest))
+        statements = self._check_signatures(attached)
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
         self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
         self._check_record()
         self._check_layers(every_byte=every_byte)
+        self._check_rebuilds(attached, least)
         reference = str(self.repository.reference.at(self.manifest.digest))
-        return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit)
+        return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
     def _add(self, check: CheckName, state: FindingState, detail: str) -> None:
-        self.findings.append(Finding(check, state, detail))
+        # Some of it was written by whoever pushed the image, who must not add lines of his own.
+        line = "".join(sign if sign.isprintable() else " " for sign in detail)
+        self.findings.append(Finding(check, state, line))
 
     def _read_config(self) -> None:
         """Read the configuration, and find the plan that the image was made from."""
         try:
             digest = Digest(self.manifest.document()["config"]["digest"])
-            self.config = json.loads(self.repository.blob(digest))
-            labels: Mapping[str, str] = self.config["config"]["Labels"]
+            config = json.loads(self.repository.blob(digest))
+            labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
+            self.config = config
         except DigestMismatchError as error:
             self._add("configuration", "failed", error.why)
             return
@@ -149,39 +184,50 @@ class _Check:
             detail = f"this is not an image of the factory ({type(error).__name__})"
             self._add("configuration", "failed", detail)
             return
+        platform = f"{self.config.get('os')}/{self.config.get('architecture')}"
+        listed = self.listed and f"{self.listed.get('os')}/{self.listed.get('architecture')}"
+        if listed and listed != platform:
+            self._add("configuration", "failed", f"the index lists it for {listed}, but it is for {platform}")
+            return
         self._add("configuration", "ok", f"plan {planned}")
-        plan = _plan_of(self.project, labels, f"{self.config['os']}/{self.config['architecture']}")
+        model, vllm, arch = (str(labels.get(f"imagefactory.{name}")) for name in ("model", "vllm", "arch"))
+        self.cell = Cell(model, vllm, arch, platform)
+        plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
 
-    def _check_signatures(self) -> dict[str, Statement]:
-        """Read the statements about exactly this image that a trusted signer made."""
+    def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
+        """Read the statements about exactly this image that a trusted signer made; explain each in a line."""
         found: dict[str, Statement] = {}
-        signers: dict[str, str] = {}
-        reasons: list[str] = []
-        for digest, bundle in attached_bundles(self.repository, self.manifest.digest):
-            if not isinstance(bundle, Bundle):
-                reasons.append(f"{digest}: {bundle}")
+        signers: set[str] = set()
+        for digest, bundle in attached:
+            if is_rebuild(bundle):
                 continue
             try:
-                statement, signer = read_trusted(bundle, self.trust)
+                statement, signer = self._read_statement(bundle)
             except NotTrustedError as error:
-                reasons.append(f"{_unchecked_name(bundle)} {digest}: {error}")
+                # Others may sign too; that does not affect the signatures that count.
+                self._add("statement", "not counted", f"{_unchecked_name(bundle)} {digest}: {error}")
                 continue
-            if statement.subject == self.manifest.digest:
-                found[statement.predicate_type] = statement
-                signers[statement.predicate_type] = signer
-            else:
-                reasons.append(f"{digest}: it is about another image, {statement.subject}")
+            name = _NAMES.get(statement.predicate_type, statement.predicate_type)
+            self._add("statement", "ok", f"{name} {digest}: signed by {signer}")
+            found[statement.predicate_type] = statement
+            signers.add(signer)
         missing = [name for kind, name in _NAMES.items() if kind not in found]
         if missing:
-            because = f" ({'; '.join(reasons)})" if reasons else ": nothing that is attached is signed"
-            self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{because}")
+            some = any(finding.check == "statement" for finding in self.findings)
+            nothing = "" if some else ": nothing is attached"
+            self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{nothing}")
         else:
-            self._add("signature", "ok", ", ".join(sorted(set(signers.values()))))
-            if reasons:
-                # Others may sign too; that does not affect the signatures that count.
-                self._add("signature", "not checked", f"not counted: {'; '.join(reasons)}")
+            self._add("signature", "ok", ", ".join(sorted(signers)))
         return found
+
+    def _read_statement(self, bundle: Bundle | str) -> tuple[Statement, str]:
+        if not isinstance(bundle, Bundle):
+            raise NotTrustedError(bundle)
+        statement, signer = read_trusted(bundle, self.trust)
+        if statement.subject != self.manifest.digest:
+            raise NotTrustedError(f"it is about another image, {statement.subject}")
+        return statement, signer
 
     def _check_provenance(self, statement: Statement | None) -> str | None:
         """Compare the provenance with the image and with this checkout; return the commit that it names."""
@@ -228,10 +274,12 @@ class _Check:
                     problems.append(f"{digest}: {first_difference(content, expected)}")
         if signed is not None and here is not None and signed != here:
             problems.append(f"the signed SBOM: {first_difference(signed, here)}")
-        if not attached:
+        if signed is not None and not attached:
             problems.append("none is attached")
         if problems:
             self._add("sbom", "failed", "; ".join(problems))
+        elif not attached:
+            self._add("sbom", "not checked", "none is attached")
         elif here is None:
             detail = "as signed, but this checkout plans another image and cannot make it again"
             self._add("sbom", "not checked", detail if signed else "it is not signed")
@@ -266,11 +314,24 @@ class _Check:
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
             self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
 
+    def _check_rebuilds(self, attached: Sequence[tuple[Digest, Bundle | str]], least: int) -> None:
+        """Count who else rebuilt the image; without anybody to trust there is nothing to say."""
+        count = count_rebuilds(self.project, attached, self.manifest.digest, self.trust)
+        for reason in count.uncounted:
+            self._add("statement", "not counted", reason)
+        same = f"rebuilt by {len(count.same)} other{'s' * (len(count.same) != 1)}, same digest"
+        if count.same:
+            same += f": {named(count.same)}"
+        if count.other:
+            self._add("rebuilds", "failed", f"others got another digest: {named(count.other)}; {same}")
+        elif len(count.same) < least:
+            self._add("rebuilds", "failed", f"{same}; {least} are required")
+        elif count.same or self.project.matrix.rebuilders:
+            self._add("rebuilds", "ok" if count.same else "not checked", same)
 
-def _plan_of(project: Project, labels: Mapping[str, str], platform: str) -> Plan | None:
+
+def _plan_of(project: Project, cell: Cell) -> Plan | None:
     """Plan the cell that an image claims to be; None if this checkout cannot."""
-    model, vllm, arch = (labels.get(f"imagefactory.{name}", "") for name in ("model", "vllm", "arch"))
-    cell = Cell(model, vllm, arch, platform)
     if cell not in buildable(project.matrix) or not project.is_locked(cell):
         return None
     try:
@@ -298,9 +359,11 @@ def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found | ({"gitCommit": str(commits[0])} if commits else {})
 
 
-def _unchecked_name(bundle: Bundle) -> str:
+def _unchecked_name(bundle: Bundle | str) -> str:
     """Describe what a bundle claims to be; for messages only, since its signature is not trusted."""
     try:
+        if isinstance(bundle, str):
+            return "statement"
         return _NAMES.get(Statement.read(bundle.payload).predicate_type, "statement")
     except ValueError:
         return "statement"

@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from cryptography import x509
+from cryptography.hazmat import asn1
+
 from imagefactory.errors.supply import SigningError
 from imagefactory.locks.project import Project
 from imagefactory.publish.attest import keys
@@ -26,6 +29,9 @@ from imagefactory.store.digests import canonical_json
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
 GITHUB_IDENTITY: Final = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 """GitHub sets it for a job that may ask for an identity (`permissions: id-token: write`)."""
+_CLAIMS: Final = "1.3.6.1.4.1.57264.1"
+"""Where sigstore's certificates keep claims: https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md"""
+_WORKFLOWS: Final = "/.github/workflows/"
 TRUSTED: Final = "keys"
 """The folder with the public keys (*.pub) that are trusted to sign a checkout's images."""
 
@@ -58,28 +64,62 @@ class KeyVerifier:
 
 @dataclass(frozen=True)
 class IdentityVerifier:
-    """Trusts the signatures of a repository's own workflows."""
+    """Trusts the signatures of some workflows, each on one branch or tag."""
 
-    repository: str
+    identities: tuple[str, ...]
+    """https://github.com/OWNER/NAME/.github/workflows/FILE@REF, as certificates name them."""
 
     def check(self, bundle: Bundle) -> str:
         """Check certificate, transparency log and signature; needs the network for sigstore's root of trust."""
         try:
             from sigstore.errors import Error  # noqa: PLC0415 - optional
             from sigstore.models import Bundle as SigstoreBundle  # noqa: PLC0415
-            from sigstore.verify import policy  # noqa: PLC0415
         except ImportError:
             raise NotTrustedError(
                 "it is signed with an identity; checking that needs sigstore (locks/environment/sign.txt)"
             ) from None
-        wanted = policy.AllOf(
-            [policy.OIDCIssuer(GITHUB_ISSUER), policy.OIDCSourceRepositoryURI(self.repository)]
-        )
         try:
-            _sigstore_verifier().verify_dsse(SigstoreBundle.from_json(bundle.data), wanted)
+            certified = SigstoreBundle.from_json(bundle.data)
+            _, payload = _sigstore_verifier().verify_dsse(certified, self)
         except (Error, ValueError, OSError) as error:
             raise NotTrustedError(f"sigstore says: {error}") from None
-        return f"identity {self.repository}"
+        if payload != bundle.payload:
+            raise NotTrustedError("it can be read in two ways")
+        return f"identity {_claim(certified.signing_certificate, 18)}"
+
+    def verify(self, certificate: x509.Certificate) -> None:
+        """Raise NotTrustedError unless the certificate is for one of the workflows; sigstore calls this."""
+        issuer, repository, ref, workflow = (_claim(certificate, number) for number in (8, 12, 14, 18))
+        file, _, at = workflow.partition("@")
+        if issuer != GITHUB_ISSUER:
+            raise NotTrustedError(f"its identity was issued by {issuer}, not by {GITHUB_ISSUER}")
+        if repository not in set(map(repository_of, self.identities)):
+            raise NotTrustedError(f"it is signed by another repository, {repository}")
+        if file not in {identity.partition("@")[0] for identity in self.identities}:
+            raise NotTrustedError(f"it is signed by another workflow of {repository}, {workflow}")
+        if workflow not in self.identities or ref != at:
+            raise NotTrustedError(f"it is signed on another branch or tag, {ref}")
+        if _subjects(certificate) != [workflow]:
+            raise NotTrustedError(f"it is signed by a workflow that {workflow} called")
+
+
+def _claim(certificate: x509.Certificate, number: int) -> str:
+    oid = x509.ObjectIdentifier(f"{_CLAIMS}.{number}")
+    try:
+        extension = certificate.extensions.get_extension_for_oid(oid).value
+    except x509.ExtensionNotFound:
+        raise NotTrustedError(
+            f"its certificate is not that of a workflow: it has no {oid.dotted_string}"
+        ) from None
+    return asn1.decode_der(str, extension.public_bytes())
+
+
+def _subjects(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 @cache
@@ -123,7 +163,7 @@ class KeySigner:
 class IdentitySigner:
     """Signs as a CI job: sigstore issues a certificate for a few minutes, and logs its use publicly."""
 
-    def __init__(self, repository: str) -> None:
+    def __init__(self) -> None:
         try:
             from sigstore.errors import Error  # noqa: PLC0415 - optional
             from sigstore.models import ClientTrustConfig  # noqa: PLC0415
@@ -142,8 +182,8 @@ class IdentitySigner:
             self._context: Any = SigningContext.from_trust_config(ClientTrustConfig.production())
         except self._failures as error:
             raise _no_identity(error) from None
-        self.name = f"identity {self._token.identity}"
-        self.verifier = IdentityVerifier(repository)
+        self.name = f"identity {own_identity()}"
+        self.verifier = IdentityVerifier((own_identity(),))
 
     def sign(self, statement: Statement) -> bytes:
         """Have sigstore sign a statement."""
@@ -170,27 +210,50 @@ def _no_identity(error: Exception) -> SigningError:
     )
 
 
+def own_identity() -> str:
+    """Return the identity of the workflow that this job belongs to; empty outside of GitHub Actions."""
+    workflow = os.environ.get("GITHUB_WORKFLOW_REF", "")
+    return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{workflow}" if workflow else ""
+
+
+def repository_of(identity: str) -> str:
+    """Return the repository of a workflow."""
+    return identity.partition(_WORKFLOWS)[0]
+
+
 def signs_as_job(given: str = "") -> bool:
     """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
     has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
     return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
 
 
-def find_signer(project: Project, given: str = "") -> Signer | None:
-    """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none."""
+def find_signer(project: Project, given: str = "", *, publisher: bool = True) -> Signer | None:
+    """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none.
+
+    A publisher whose workflow is not trusted to sign is refused: nobody could verify what it publishes.
+    """
     own = keys.default_key_path()
     named = given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
         return KeySigner(keys.read_private_key(named), origin)
-    return IdentitySigner(project.matrix.source) if signs_as_job() else None
+    if not signs_as_job():
+        return None
+    if publisher and own_identity() not in project.matrix.identities:
+        raise SigningError(
+            "This workflow is not trusted to sign images.",
+            where=own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set",
+            why=f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}.",
+            fix="Run it on the branch that is trusted; in a fork, set `source`, and `signers` if the branch differs.",
+        )
+    return IdentitySigner()
 
 
 def find_trust(project: Project, given: Sequence[str] = ()) -> Trust:
-    """Return who is trusted: the named keys or those of the checkout, and its own workflows."""
+    """Return who is trusted: the named keys or those of the checkout, and the workflows that may sign."""
     paths = [Path(name) for name in given] or sorted((project.root / TRUSTED).glob("*.pub"))
     trusted = tuple(keys.read_public_key(path) for path in paths)
-    return Trust(KeyVerifier(trusted), IdentityVerifier(project.matrix.source))
+    return Trust(KeyVerifier(trusted), IdentityVerifier(project.matrix.identities))
 
 
 def read_trusted(bundle: Bundle, verifier: Verifier) -> tuple[Statement, str]:

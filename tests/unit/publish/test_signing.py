@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from imagefactory.errors.matrix import MatrixError
 from imagefactory.errors.supply import SigningError
 from imagefactory.publish.attest.bundles import (
     PAYLOAD_TYPE,
@@ -44,6 +45,7 @@ from imagefactory.publish.attest.signing import (
     read_trusted,
 )
 from imagefactory.store.digests import Digest
+from tests.fixtures.local_sigstore import Job, LocalSigstore
 from tests.fixtures.small_factory import SmallFactory
 
 IMAGE, OTHER = Digest(f"sha256:{'1' * 64}"), Digest(f"sha256:{'2' * 64}")
@@ -59,7 +61,7 @@ def key(tmp_path: Path) -> Path:
 
 def trusting(*keys: Path) -> Trust:
     public = tuple(read_public_key(path.with_suffix(".pub")) for path in keys)
-    return Trust(KeyVerifier(public), IdentityVerifier("https://git.example/factory"))
+    return Trust(KeyVerifier(public), IdentityVerifier((Job().identity,)))
 
 
 def signer_of(key: Path) -> KeySigner:
@@ -159,6 +161,92 @@ def test_an_identity_cannot_be_checked_without_sigstore(key: Path, monkeypatch: 
         trusting(key).check(bundle)
 
 
+def test_the_nightly_on_the_default_branch_may_sign(
+    sigstore: LocalSigstore, small_factory: SmallFactory
+) -> None:
+    bundle = Bundle.read(sigstore.sign(STATEMENT, Job()))
+    statement, signer = read_trusted(bundle, find_trust(small_factory.project))
+    assert statement == STATEMENT
+    assert signer == f"identity {Job().identity}"
+
+
+NOT_TRUSTED = {
+    "another issuer": (Job(issuer="https://issuer.example"), "was issued by https://issuer.example"),
+    "another repository": (Job(repository="https://git.example/fork"), "another repository, .*fork"),
+    "a repository with a longer name": (Job(repository="https://git.example/factory2"), "another repository"),
+    "another workflow": (Job(workflow=".github/workflows/mods.yml"), "another workflow of .*mods.yml"),
+    "another branch": (Job(ref="refs/heads/feature"), "another branch or tag, refs/heads/feature"),
+    "a tag": (Job(ref="refs/tags/main"), "another branch or tag, refs/tags/main"),
+    "a called workflow": (Job(called="https://git.example/x/.github/workflows/y.yml@main"), "called"),
+}
+
+
+@pytest.mark.parametrize(("job", "reason"), NOT_TRUSTED.values(), ids=NOT_TRUSTED)
+def test_no_other_job_may_sign(
+    sigstore: LocalSigstore, small_factory: SmallFactory, job: Job, reason: str
+) -> None:
+    """Refuse a signature that sigstore itself finds valid in every respect."""
+    bundle = Bundle.read(sigstore.sign(STATEMENT, job))
+    with pytest.raises(NotTrustedError, match=reason):
+        find_trust(small_factory.project).check(bundle)
+
+
+def test_a_fork_names_its_own_workflows(sigstore: LocalSigstore, small_factory: SmallFactory) -> None:
+    job = Job(workflow=".github/workflows/publish.yml", ref="refs/heads/trunk")
+    small_factory.edit_matrix("\ndefaults:", f"\nsigners: [{job.workflow}@{job.ref}]\ndefaults:")
+    trust = find_trust(small_factory.project)
+    assert trust.check(Bundle.read(sigstore.sign(STATEMENT, job)))
+    with pytest.raises(NotTrustedError, match="another workflow"):
+        trust.check(Bundle.read(sigstore.sign(STATEMENT, Job())))
+
+
+@pytest.mark.parametrize(
+    "signer", ["nightly.yml", ".github/workflows/nightly.yml", "x/y.yml@refs/heads/main"]
+)
+def test_a_workflow_that_may_sign_has_a_path_and_a_branch(small_factory: SmallFactory, signer: str) -> None:
+    small_factory.edit_matrix("\ndefaults:", f"\nsigners: [{signer}]\ndefaults:")
+    with pytest.raises(MatrixError, match="signers"):
+        find_trust(small_factory.project)
+
+
+@pytest.mark.parametrize(
+    "rebuilder",
+    ["{}", "{key: a.pub, identity: 'https://x/y/.github/workflows/z.yml@refs/heads/main'}", "{identity: me}"],
+)
+def test_a_rebuilder_has_a_key_or_a_workflow(small_factory: SmallFactory, rebuilder: str) -> None:
+    small_factory.edit_matrix("\ndefaults:", f"\nrebuilders: {{one: {rebuilder}}}\ndefaults:")
+    with pytest.raises(MatrixError, match="rebuilders"):
+        find_trust(small_factory.project)
+
+
+def test_another_sigstore_does_not_count(sigstore: LocalSigstore, small_factory: SmallFactory) -> None:
+    assert sigstore
+    bundle = Bundle.read(LocalSigstore().sign(STATEMENT, Job()))
+    with pytest.raises(NotTrustedError, match="sigstore says"):
+        find_trust(small_factory.project).check(bundle)
+
+
+def test_a_changed_statement_of_a_job_is_noticed(
+    sigstore: LocalSigstore, small_factory: SmallFactory
+) -> None:
+    other = base64.b64encode(replace(STATEMENT, subject=OTHER).payload()).decode()
+    bundle = forged(sigstore.sign(STATEMENT, Job()), "dsseEnvelope", "payload", value=other)
+    with pytest.raises(NotTrustedError, match="sigstore says"):
+        find_trust(small_factory.project).check(bundle)
+
+
+@pytest.mark.parametrize("workflow", ["mods.yml@refs/heads/main", "nightly.yml@refs/heads/feature"])
+def test_a_job_that_nobody_would_trust_does_not_publish(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch, workflow: str
+) -> None:
+    monkeypatch.setenv(GITHUB_IDENTITY, "token")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://git.example")
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", f"factory/.github/workflows/{workflow}")
+    with pytest.raises(SigningError, match="not trusted to sign") as caught:
+        find_signer(small_factory.project)
+    assert Job().identity in caught.value.why
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"[]", b"{}", b'{"dsseEnvelope": {"signatures": []}}', b"\xff", b'{"dsseEnvelope": 3}'],
@@ -233,6 +321,8 @@ def test_signers_are_found_in_order(
     assert find_signer(project) is None
     monkeypatch.setitem(sys.modules, "sigstore", None)
     monkeypatch.setenv(GITHUB_IDENTITY, "token")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://git.example")
+    monkeypatch.setenv("GITHUB_WORKFLOW_REF", Job().identity.removeprefix("https://git.example/"))
     with pytest.raises(SigningError, match="needs the package sigstore"):
         find_signer(project)
     own = default_key_path()

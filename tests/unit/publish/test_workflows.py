@@ -15,10 +15,12 @@ import pytest
 import yaml
 
 from imagefactory.commands.repository import CHECKS
+from imagefactory.matrix.matrix import load_matrix
 from tasks import namespace
 from tests.fixtures.checkouts import REPOSITORY
 
 FOLDER = REPOSITORY / ".github" / "workflows"
+MATRIX = REPOSITORY / "matrix.yaml"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 WIRING = [line for line in CHECKS if line.startswith(("check-jsonschema", "zizmor"))]
@@ -109,7 +111,7 @@ def test_a_spoiled_nightly_is_found(spoiled: Path, line: str, old: str, new: str
 
 
 def test_every_documented_workflow_exists() -> None:
-    assert {"nightly", "pull-request", "main", "release", "rollback", "lock-refresh"} <= {
+    assert {"nightly", "pull-request", "main", "release", "rollback", "lock-refresh", "rebuild"} <= {
         name.removesuffix(".yml") for name in NAMES
     }
 
@@ -141,7 +143,7 @@ def test_every_step_is_a_command_that_exists() -> None:
 
 
 def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
-    runs = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test)\b|\.ci/run")
+    runs = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test|rebuilds\.check)\b|\.ci/run")
     for name, job, data in jobs():
         if runs.search(steps(data)):
             assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
@@ -149,12 +151,13 @@ def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
     allowed = {"wheels.push", "ci.push", "ci.promote", "ci.room", "ci.take-locks", "rollback", "history"}
+    allowed |= {"rebuilds.attest"}
     found = 0
     for name, job, data in jobs():
         if data["permissions"].get("packages") == "write":
             found += 1
             assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
-    assert found == 4
+    assert found == 5
 
 
 def test_pull_requests_may_only_read() -> None:
@@ -213,8 +216,22 @@ def test_a_nightly_without_work_ends_after_the_plan() -> None:
 
 def test_schedules_are_off_the_full_hour() -> None:
     crons = [entry["cron"] for name in NAMES for entry in read(name)["on"].get("schedule") or ()]
-    assert len(crons) == 3
+    assert len(crons) == 4
     assert all(5 < int(cron.split()[0]) < 55 for cron in crons)
+
+
+def test_whoever_rebuilds_has_no_identity_and_whoever_signs_builds_nothing() -> None:
+    found = read("rebuild.yml")["jobs"]
+    assert set(found["rebuild"]["permissions"].values()) == {"read"}
+    assert re.findall(r"\./inv (\S+)", steps(found["attest"])) == ["rebuilds.attest"]
+    assert "id-token" not in found["rebuild"]["permissions"]
+
+
+def test_only_workflows_that_may_sign_have_an_identity() -> None:
+    """Trust nobody by default who cannot sign, and give nobody else an identity, except to rebuild."""
+    signing = {name for name, _, data in jobs() if "id-token" in data["permissions"]}
+    trusted = {signer.partition("@")[0].rpartition("/")[2] for signer in load_matrix(MATRIX).signers}
+    assert signing == trusted | {"rebuild.yml"}
 
 
 def test_a_compile_stops_before_github_kills_the_job() -> None:

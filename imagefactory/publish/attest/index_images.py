@@ -1,0 +1,59 @@
+"""Finds the images of an index, and refuses an index that the factory would not publish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imagefactory.errors.supply import TamperedError
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import (
+    DOCKER_INDEX_TYPE,
+    DOCKER_MANIFEST_TYPE,
+    Repository,
+    StoredManifest,
+)
+
+
+def images_of(
+    repository: Repository, manifest: StoredManifest
+) -> list[tuple[StoredManifest, Mapping[str, str] | None]]:
+    """Return an image, or all images of an index with the platforms that it lists them for; raise if it has others."""
+    if manifest.media_type not in (INDEX_TYPE, DOCKER_INDEX_TYPE):
+        return [(manifest, None)]
+    try:
+        children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise unfit_index(
+            repository, manifest, f"its list of images cannot be read ({type(error).__name__})"
+        ) from None
+    if not children:
+        raise unfit_index(repository, manifest, "it is empty: it lists no image that could be checked")
+    found: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
+    for child in children:
+        image = repository.manifest(child.digest)
+        if image is None:
+            raise unfit_index(
+                repository, manifest, f"it lists {child.digest}, which the registry does not have"
+            )
+        for media_type in (child.media_type, image.media_type):
+            if media_type not in (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE):
+                raise unfit_index(
+                    repository, manifest, f"it lists {child.digest}, which is no image: {media_type}"
+                )
+        if child.platform is not None and not isinstance(child.platform, dict):
+            raise unfit_index(
+                repository, manifest, f"it lists {child.digest} for a platform that cannot be read"
+            )
+        found.append((image, child.platform))
+    return found
+
+
+def unfit_index(repository: Repository, index: StoredManifest, why: str) -> TamperedError:
+    """Return the error about an index that must not be used."""
+    return TamperedError(
+        "The index is not one that the factory publishes.",
+        where=str(repository.reference.at(index.digest)),
+        why=f"About this index: {why}.",
+        fix="Do not use it. `invoke history` lists the digests that were published; check one of those.",
+    )

@@ -1,0 +1,230 @@
+"""Rebuilds what was published, from the commit that its signed provenance names, and says what came out.
+
+A rebuild runs the programs of another commit, so it happens without credentials. Another job, which builds nothing,
+signs the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from imagefactory.environment.progress import Say
+from imagefactory.errors import FactoryError
+from imagefactory.errors.ci import RunFailedError
+from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.publishing import NeverPublishedError
+from imagefactory.errors.registry import AccessDeniedError, CredentialsError
+from imagefactory.locks.project import Project
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.attest import provenance
+from imagefactory.publish.attest.attachments import attach_statement, statements_of
+from imagefactory.publish.attest.bundles import Statement
+from imagefactory.publish.attest.image_check import Checked, check_image, refuse_failing
+from imagefactory.publish.attest.index_images import images_of
+from imagefactory.publish.attest.rebuilds import PREDICATE_TYPE, Rebuild
+from imagefactory.publish.attest.signing import Signer, Verifier
+from imagefactory.publish.automation.pull_request import worktree
+from imagefactory.publish.automation.run_summary import bounded, cell, table
+from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.tags import short_digest
+from imagefactory.store.digests import Digest
+
+_COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SECRET = re.compile(r"TOKEN|KEY|PASSWORD|SECRET|^ACTIONS_|^GITHUB_", re.IGNORECASE)
+"""Variables that another commit's programs do not get."""
+
+
+@dataclass(frozen=True)
+class Rebuilds:
+    """The images that were built again, and those that could not be, with the reasons."""
+
+    done: tuple[Rebuild, ...]
+    failed: dict[str, str]
+
+    def to_json(self) -> str:
+        """Write the results for the job that signs them."""
+        return json.dumps([asdict(rebuild) for rebuild in self.done], indent=2) + "\n"
+
+    def markdown(self) -> str:
+        """Summarize the results for the page of a run."""
+        rows = [
+            (f"`{one.target}`", f"`{short_digest(one.image)}`", one.outcome, f"`{one.commit[:12]}`")
+            for one in self.done
+        ]
+        rows += [
+            ("", f"`{name}`", cell(f"could not be rebuilt: {why}"), "") for name, why in self.failed.items()
+        ]
+        lines = ["## Rebuilds", "", *table("target | image | outcome | commit", rows), ""]
+        return bounded("\n".join(lines))
+
+    def refuse_differences(self) -> None:
+        """Raise if an image came out differently, or could not be built again."""
+        other = [one for one in self.done if one.rebuilt != one.image]
+        if not other and not self.failed:
+            return
+        reasons = [
+            f"{one.target}: {one.commit} gives {one.rebuilt}, published is {one.image}" for one in other
+        ]
+        raise VerificationError(
+            f"{len(other) + len(self.failed)} of {len(self.done) + len(self.failed)} images were not confirmed.",
+            where=", ".join([*(one.image for one in other), *self.failed]),
+            why="; ".join([*reasons, *self.failed.values()]),
+            fix="Compare the images (`invoke diff`), and tell the publisher: the build is not reproducible, or "
+            "the image is not from its commit.",
+        )
+
+
+def rebuild_published(
+    project: Project, repository: Repository, trust: Verifier, say: Say, *, tags: Collection[str] = ()
+) -> Rebuilds:
+    """Rebuild the images that moving tags name in the registry (default: all moving tags), each once."""
+    done: list[Rebuild] = []
+    failed: dict[str, str] = {}
+    digests: dict[Digest, None] = {}
+    for tag in sorted(tags or read_catalog(repository).catalog.moving_tags()):
+        try:
+            images = images_of(repository, repository.require_manifest(tag))
+            digests.update({image.digest: None for image, _ in images})
+        except FactoryError as error:
+            failed[tag] = f"{error.what} {error.why}"
+    if not digests and not failed:
+        raise NeverPublishedError(
+            "There is nothing to rebuild.",
+            where=repository.reference.name,
+            why="The catalog has no moving tag.",
+            fix="Name the repository with the images (--image), or a tag (--tag).",
+        )
+    with project.store.scratch() as scratch:
+        for digest in digests:
+            try:
+                checked = _check_published(project, repository, digest, trust, say)
+                done.append(_rebuild(project, checked, scratch, say))
+            except FactoryError as error:
+                failed[digest] = f"{error.what} {error.why}"
+                say(f"{short_digest(digest)}: {failed[digest]}")
+    return Rebuilds(tuple(done), failed)
+
+
+def _check_published(
+    project: Project, repository: Repository, digest: Digest, trust: Verifier, say: Say
+) -> Checked:
+    """Check who published an image: nobody else's word counts for the commit to build, and none before this one."""
+    with Repository.open(repository.reference.at(digest)) as pinned:
+        [checked] = check_image(project, pinned, trust, say)
+    findings = tuple(finding for finding in checked.findings if finding.check != "rebuilds")
+    refuse_failing(replace(checked, findings=findings))
+    return checked
+
+
+def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Rebuild:
+    """Build a published image again with the programs, matrix and locks of its commit."""
+    commit = _fetch(project, checked)
+    target = f"{checked.cell}/{checked.cell.machine}" if checked.cell else ""
+    say(f"rebuilding {target} from {commit}")
+    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    with worktree(project.root, commit) as checkout:
+        # The record says what should come out; without it nothing can be taken from there.
+        (checkout / "locks" / "layers.toml").unlink(missing_ok=True)
+        output = scratch / checked.digest.partition(":")[2]
+        command = [str(checkout / "inv"), "build", "--locked", "--target", target, "--output", str(output)]
+        where = environment | {"FACTORY_CACHE": str(scratch / "cache")}
+        try:
+            done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
+                command, cwd=checkout, env=where, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise _not_rebuilt(target, commit, f"{error}") from None
+    shutil.rmtree(output, ignore_errors=True)
+    last = (done.stdout.split() or [""])[-1]
+    if done.returncode or not _DIGEST.fullmatch(last):
+        said = re.search(r"^  why: +(.+)", done.stderr, re.MULTILINE)
+        lines = done.stderr.strip().splitlines() or ["It printed no digest."]
+        raise _not_rebuilt(target, commit, said[1] if said else lines[-1])
+    return Rebuild(checked.digest, Digest(last), target, commit)
+
+
+def _not_rebuilt(target: str, commit: str, why: str) -> RunFailedError:
+    return RunFailedError(
+        f"{target} could not be rebuilt.",
+        where=f"commit {commit}",
+        why=why,
+        fix="Check the commit out and run `./inv build` there.",
+    )
+
+
+def _fetch(project: Project, checked: Checked) -> str:
+    """Return the commit that an image was built from, after fetching it if this clone does not have it."""
+    commit = checked.commit or ""
+    why = f"Its provenance names the commit {commit or 'of nothing'}."
+    if _COMMIT.fullmatch(commit):
+        git = ["git", "-C", str(project.root)]
+        fetch = [*git, "fetch", "--quiet", "--depth=1", project.matrix.source, commit]
+        for command in ([*git, "cat-file", "-e", f"{commit}^{{commit}}"], fetch):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+            if done.returncode == 0:
+                return commit
+            why = (done.stderr.strip().splitlines() or [why])[-1]
+    raise RunFailedError(
+        "The commit of an image is not available.",
+        where=checked.reference,
+        why=why,
+        fix=f"Fetch it from {project.matrix.source}, or ask the publisher for it.",
+    )
+
+
+def read_rebuilds(path: Path) -> list[Rebuild]:
+    """Read what `rebuild_published` found."""
+    try:
+        return [_read_rebuild(entry) for entry in json.loads(path.read_text("utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise RunFailedError(
+            "The results of rebuilds cannot be read.",
+            where=path,
+            why=f"{error}",
+            fix="Name the file that `invoke ci.rebuild` wrote.",
+        ) from None
+
+
+def _read_rebuild(entry: Mapping[str, Any]) -> Rebuild:
+    rebuild = Rebuild(**entry)
+    for digest in (rebuild.image, rebuild.rebuilt):
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"{digest!r} is not a digest")
+    return rebuild
+
+
+def attach_rebuilds(
+    project: Project, repository: Repository, own: Repository, results: Iterable[Rebuild], signer: Signer
+) -> list[tuple[Rebuild, str]]:
+    """Sign results and attach them to the images, or in a repository of one's own; return where each is."""
+    run = provenance.read_run(project.matrix.source)
+    attached: list[tuple[Rebuild, str]] = []
+    for result in results:
+        statement = result.statement(repository.reference.name, run)
+        try:
+            place = _attach(repository, repository, statement, signer)
+        except (AccessDeniedError, CredentialsError):
+            if own.reference.name == repository.reference.name:
+                raise
+            place = _attach(repository, own, statement, signer)
+        attached.append((result, place))
+    return attached
+
+
+def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
+    """Attach a statement, unless this signer said the same before."""
+    for digest, said in statements_of(place, statement.subject, signer):
+        about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
+        if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
+            return str(place.reference.at(digest))
+    subject = repository.require_manifest(statement.subject).descriptor()
+    return str(place.reference.at(attach_statement(place, subject, statement, signer)))

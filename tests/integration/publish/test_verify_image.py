@@ -1,0 +1,145 @@
+"""`verify --image` explains every statement in a line, and fails whenever something is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.image_push import index_document
+from imagefactory.plan.make import make_plan
+from imagefactory.publish.attest import sbom
+from imagefactory.publish.attest.bundles import MEDIA_TYPE
+from imagefactory.store.digests import canonical_json, digest_of
+from tests.fixtures.inv import Inv, check_failure
+from tests.fixtures.local_sigstore import Job, JobSigner, LocalSigstore
+from tests.fixtures.signed_image import SignedImage
+from tests.fixtures.small_factory import SECOND
+
+NIGHTLY = Job()
+
+
+def leave(_: SignedImage) -> None:
+    """Change nothing."""
+
+
+def swap_a_layer(image: SignedImage) -> str:
+    """Push a manifest with another layer, and attach the right image's statements to it."""
+    document = json.loads(image.built.image.manifest)
+    document["layers"][-1] = document["layers"][0]
+    body = canonical_json(document)
+    with image.open() as repository:
+        repository.put_manifest(body, MANIFEST_TYPE)
+        statements = referrers.find(repository, image.digest, MEDIA_TYPE)
+    for statement in statements:
+        data = image.blob(image.held(statement.digest)).read_bytes()
+        image.attach_artifact(MEDIA_TYPE, data, Descriptor(MANIFEST_TYPE, digest_of(body), len(body)))
+    return digest_of(body)
+
+
+def attach_another_sbom(image: SignedImage) -> None:
+    project = image.factory.project
+    image.attach_artifact(sbom.MEDIA_TYPE, sbom.make_sbom(project, make_plan(project, SECOND)))
+
+
+def push_an_empty_index(image: SignedImage) -> str:
+    with image.open() as repository:
+        return repository.put_manifest(index_document([]), INDEX_TYPE)
+
+
+def edit_the_record(image: SignedImage) -> None:
+    """Let the record name the first layer of the image where it names the last one."""
+    first, *_, last = image.built.layout.layer_digests()
+    record = image.factory.project.known_layers
+    text = record.read_text()
+    assert last in text
+    record.write_text(text.replace(last, first))
+
+
+def poison_the_cache(image: SignedImage) -> None:
+    """Change a Debian package that was downloaded, without changing its size."""
+    files = [path for path in (image.factory.cache / "downloads").rglob("*") if path.is_file()]
+    [(path, data)] = [(path, data) for path in files if b"a small base" in (data := path.read_bytes())]
+    path.unlink()
+    path.write_bytes(data.replace(b"a small base", b"a smart base"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image, whether it is good, and the line that says so."""
+
+    line: str
+    error: type[FactoryError] | None
+    """What it fails with; the base class, where several checks compete to notice it."""
+    job: Job | None = NIGHTLY
+    """Who signs it."""
+    spoil: Callable[[SignedImage], str | None] = leave
+    options: tuple[str, ...] = ()
+
+
+CASES = {
+    "good": Case(rf"signature +ok +identity {re.escape(NIGHTLY.identity)}$", None, options=("--rebuild",)),
+    "unsigned": Case(
+        "signature +failed +no trusted provenance and no SBOM and no signature$",
+        ImageSignatureError,
+        job=None,
+    ),
+    "another workflow of the same repository": Case(
+        r"statement +not counted +signature sha256:\w+: it is signed by another workflow of "
+        r"https://git.example/factory, .*/mods.yml@refs/heads/main$",
+        ImageSignatureError,
+        job=Job(workflow=".github/workflows/mods.yml"),
+    ),
+    "one layer swapped": Case(
+        "record +failed +layer model tiny is sha256:.*, locks/layers.toml says sha256:",
+        TamperedError,
+        spoil=swap_a_layer,
+    ),
+    "the SBOM of another image": Case(
+        "sbom +failed +sha256:.* the component", TamperedError, spoil=attach_another_sbom
+    ),
+    "an empty index": Case(
+        "why: +About this index: it is empty: it lists no image", TamperedError, spoil=push_an_empty_index
+    ),
+    "an edited record": Case(
+        "record +failed +layer model tiny is sha256:", TamperedError, spoil=edit_the_record
+    ),
+    "a poisoned cache": Case(
+        "rebuild +failed +tiny@1.0/cpu: ", FactoryError, spoil=poison_the_cache, options=("--rebuild",)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_an_image_is_explained_line_by_line_and_fails_unless_it_is_good(
+    signed_image: SignedImage,
+    sigstore: LocalSigstore,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    case: Case,
+) -> None:
+    if case.job:
+        signed_image.attach(JobSigner(sigstore, case.job))
+    digest = case.spoil(signed_image) or signed_image.digest
+    inv = Inv(signed_image.factory, monkeypatch, capsys)
+    signed_image.factory.configure(monkeypatch)
+    done = inv("verify", "--image", f"{signed_image.address}@{digest}", *case.options)
+    assert re.search(case.line, done.stderr, re.MULTILINE), done.stderr
+    if case.error:
+        check_failure(done, None if case.error is FactoryError else case.error)
+        assert done.returncode != 0
+        assert done.stdout == ""
+    else:
+        assert (done.returncode, done.stdout.split()) == (0, [digest]), done.stderr
+    if "index" not in case.line:
+        # The key that signed_image signs with is not in the checkout, so its three statements never count.
+        lines = re.findall(r"^  statement +(ok|not counted) +\w+ sha256:", done.stderr, re.MULTILINE)
+        assert len(lines) == (6 if case.job else 3)
