@@ -162,9 +162,7 @@ class Catalog(_Value):
         """Drop images, and their promotions; rollbacks stay, because they hold images back."""
         gone = set(digests)
         images = tuple(image for image in self.images if image.digest not in gone)
-        events = tuple(
-            event for event in self.events if event.kind == "rollback" or event.image not in gone
-        )
+        events = tuple(event for event in self.events if event.kind == "rollback" or event.image not in gone)
         return self.model_copy(update={"images": images, "events": events})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
