@@ -16,6 +16,7 @@ from uuid import uuid4
 import requests
 
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
+from imagefactory.store.digests import sha256_of
 
 LABEL: Final = "imagefactory.smoke"
 _PATIENCE: Final = 120
@@ -85,7 +86,7 @@ class Containers:
 
     def caches(self, image: str) -> tuple[str, str]:
         """Return options that let containers of an image share a cache volume, as documented."""
-        volume = f"imagefactory-smoke-{self.run}-{image.removeprefix('sha256:')[:12]}"
+        volume = f"imagefactory-smoke-{self.run}-{sha256_of(image.encode())[:12]}"
         docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
         return ("--volume", f"{volume}:{CACHES}")
 
