@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import HandoverError, NotStagedError, UnvouchedError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.image_documents import make_image
-from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest.keys import new_key_pair
 from imagefactory.publish.automation.night import plan_night
 from imagefactory.publish.handovers import handover_folder, write_handover
 from imagefactory.publish.smoke_records import SMOKE_TYPE, attach_record
-from imagefactory.publish.staging import Staged, find_staged
+from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import Publisher, plans, smoke_record
+from tests.fixtures.publishing import Publisher, promote_cells, smoke_record
 from tests.fixtures.small_factory import CELL
 
 TARGET = f"tiny@1.0/cpu/{MACHINE}"
@@ -84,14 +84,15 @@ def test_an_image_that_nobody_vouches_for_is_refused(publisher: Publisher) -> No
 
 def pushed_by_the_image_job(publisher: Publisher) -> Staged:
     """Push as the job `image` does, and go on in the checkout of another job, which has its hand-over."""
-    done = publisher.invoke("ci.push", "--target", TARGET)
-    assert done.returncode == 0, done.stderr
-    [staged] = find_staged(
-        publisher.project, publisher.repository, plans(publisher.project, CELL)
-    ).finished.values()
-    publisher.vouch(staged)
+    staged = publisher.push_tested()
+    hand_on(publisher, staged, staged.image)
     forget_the_record(publisher)
     return staged
+
+
+def hand_on(publisher: Publisher, staged: Staged, image: Image) -> None:
+    """Write a hand-over, or make the one that is there vouch for another image."""
+    write_handover(handover_folder(publisher.project), staged.plan, image)
 
 
 def handover(publisher: Publisher) -> Path:
@@ -99,14 +100,20 @@ def handover(publisher: Publisher) -> Path:
     return file
 
 
-def edit_handover(publisher: Publisher, image: Image) -> None:
-    """Make the hand-over vouch for another image."""
-    plan = make_plan(publisher.project, CELL)
-    write_handover(handover_folder(publisher.project), plan, image)
+def promote(publisher: Publisher) -> list[FactoryError]:
+    """Promote as the nightly does, and return what is refused."""
+    folders = [handover_folder(publisher.project)]
+    try:
+        return promote_cells(publisher.project, publisher.repository, CELL, handed_on=folders).refused
+    except FactoryError as error:
+        return [error]
 
 
 def test_an_image_without_a_record_is_promoted_as_the_image_job_handed_it_on(publisher: Publisher) -> None:
-    staged = pushed_by_the_image_job(publisher)
+    done = publisher.invoke("ci.push", "--target", TARGET)
+    assert done.returncode == 0, done.stderr
+    staged = publisher.push_tested()
+    forget_the_record(publisher)
     done = publisher.invoke("ci.promote", "--target", TARGET)
     assert done.returncode == 0, done.stderr
     assert publisher.tags()["latest"] == staged.digest
@@ -124,10 +131,11 @@ def test_a_hand_over_does_not_overrule_the_record(publisher: Publisher) -> None:
     staged = pushed_by_the_image_job(publisher)
     publisher.push()  # records the layers again
     swap_a_layer(publisher, staged)
-    edit_handover(publisher, swapped_image(staged))
-    done = publisher.invoke("ci.promote", "--target", TARGET)
-    assert (done.returncode, publisher.tags()) == (HandoverError.exit_code, {}), done.stderr
-    assert "contradicts the record" in done.stderr
+    hand_on(publisher, staged, swapped_image(staged))
+    [refusal] = promote(publisher)
+    assert isinstance(refusal, HandoverError)
+    assert "contradicts the record" in refusal.what
+    assert publisher.tags() == {}
 
 
 def test_two_hand_overs_that_disagree_are_refused(publisher: Publisher) -> None:
@@ -135,24 +143,32 @@ def test_two_hand_overs_that_disagree_are_refused(publisher: Publisher) -> None:
     second = handover(publisher).parent / "another-artifact" / "copy.json"
     second.parent.mkdir()
     shutil.copy(handover(publisher), second)
-    edit_handover(publisher, swapped_image(staged))
-    done = publisher.invoke("ci.promote", "--target", TARGET)
-    assert (done.returncode, publisher.tags()) == (HandoverError.exit_code, {}), done.stderr
+    assert promote(publisher) == []
+    hand_on(publisher, staged, swapped_image(staged))
+    [refusal] = promote(publisher)
+    assert isinstance(refusal, HandoverError)
+    assert "Two jobs" in refusal.what
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("{", "nonsense"), ("tiny", "other"), ('"format": 1', '"format": 2'), ('"key": "', '"key": "0')],
-    ids=["no JSON", "another target", "another format", "another key"],
-)
-def test_a_damaged_hand_over_is_refused(publisher: Publisher, old: str, new: str) -> None:
+def test_a_damaged_hand_over_is_refused(publisher: Publisher) -> None:
     pushed_by_the_image_job(publisher)
     file = handover(publisher)
     text = file.read_text("utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new, 1), "utf-8")
-    done = publisher.invoke("ci.promote", "--target", TARGET)
-    assert (done.returncode, publisher.tags()) == (HandoverError.exit_code, {}), done.stderr
+    for old, new in (
+        ("{", "nonsense"),
+        ("tiny", "other"),
+        ('"format": 1', '"format": 2'),
+        ('"key": "', '"key": "0'),
+        ('"digest": "sha256:', '"digest": "sha256:0'),
+        ('"size": ', '"size": 1'),
+    ):
+        assert old in text
+        file.write_text(text.replace(old, new, 1), "utf-8")
+        [refusal] = promote(publisher)
+        assert isinstance(refusal, HandoverError), new
+    assert publisher.tags() == {}
+    file.write_text(text, "utf-8")
+    assert promote(publisher) == []
 
 
 def test_a_night_builds_again_what_nobody_vouches_for(publisher: Publisher) -> None:
