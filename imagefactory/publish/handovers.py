@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.errors.publishing import HandoverError
+from imagefactory.errors.publishing import HandoverError, UnvouchedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.oci.image import Image
@@ -115,6 +115,19 @@ class Vouchers:
         """
         handed = self._handed.get(plan.key)
         return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
+
+    def require(self, plan: Plan, where: str) -> Image:
+        """Return the image that a plan must have; raise UnvouchedError if nobody vouches for what is at `where`."""
+        image = self.image(plan)
+        if image is None:
+            raise UnvouchedError(
+                f"Nobody vouches for the image of {plan.target}.",
+                where=where,
+                why="Its layers are not on record, and no job that built it handed its digest on.",
+                fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
+                f"`invoke publish --target {plan.target}/{plan.cell.machine}`.",
+            )
+        return image
 
     def record(self) -> str | None:
         """Return the text of handed-on.toml with the layers that were handed on; None without hand-overs."""

@@ -15,7 +15,7 @@ from imagefactory.build.assemble import make_layers
 from imagefactory.build.recording import remember
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
-from imagefactory.errors.publishing import NotPromotableError, NotStagedError, UnvouchedError
+from imagefactory.errors.publishing import NotPromotableError, NotStagedError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import MANIFEST_TYPE, Image
@@ -103,24 +103,15 @@ def find_staged(
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
         where = str(repository.reference.tagged(tag))
-        target = f"{plan.target}/{plan.cell.machine}"
         staged = repository.resolve(tag)
         if staged is None:
             raise NotStagedError(
                 f"{plan.target} has not been pushed in its current form.",
                 where=where,
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
-                fix=f"Run `invoke push --target {target}`, or `invoke publish`.",
+                fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
             )
-        image = vouchers.image(plan)
-        if image is None:
-            raise UnvouchedError(
-                f"Nobody vouches for the image of {plan.target}.",
-                where=where,
-                why="Its layers are not on record, and no job that built it handed its digest on.",
-                fix="Start the workflow `nightly`, which builds it again and compares; "
-                f"or build and publish it here: `invoke publish --target {target}`.",
-            )
+        image = vouchers.require(plan, where)
         if staged != image.digest:
             raise NotStagedError(
                 f"The registry has another image for {plan.target}.",

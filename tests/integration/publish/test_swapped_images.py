@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.publishing import HandoverError, NotStagedError, UnvouchedError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.image_documents import make_image
-from imagefactory.publish.attest.keys import new_key_pair
+from imagefactory.publish.attest.attachments import attest_pushed
+from imagefactory.publish.attest.keys import new_key_pair, read_private_key
+from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.publish.automation.night import plan_night
 from imagefactory.publish.handovers import handover_folder, write_handover
 from imagefactory.publish.smoke_records import SMOKE_TYPE, attach_record
@@ -80,6 +83,23 @@ def test_an_image_that_nobody_vouches_for_is_refused(publisher: Publisher) -> No
         done = publisher.invoke(command, "--target", TARGET)
         assert (done.returncode, publisher.tags()) == (UnvouchedError.exit_code, {}), done.stderr
         assert "invoke publish" in done.stderr
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+def test_attesting_by_hand_signs_nothing_that_was_swapped(
+    publisher: Publisher, tmp_path: Path, *, recorded: bool
+) -> None:
+    staged = publisher.push_tested()
+    swapped = swap_a_layer(publisher, staged)
+    if not recorded:
+        forget_the_record(publisher)
+    key = tmp_path / "signing.key"
+    new_key_pair(key, key.with_suffix(".pub"))
+    signer = KeySigner(read_private_key(str(key)), "the test's")
+    reference = f"{publisher.repository.reference.name}@{swapped}"
+    with pytest.raises(VerificationError if recorded else UnvouchedError):
+        attest_pushed(publisher.project, CELL, reference, signer)
+    assert {item.artifact_type for item in referrers.find(publisher.repository, swapped)} == {SMOKE_TYPE}
 
 
 def pushed_by_the_image_job(publisher: Publisher) -> Staged:
