@@ -89,7 +89,7 @@ class LayerInputs:
         mod_layers = [layer for layer in layers if isinstance(layer, ModLayer)]
         if mod_layers:
             known = KnownLayers(self.project.known_layers)
-            source = WheelSource(self.project.store, known, self._offers_of, self._wheel_of, say)
+            source = WheelSource(self.project.store, known, self._offers_of, self.wheel_of, say)
             self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
             others = OtherWheels(self.project.store, self._offers_of, self._wheel_of)
             locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}
@@ -105,7 +105,8 @@ class LayerInputs:
         wheel = self._wheels[sha256]
         return offers_of(wheel, self._indexes) if wheel.compiled is None else []
 
-    def _wheel_of(self, sha256: Sha256) -> Wanted:
+    def wheel_of(self, sha256: Sha256) -> Wanted:
+        """Describe the locked wheel with a sha256 for download."""
         return self.wheel(self._wheels[sha256])
 
     def _base(self, cell: Cell) -> BaseLock:

@@ -63,14 +63,16 @@ def plan(
 
 @command(help={"target": workflow.TARGETS})
 def push(project: Project, target: list[str]) -> None:
-    """Build and push images; one that fails does not stop the others."""
+    """Build and push images, and leave their digests in build/pushed; one that fails does not stop the others."""
     from imagefactory.commands.show.live import watching
+    from imagefactory.publish.handovers import handover_folder, write_handover
     from imagefactory.publish.staging import stage
 
     plans = workflow.plan_each(project, target)
     with open_repository(project) as repository, watching() as watch:
         staged = stage(project, repository, plans, watch, say)
     for cell, one in staged.finished.items():
+        write_handover(handover_folder(project), one.plan, one.image)
         print(f"{cell}/{cell.machine} {one.digest}")
     staged.refuse_failures("pushed")
 
@@ -80,9 +82,10 @@ def push(project: Project, target: list[str]) -> None:
     help={
         "target": workflow.TARGETS,
         "level": "static, container, serve or gpu (default: what the arch requires)",
+        "pushed": workflow.PUSHED,
     },
 )
-def smoke(project: Project, target: list[str], level: list[str]) -> None:
+def smoke(project: Project, target: list[str], level: list[str], pushed: list[str]) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.publish.pipeline import smoke_test
     from imagefactory.publish.staging import find_staged
@@ -92,7 +95,7 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
     arch = workflow.cells_named(project, target)[0].arch
     levels = levels_named(level, project.matrix, arch) if any(level) else ()
     with open_repository(project) as repository:
-        tested = find_staged(project, repository, plans).then(
+        tested = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
             lambda staged: smoke_test(project, repository, staged, say, levels=levels, must_pass=True), say
         )
     for cell, record in tested.finished.items():
@@ -104,12 +107,18 @@ def smoke(project: Project, target: list[str], level: list[str]) -> None:
     help={
         "target": workflow.TARGETS,
         "records": "a folder of smoke records; repeatable (default: build/smoke)",
+        "pushed": workflow.PUSHED,
         "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
         "key": options.SIGNING_KEY,
     },
 )
 def promote(
-    project: Project, target: list[str], records: list[str], subjects: str = "", key: str = ""
+    project: Project,
+    target: list[str],
+    records: list[str],
+    pushed: list[str],
+    subjects: str = "",
+    key: str = "",
 ) -> None:
     """Attach smoke records, SBOM and provenance to images, and promote those that passed."""
     from imagefactory.publish.automation import run_summary
@@ -123,7 +132,7 @@ def promote(
     signer = find_signer(project, key)
     plans = workflow.plan_each(project, target)
     with open_repository(project) as repository:
-        attested = find_staged(project, repository, plans).then(
+        attested = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
             lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
         )
         outcome = promote(project, repository, attested)
@@ -134,14 +143,16 @@ def promote(
     exit_refused(outcome.refused)
 
 
-@command(help={"dry_run": "only print the page"})
-def record(project: Project, dry_run: bool = False) -> None:
-    """Write the history page and the catalog to the branch `records`."""
+@command(help={"pushed": workflow.PUSHED, "dry_run": "only print the page"})
+def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
+    """Write the history page, the catalog and the digests of layers that were handed on to the branch `records`."""
     from imagefactory.publish.automation.commits import RECORDS, commit
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.run_summary import history_page
     from imagefactory.publish.catalog_writes import read_catalog
+    from imagefactory.publish.handovers import Vouchers
 
+    layers = Vouchers(project, workflow.pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
     page = history_page(catalog, repository.reference.name)
@@ -150,6 +161,8 @@ def record(project: Project, dry_run: bool = False) -> None:
         return
     workflow.write_summary(page)
     files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
+    if layers is not None:
+        files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
     made = commit(GitHub.from_environment(), RECORDS, files, "Record what was published\n")
     print(made or "nothing new")
 
@@ -223,6 +236,19 @@ def check_mods(project: Project, base: str = "", names: str = "") -> None:
     results = check_mods(project, list(wanted))
     workflow.print_summary(f"## Mods\n\n{readme_table.markdown(results)}\n")
     refuse_broken(results)
+
+
+@command(help={"base": BASE})
+def check_records(project: Project, base: str) -> None:
+    """Rebuild the layers whose records a change adds or edits, from the lock and with an empty cache, and compare."""
+    from imagefactory.commands.show.live import watching
+    from imagefactory.publish.automation.changed_records import changed_records, check_records
+
+    changed = changed_records(project, base)
+    with watching() as watch:
+        check_records(project, changed, watch, say)
+    counts = f"{len(changed.layers)} layers, {len(changed.wheels)} wheels"
+    workflow.print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {counts}.\n")
 
 
 @command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.commands.command import say
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 TARGETS = "what to act on; repeatable, or several separated by spaces"
 NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on the version `nightly`)"
+PUSHED = "a folder with what `ci.push` handed on; repeatable (default: build/pushed)"
 DRY_RUN = "only print what would be done"
 
 
@@ -43,6 +45,13 @@ def plan_each(project: Project, target: list[str]) -> Outcomes[Plan]:
     from imagefactory.publish.outcomes import Outcomes
 
     return Outcomes.of(cells_named(project, target), lambda cell: make_plan(project, cell), say)
+
+
+def pushed_folders(project: Project, named: list[str]) -> list[Path]:
+    """Return the folders with what the jobs that push images handed on."""
+    from imagefactory.publish.handovers import handover_folder
+
+    return [Path(folder) for folder in named] or [handover_folder(project)]
 
 
 def write_outputs(values: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Publishing, promoting, rolling back and pruning: 113 to 119."""
+"""Publishing, promoting, rolling back and pruning: 113 to 119, and 202 to 204."""
 
 from __future__ import annotations
 
@@ -31,3 +31,15 @@ class NotStagedError(LibraryError, exit_code=118):
 
 class TagNameError(LibraryError, exit_code=119):
     """A name in the matrix would produce a tag that registries reject, or an ambiguous one."""
+
+
+class UnvouchedError(LibraryError, exit_code=202):
+    """Neither a record nor a hand-over says which image a target has."""
+
+
+class HandoverError(LibraryError, exit_code=203):
+    """What a job handed on about an image cannot be read, or contradicts the plan, the record or another job."""
+
+
+class RecordRefutedError(LibraryError, exit_code=204):
+    """A rebuild gives another layer or wheel than a record says, or nothing gives it at all."""

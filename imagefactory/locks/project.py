@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Final
 
 from imagefactory.locks.files import BaseLock, KernelLock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.matrix.cells import Cell, buildable
@@ -13,6 +14,8 @@ from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
 from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import Mod
+
+HANDED_ON: Final = "handed-on.toml"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Project:
     def known_layers(self) -> Path:
         """The record of layer digests."""
         return self.locks / "layers.toml"
+
+    @property
+    def handed_on_layers(self) -> Path:
+        """The record of layers that nobody committed, from the branch `records`."""
+        return self.locks / HANDED_ON
 
     def build_folder(self, cell: Cell) -> Path:
         """Return the folder where the image of a cell is laid out."""

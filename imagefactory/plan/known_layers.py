@@ -1,5 +1,7 @@
 """The record of built layers in locks/layers.toml: the digests of each key.
 
+Beside it may be handed-on.toml, from the branch `records`: layers of cells whose locks move every night.
+
 With it the digest of an image is known before a build, and a build with another result fails. Builds trust the recorded
 `diff_id`; `invoke verify` and the smoke tests compute it again.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
+from imagefactory.locks.project import HANDED_ON
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.plan.image_documents import make_image
@@ -29,7 +32,9 @@ HEADER = (
 )
 
 
-class _KnownLayer(BaseModel):
+class RecordedLayer(BaseModel):
+    """The digests and sizes of a layer, under its key."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: Sha256
@@ -39,8 +44,15 @@ class _KnownLayer(BaseModel):
     size: int
     unpacked: int
 
+    @property
+    def blob(self) -> Blob:
+        """The layer as builds know it."""
+        return Blob(**self.model_dump(exclude={"key", "name"}))
 
-class _KnownWheel(BaseModel):
+
+class RecordedWheel(BaseModel):
+    """A wheel that mods change."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wheel: str
@@ -53,23 +65,34 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = 1
-    layers: tuple[_KnownLayer, ...] = ()
-    wheels: tuple[_KnownWheel, ...] = ()
+    layers: tuple[RecordedLayer, ...] = ()
+    wheels: tuple[RecordedWheel, ...] = ()
 
 
 class KnownLayers:
-    """The layers in locks/layers.toml."""
+    """The layers in locks/layers.toml, and those that nightly builds handed on; the committed ones come first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         file = _read(path)
         self._entries = {entry.key: entry for entry in file.layers}
+        self._handed_on = {entry.key: entry for entry in _read(path.with_name(HANDED_ON)).layers}
         self._wheels = {entry.sha256: entry for entry in file.wheels}
 
     def blob(self, key: Sha256) -> Blob | None:
         """Return the recorded blob of a layer."""
-        entry = self._entries.get(key)
-        return Blob(**entry.model_dump(exclude={"key", "name"})) if entry else None
+        entry = self._entries.get(key) or self._handed_on.get(key)
+        return entry.blob if entry else None
+
+    @property
+    def layers(self) -> Mapping[Sha256, RecordedLayer]:
+        """All recorded layers, by key."""
+        return self._handed_on | self._entries
+
+    @property
+    def wheels(self) -> Mapping[Sha256, RecordedWheel]:
+        """All recorded wheels, by sha256."""
+        return self._wheels
 
     def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
         """Return the recorded blobs of some layers."""
@@ -101,7 +124,7 @@ class KnownLayers:
 
     def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
         """Raise RecordNotWrittenError if a build will have to record layers but cannot."""
-        if all(layer.key in self._entries for plan in plans for layer in plan.layers):
+        if all(self.blob(layer.key) for plan in plans for layer in plan.layers):
             return
         # The file is replaced, so its folder must be writable too.
         if not all(os.access(_nearest(path), os.W_OK) for path in (self.path, self.path.parent)):
@@ -126,20 +149,30 @@ class KnownLayers:
         keep = set(still_needed) | set(found) | set(wheels)
         entries = {key: entry for key, entry in self._entries.items() if key in keep}
         for key, (name, blob) in found.items():
-            entries.setdefault(key, _KnownLayer(key=key, name=name, **asdict(blob)))
+            entries.setdefault(key, RecordedLayer(key=key, name=name, **asdict(blob)))
         known = {sha256: entry for sha256, entry in self._wheels.items() if sha256 in keep}
         for sha256, (file, record) in wheels.items():
-            known.setdefault(sha256, _KnownWheel(wheel=file, sha256=sha256, record=record))
+            known.setdefault(sha256, RecordedWheel(wheel=file, sha256=sha256, record=record))
         if entries == self._entries and known == self._wheels:
             return False
         self._entries, self._wheels = entries, known
-        ordered = sorted(entries.values(), key=lambda entry: (entry.name, entry.key))
-        by_name = sorted(known.values(), key=lambda entry: (entry.wheel, entry.sha256))
-        data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
-        if not by_name:
-            del data["wheels"]
-        write_text(self.path, HEADER + tomli_w.dumps(data))
+        write_text(self.path, _text(entries.values(), known.values()))
         return True
+
+    def with_handed_on(self, layers: Iterable[RecordedLayer], still_needed: Container[Sha256]) -> str:
+        """Return the text of handed-on.toml with more layers, without those that are committed or no longer needed."""
+        found = {layer.key: layer for layer in layers} | self._handed_on
+        left = [entry for key, entry in found.items() if key in still_needed and key not in self._entries]
+        return _text(left)
+
+
+def _text(layers: Iterable[RecordedLayer], wheels: Iterable[RecordedWheel] = ()) -> str:
+    ordered = sorted(layers, key=lambda entry: (entry.name, entry.key))
+    by_name = sorted(wheels, key=lambda entry: (entry.wheel, entry.sha256))
+    data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
+    if not by_name:
+        del data["wheels"]
+    return HEADER + tomli_w.dumps(data)
 
 
 def _nearest(path: Path) -> Path:

@@ -6,10 +6,10 @@ built, and its inputs are not downloaded.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from imagefactory.build.assemble import make_layers
 from imagefactory.build.recording import remember
@@ -24,6 +24,7 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
+from imagefactory.publish.handovers import Vouchers
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, Sha256
@@ -89,45 +90,39 @@ def stage(
     return staged
 
 
-def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan]) -> Outcomes[Staged]:
-    """Find images that were staged earlier, perhaps by another machine, and check that they are what is planned."""
-    known = KnownLayers(project.known_layers)
+def find_staged(
+    project: Project, repository: Repository, plans: Outcomes[Plan], handed_on: Iterable[Path] = ()
+) -> Outcomes[Staged]:
+    """Find images that were staged earlier, perhaps by another machine, by the digests that are vouched for.
+
+    `handed_on` are folders with the hand-overs of the jobs that staged them. The staging tag is only compared: what it
+    points at says nothing about what was built.
+    """
+    vouchers = Vouchers(project, handed_on)
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
-        manifest = repository.manifest(tag)
-        if manifest is None:
+        where = str(repository.reference.tagged(tag))
+        staged = repository.resolve(tag)
+        if staged is None:
             raise NotStagedError(
                 f"{plan.target} has not been pushed in its current form.",
-                where=str(repository.reference.tagged(tag)),
+                where=where,
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
             )
-        image = known.image(plan) or _as_planned(repository, plan, manifest)
-        if image is None or image.digest != manifest.digest:
+        image = vouchers.require(plan, where)
+        if staged != image.digest:
             raise NotStagedError(
                 f"The registry has another image for {plan.target}.",
-                where=str(repository.reference.tagged(tag)),
-                why=f"It is {manifest.digest}; the plan gives {image.digest if image else 'another number of layers'}.",
+                where=where,
+                why=f"It is {staged}; the plan gives {image.digest}.",
                 fix="Push it again. If that does not help, find out who writes to this repository.",
             )
+        manifest = repository.require_manifest(image.digest)
         return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 
     return plans.then(find)
-
-
-def _as_planned(repository: Repository, plan: Plan, manifest: StoredManifest) -> Image | None:
-    """Return the image of a plan with the layers of a manifest; None if they do not fit."""
-    document = manifest.document()
-    try:
-        config = json.loads(repository.blob(Digest(document["config"]["digest"])))
-        blobs = [
-            Blob(diff_id=Digest(diff_id), digest=Digest(layer["digest"]), size=layer["size"], unpacked=0)
-            for diff_id, layer in zip(config["rootfs"]["diff_ids"], document["layers"], strict=True)
-        ]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return make_image(plan, blobs) if len(blobs) == len(plan.layers) else None
 
 
 def refuse_unlocked(plan: Plan, repository: Repository) -> None:

@@ -64,7 +64,7 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """
     known = {entry.path: entry for entry in expected}
     # Layer digests and licences are records; nothing in the matrix determines them.
-    records = {project.known_layers, LicenceLock.path(project.locks)}
+    records = {project.known_layers, project.handed_on_layers, LicenceLock.path(project.locks)}
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}
     drifts: list[tuple[Path, str]] = []

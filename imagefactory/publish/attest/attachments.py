@@ -22,6 +22,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, read_trusted
+from imagefactory.publish.handovers import Vouchers
 from imagefactory.store.digests import Digest
 
 SBOM_NAME: Final = "sbom.cdx.json"
@@ -63,7 +64,7 @@ def attach_all(
 
 
 def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
-    """Attach SBOM, provenance and signature to an image in a registry, if it is the one that this checkout plans."""
+    """Attach SBOM, provenance and signature to an image in a registry, if it is the one that this checkout records."""
     plan = make_plan(project, cell)
     with Repository.open(image) as repository:
         reference = repository.reference
@@ -75,6 +76,15 @@ def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | Non
                 where=str(reference),
                 why=f"It was made from the plan {planned or '(none)'}; here it is {plan.key}.",
                 fix="Name its target (--target), check out its commit, or push the image again.",
+            )
+        # Anybody can write a label: what is signed must be what was built.
+        expected = Vouchers(project).require(plan, str(reference)).digest
+        if manifest.digest != expected:
+            raise VerificationError(
+                f"The image is not {cell} as it was built.",
+                where=str(reference),
+                why=f"It is {manifest.digest}; the record gives {expected}.",
+                fix="Push the image again. If that does not help, find out who writes to this repository.",
             )
         return attach_all(repository, project, plan, manifest.descriptor(), signer)
 

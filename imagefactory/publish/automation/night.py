@@ -1,7 +1,7 @@
 """Plans a night: which images are not pushed yet, not tested yet, or not tagged yet.
 
-All state between two nights is in the registry. So a run continues where an earlier one was interrupted, or had more
-to do than fits into one run.
+All state between two nights is in the registry and in the record of layers. So a run continues where an earlier one was
+interrupted, or had more to do than fits into one run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from imagefactory.errors.publishing import CatalogError
 from imagefactory.errors.registry import RegistryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.oci.image import Image
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
@@ -77,6 +79,7 @@ def plan_night(
     some deny access to a repository that does not exist yet.
     """
     catalog = Catalog() if first else read_catalog(repository).catalog
+    known = KnownLayers(project.known_layers)
     works: list[Work] = []
     broken: list[Trouble] = []
     held: list[Trouble] = []
@@ -87,7 +90,15 @@ def plan_night(
         target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
-            verdict = judge(project, None if first else repository, catalog, plan, retry=retry, gpu=gpu)
+            verdict = judge(
+                project,
+                None if first else repository,
+                catalog,
+                plan,
+                known.image(plan),
+                retry=retry,
+                gpu=gpu,
+            )
             if "image" in verdict.needs:
                 _refuse_unfit_mods(project, plan)
         except UNFIT as error:
@@ -112,11 +123,15 @@ def judge(
     repository: Repository | None,
     catalog: Catalog,
     plan: Plan,
+    recorded: Image | None,
     *,
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Return what is missing between a plan and its tags: everything, if there is no repository yet."""
+    """Return what is missing between a plan and its tags: everything, if there is no repository yet.
+
+    Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
+    """
     tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     tags = moving_tags(project.matrix, plan.cell)
     before = catalog.current(tags, plan.platform)
@@ -129,16 +144,23 @@ def judge(
     if taken_off:
         return NightVerdict(reason=taken_off, held="rolled back")
     # Continue where an earlier run stopped: before the push, the tests or the promotion.
+    everything: tuple[Need, ...] = ("image", *tested, "promote")
     digest = repository.resolve(staging_tag(plan.key)) if repository else None
     if repository is None or digest is None:
-        return NightVerdict(("image", *tested, "promote"), why)
+        return NightVerdict(everything, why)
+    if recorded and recorded.digest != digest:
+        return NightVerdict(everything, f"{why}; another image is in its place")
     record = read_records(repository, digest, plan.key)
     failed = _failures(record)
     if failed and not retry:
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
-    if record is None or record.missing(required_levels(project.matrix, plan.arch)):
-        return NightVerdict((*tested, "promote"), f"{why}; pushed, but not tested yet")
-    return NightVerdict(("promote",), f"{why}; tested, but not promoted yet")
+    if recorded is None:
+        needs, state = everything, "pushed, but not on record"
+    elif record is None or record.missing(required_levels(project.matrix, plan.arch)):
+        needs, state = (*tested, "promote"), "pushed, but not tested yet"
+    else:
+        needs, state = ("promote",), "tested, but not promoted yet"
+    return NightVerdict(needs, f"{why}; {state}")
 
 
 def reason(before: Published | None, plan: Plan) -> str:

@@ -25,6 +25,7 @@ from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.publish import gate
+from imagefactory.publish.handovers import handover_folder, write_handover
 from imagefactory.publish.smoke_records import attach_record
 from imagefactory.publish.staging import Staged, refuse_unlocked
 from imagefactory.publish.tags import fixed_tag, staging_tag
@@ -265,6 +266,8 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_fails(publisher: Publi
     candidates = []
     for number in (2100, 2200):
         staged = publisher.push_tested(number)
+        # The record of the checkout only has what it plans now.
+        write_handover(handover_folder(publisher.project), staged.plan, staged.image)
         candidates.append((publisher.project, staged.digest))
     # Each has read its own matrix.
     for (project, _), number in zip(candidates, (2100, 2200), strict=True):
@@ -274,7 +277,8 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_fails(publisher: Publi
 
     def run(project: Any, digest: Digest) -> None:
         try:
-            told[digest] = promote_cells(project, publisher.repository, CELL).refused
+            handed_on = [handover_folder(project)]
+            told[digest] = promote_cells(project, publisher.repository, CELL, handed_on=handed_on).refused
         except FactoryError as error:
             told[digest] = [error]
 

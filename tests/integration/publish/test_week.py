@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tomllib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,6 +13,9 @@ import pytest
 
 from imagefactory.errors.registry import RegistryUnreachableError
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.publish.automation.night import plan_night
+from imagefactory.publish.handovers import handover_folder
 from imagefactory.publish.pipeline import smoke_test
 from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.publish.staging import Staged, find_staged, stage
@@ -196,6 +201,39 @@ def command(night_factory: NightFactory, github: FakeGitHub, *arguments: str) ->
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_what_the_image_job_handed_on_is_on_record_the_next_night(
+    night_factory: NightFactory, fake_github: FakeGitHub
+) -> None:
+    project, repository = night_factory.project, night_factory.repository
+
+    def needs() -> tuple[str, ...]:
+        [work] = plan_night(project, repository, [CELL]).works
+        return work.needs
+
+    command(night_factory, fake_github, "ci.push", "--target", TARGET)
+    record = project.known_layers.read_text("utf-8")
+    project.known_layers.unlink()  # every job has a checkout of its own
+    command(night_factory, fake_github, "ci.record")
+    handed_on = tomllib.loads(fake_github.files("records")["locks/handed-on.toml"])
+    assert handed_on["layers"] == tomllib.loads(record)["layers"]
+    shutil.rmtree(handover_folder(project))
+    assert needs() == ("image", "smoke", "promote")
+    taken = command(night_factory, fake_github, "ci.take-locks").splitlines()
+    assert taken == ["locks/handed-on.toml"]
+    assert needs() == ("smoke", "promote")
+    [staged] = find_staged(project, repository, plans(project, CELL)).finished.values()
+    assert staged.image == KnownLayers(project.known_layers).image(staged.plan)
+    assert command(night_factory, fake_github, "ci.record").strip() == "nothing new"
+
+
+def test_a_committed_record_takes_the_place_of_one_that_was_handed_on(
+    night_factory: NightFactory, fake_github: FakeGitHub
+) -> None:
+    command(night_factory, fake_github, "ci.push", "--target", TARGET)
+    command(night_factory, fake_github, "ci.record")
+    assert tomllib.loads(fake_github.files("records")["locks/handed-on.toml"])["layers"] == []
 
 
 def test_the_commands_of_a_night_end_with_tags_and_a_history_page(

@@ -48,7 +48,7 @@ def prepared(night_factory: NightFactory) -> Path:
     return root
 
 
-def act(night_factory: NightFactory, github: FakeGitHub, job: str) -> str:
+def act(night_factory: NightFactory, github: FakeGitHub, job: str, default_branch: str = "main") -> str:
     """Run a job of the nightly, with all that it needs; return what act says."""
     root, folder = prepared(night_factory), night_factory.factory.folder
     stand_in = folder / "stand-in"
@@ -70,7 +70,7 @@ def act(night_factory: NightFactory, github: FakeGitHub, job: str) -> str:
         ),
         *(word for item in given.items() if item[0] != "PATH" for word in ("--env", "=".join(item))),
         *("--var", f"FACTORY_REGISTRY={os.environ['FACTORY_REGISTRY']}", "-s", "GITHUB_TOKEN=a-token"),
-        *("--action-offline-mode", "--no-cache-server"),
+        *("--action-offline-mode", "--no-cache-server", "--defaultbranch", default_branch),
     ]
     environment = {**night_factory.factory.environment(), "XDG_CACHE_HOME": str(folder / "act")}
     done = subprocess.run(
@@ -89,8 +89,10 @@ def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
     # One lock, one job: both models were assembled and pushed by it, and wait for their tests.
     assert job["targets"] == f"other@1.0/cpu/{MACHINE} tiny@1.0/cpu/{MACHINE}"
     assert f"image 2 models on 1.0 for cpu ({MACHINE})" in said
+    assert "hand the digests on" in said
+    # The job had a checkout of its own, so this one has no record; in the same run the hand-over vouches.
     for work in night_factory.plan().works:
-        assert work.needs == ("smoke", "promote")
+        assert work.reason == "never published; pushed, but not on record"
         assert night_factory.repository.resolve(staging_tag(work.key)) is not None  # type: ignore[arg-type]
     assert night_factory.tags() == {}
 
@@ -103,3 +105,10 @@ def test_act_ends_after_the_plan_when_nothing_changed(
     assert "nightly/plan" in said
     assert "nothing changed; 2 images are up to date" in said
     assert "ci.push" not in said
+
+
+def test_act_does_nothing_on_another_branch_than_the_default_one(
+    night_factory: NightFactory, fake_github: FakeGitHub
+) -> None:
+    said = act(night_factory, fake_github, "plan", default_branch="trunk")
+    assert "ci.plan" not in said

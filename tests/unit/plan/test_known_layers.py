@@ -98,7 +98,7 @@ def test_a_build_keeps_layers_that_a_concurrent_build_recorded(
 
     def first_read_is_stale(self: KnownLayers, file: Path) -> None:
         monkeypatch.setattr(KnownLayers, "__init__", real)
-        self.path, self._entries = file, dict(stale._entries)
+        vars(self).update(vars(stale), path=file)
 
     monkeypatch.setattr(KnownLayers, "__init__", first_read_is_stale)
     small_factory.build(CELL)

@@ -16,6 +16,7 @@ import yaml
 
 from imagefactory.commands.repository import CHECKS
 from imagefactory.matrix.matrix import load_matrix
+from imagefactory.publish.automation.jobs import RUNNERS
 from tasks import namespace
 from tests.fixtures.checkouts import REPOSITORY
 
@@ -207,6 +208,54 @@ def test_the_status_job_needs_all_others() -> None:
     for name in ("nightly.yml", "pull-request.yml"):
         found = read(name)["jobs"]
         assert set(found["status"]["needs"]) == set(found) - {"status"}, name
+
+
+def ancestors(found: dict[str, Any], job: str) -> set[str]:
+    """Return the jobs that a job needs, directly or not."""
+    direct = found[job].get("needs", [])
+    names = {direct} if isinstance(direct, str) else set(direct)
+    return names | {name for own in names for name in ancestors(found, own)}
+
+
+def test_nothing_is_written_by_a_nightly_of_another_branch() -> None:
+    found = read("nightly.yml")["jobs"]
+    guard = "github.ref == format('refs/heads/{0}', github.event.repository.default_branch)"
+    assert found["plan"]["if"].split() == [
+        "${{",
+        "github.event_name",
+        "==",
+        "'schedule'",
+        "||",
+        *guard.split(),
+        "}}",
+    ]
+    for job, data in found.items():
+        if "write" in data["permissions"].values():
+            assert "plan" in ancestors(found, job), job
+            # With `always()` or `!cancelled()`, a job would run although `plan` was skipped.
+            assert "cancelled()" not in data["if"] or "needs.plan.result == 'success'" in data["if"], job
+            assert "always()" not in data["if"], job
+
+
+def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None:
+    found = read("nightly.yml")["jobs"]
+    uploads = {
+        step["with"]["name"]: step["with"]["path"]
+        for step in found["image"]["steps"]
+        if "upload" in str(step)
+    }
+    assert uploads == {"pushed-${{ matrix.id }}": "build/pushed"}
+    for job in ("smoke", "gpu", "promote", "record"):
+        taken = [step["with"] for step in found[job]["steps"] if "download-artifact" in step.get("uses", "")]
+        # Not merged: a file of one artifact must not replace that of another.
+        assert {"pattern": "pushed-*", "path": "build/pushed"} in taken, job
+        assert "image" in ancestors(found, job), job
+
+
+def test_changed_records_are_rebuilt_on_both_kinds_of_machines_before_a_merge() -> None:
+    records = read("pull-request.yml")["jobs"]["records"]
+    assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
+    assert "ci.check-records --base" in steps(records)
 
 
 def test_a_nightly_without_work_ends_after_the_plan() -> None:

@@ -68,6 +68,13 @@ def test_lock_that_nothing_needs_is_drift(locked_checkout: Checkout) -> None:
     assert "no longer builds" in drift(locked_checkout).why
 
 
+def test_records_of_layers_are_no_locks(locked_checkout: Checkout) -> None:
+    project = Project(locked_checkout.root)
+    project.known_layers.touch()
+    project.handed_on_layers.touch()
+    check_all_locks(project)
+
+
 def test_missing_or_copied_base_lock_is_drift(locked_checkout: Checkout) -> None:
     base = locked_checkout.locks / "bookworm"
     (base / "linux-arm64.toml").unlink()

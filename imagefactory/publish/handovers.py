@@ -1,0 +1,154 @@
+"""Hand-overs: the job that builds and pushes an image tells later jobs its digest and its layers.
+
+A tag only says what somebody put there. So an image is compared with the record of layers, with what the job that built
+it handed on, or with both, before anything tests, signs or tags it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.errors.publishing import HandoverError, UnvouchedError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select_one
+from imagefactory.oci.image import Image
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
+from imagefactory.plan.make import locked_plans, make_plan
+from imagefactory.plan.plan import Plan
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Digest, Sha256
+
+_REMEDY = "Run the job that builds the image again. If that does not help, find out who changed the file."
+
+
+class Handover(BaseModel):
+    """What a job says about an image that it built and pushed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    target: str
+    plan_key: Sha256
+    digest: Digest
+    layers: tuple[RecordedLayer, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, image: Image) -> Handover:
+        """Describe an image that was built here."""
+        layers = [
+            RecordedLayer(key=layer.key, name=f"{layer.kind} {layer.name}", **asdict(blob))
+            for layer, blob in zip(plan.layers, image.layers, strict=True)
+        ]
+        return cls(
+            target=f"{plan.cell}/{plan.cell.machine}",
+            plan_key=plan.key,
+            digest=image.digest,
+            layers=tuple(layers),
+        )
+
+    def image(self, plan: Plan) -> Image:
+        """Return the image of a plan with these layers; raise HandoverError if it is not the one described."""
+        if [layer.key for layer in self.layers] == [layer.key for layer in plan.layers]:
+            image = make_image(plan, [layer.blob for layer in self.layers])
+            if Handover.of(plan, image) == self:
+                return image
+        raise HandoverError(
+            f"The hand-over of {self.target} does not fit the plan.",
+            where=f"{self.plan_key}.json",
+            why=f"It says {self.digest} for the plan {self.plan_key}; the plan is {plan.key}, or its layers give "
+            "another image.",
+            fix=_REMEDY,
+        )
+
+
+def handover_folder(project: Project) -> Path:
+    """Return the folder where `ci.push` leaves its hand-overs."""
+    return project.root / "build" / "pushed"
+
+
+def write_handover(folder: Path, plan: Plan, image: Image) -> None:
+    """Write the hand-over of an image, under its plan's key."""
+    write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
+
+
+def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
+    """Read all hand-overs below some folders by plan key; raise HandoverError if two of them disagree."""
+    found: dict[Sha256, Handover] = {}
+    for path in sorted(path for folder in folders for path in folder.rglob("*.json")):
+        try:
+            handover = Handover.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            why = str(error).splitlines()[0]
+            raise HandoverError(
+                "A hand-over cannot be read.", where=str(path), why=why, fix=_REMEDY
+            ) from None
+        if found.setdefault(handover.plan_key, handover) != handover:
+            raise HandoverError(
+                f"Two jobs handed on different images for {handover.target}.",
+                where=str(path),
+                why=f"One says {found[handover.plan_key].digest}, the other {handover.digest}.",
+                fix="The same plan must give the same image: run `invoke verify`. Nothing was published.",
+            )
+    return found
+
+
+class Vouchers:
+    """What vouches for images: the record of layers, and hand-overs."""
+
+    def __init__(self, project: Project, folders: Iterable[Path] = ()) -> None:
+        """Read the record of a checkout, and the hand-overs below some folders."""
+        self._project = project
+        self._known = KnownLayers(project.known_layers)
+        self._handed = read_handovers(folders)
+
+    def image(self, plan: Plan) -> Image | None:
+        """Return the image that a plan must have; None if nobody vouches for one.
+
+        Raises:
+            HandoverError: the hand-over contradicts the plan, or the record of a layer.
+        """
+        handed = self._handed.get(plan.key)
+        return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
+
+    def require(self, plan: Plan, where: str) -> Image:
+        """Return the image that a plan must have; raise UnvouchedError if nobody vouches for what is at `where`."""
+        image = self.image(plan)
+        if image is None:
+            raise UnvouchedError(
+                f"Nobody vouches for the image of {plan.target}.",
+                where=where,
+                why="Its layers are not on record, and no job that built it handed its digest on.",
+                fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
+                f"`invoke publish --target {plan.target}/{plan.cell.machine}`.",
+            )
+        return image
+
+    def record(self) -> str | None:
+        """Return the text of handed-on.toml with the layers that were handed on; None without hand-overs."""
+        if not self._handed:
+            return None
+        for handed in self._handed.values():
+            cell = select_one(self._project.matrix, handed.target)
+            self._confirmed(handed, make_plan(self._project, cell))
+        layers = [layer for handed in self._handed.values() for layer in handed.layers]
+        needed = {layer.key for plan in locked_plans(self._project) for layer in plan.layers}
+        return self._known.with_handed_on(layers, needed)
+
+    def _confirmed(self, handed: Handover, plan: Plan) -> Image:
+        image = handed.image(plan)
+        for layer in handed.layers:
+            recorded = self._known.blob(layer.key)
+            if recorded not in (None, layer.blob):
+                raise HandoverError(
+                    f"The hand-over of {handed.target} contradicts the record.",
+                    where=f"layer {layer.name}, key {layer.key}",
+                    why=f"Recorded: {recorded}; handed on: {layer.blob}.",
+                    fix=_REMEDY,
+                )
+        return image

@@ -1,0 +1,141 @@
+"""Records of layers that a pull request changes: rebuilt from the lock, without this machine's cache, and compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.publish.automation.changed_records import changed_records, check_records
+from imagefactory.publish.tags import staging_tag
+from tests.fixtures.fake_github import commit_all
+from tests.fixtures.night_factory import ModdedFactory
+from tests.fixtures.publishing import Publisher
+from tests.fixtures.small_factory import Silence, SmallFactory
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def recorded(small_factory: SmallFactory) -> SmallFactory:
+    """Build a factory with a mod, and commit the records."""
+    factory = ModdedFactory(small_factory.folder)
+    factory.build()
+    commit_all(factory.root)
+    return factory
+
+
+def edit(path: Path, change: Edit) -> None:
+    data = tomllib.loads(path.read_text("utf-8"))
+    change(data)
+    path.write_text(tomli_w.dumps(data), "utf-8")
+
+
+def check(factory: SmallFactory, base: str = "HEAD") -> tuple[int, int]:
+    """Check what changed since a commit; return how many layers and wheels that was."""
+    changed = changed_records(factory.project, base)
+    check_records(factory.project, changed, Silence(), factory.said.append)
+    return len(changed.layers), len(changed.wheels)
+
+
+def refusal(factory: SmallFactory) -> str:
+    with pytest.raises(RecordRefutedError) as refused:
+        check(factory)
+    return refused.value.why
+
+
+def point_elsewhere(data: dict[str, Any]) -> None:
+    """Give the model's layer the blob of another one."""
+    [model] = [layer for layer in data["layers"] if layer["name"] == "model tiny"]
+    [other] = [layer for layer in data["layers"] if layer["name"].startswith("serve ")]
+    model |= {name: other[name] for name in ("diff_id", "digest", "size", "unpacked")}
+
+
+def test_unchanged_records_are_not_rebuilt(recorded: SmallFactory) -> None:
+    shutil.rmtree(recorded.links)
+    assert check(recorded) == (0, 0)
+
+
+def test_new_records_that_a_build_gave_hold(recorded: SmallFactory) -> None:
+    right = recorded.project.known_layers.read_bytes()
+    edit(recorded.project.known_layers, lambda data: data.update(layers=[], wheels=[]))
+    commit_all(recorded.root)
+    recorded.project.known_layers.write_bytes(right)
+    layers, wheels = check(recorded)
+    assert (layers, wheels) == (len(tomllib.loads(right.decode())["layers"]), 1)
+
+
+def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: SmallFactory) -> None:
+    record = recorded.project.known_layers
+    edit(record, point_elsewhere)
+    [model] = [
+        layer for layer in tomllib.loads(record.read_text())["layers"] if layer["name"] == "model tiny"
+    ]
+    cached = {name: model[name] for name in ("diff_id", "digest", "size", "unpacked")}
+    recorded.project.store.layer(model["key"]).write_text(json.dumps(cached))
+    why = refusal(recorded)
+    assert why.startswith("model tiny")
+    assert f"recorded {model['digest']}" in why
+
+
+def rename_key(data: dict[str, Any]) -> None:
+    data["layers"][0]["key"] = "0" * 64
+
+
+def change_wheel(data: dict[str, Any]) -> None:
+    data["wheels"][0]["record"] = "0" * 64
+
+
+def add_wheel(data: dict[str, Any]) -> None:
+    data["wheels"].append({"wheel": "vllm-9-py3-none-any.whl", "sha256": "1" * 64, "record": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (rename_key, "no locked target has it"),
+        (change_wheel, "the sha256 of its RECORD is"),
+        (add_wheel, "no locked target has it"),
+    ],
+)
+def test_a_record_that_nothing_gives_is_refused(recorded: SmallFactory, change: Edit, why: str) -> None:
+    edit(recorded.project.known_layers, change)
+    assert why in refusal(recorded)
+
+
+def test_records_beside_the_committed_ones_are_rebuilt_too(recorded: SmallFactory) -> None:
+    """A pull request might add the file that only the branch `records` should have."""
+    project = recorded.project
+    shutil.copy(project.known_layers, project.handed_on_layers)
+    edit(project.handed_on_layers, point_elsewhere)
+
+    def without_the_model(data: dict[str, Any]) -> None:
+        data["layers"] = [layer for layer in data["layers"] if layer["name"] != "model tiny"]
+
+    edit(project.known_layers, without_the_model)
+    assert refusal(recorded).startswith("model tiny")
+
+
+def test_a_record_of_another_blob_would_be_pushed_and_the_command_refuses_it(publisher: Publisher) -> None:
+    [staged] = publisher.push()
+    commit_all(publisher.factory.root)
+    edit(publisher.project.known_layers, point_elsewhere)
+    shutil.rmtree(publisher.factory.cache)
+    [swapped] = publisher.push()
+    # The registry has the blob, so nothing is built and nothing is compared: this is why records are checked before.
+    assert swapped.digest != staged.digest
+    assert publisher.repository.resolve(staging_tag(staged.plan.key)) == swapped.digest
+    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    assert done.returncode == RecordRefutedError.exit_code, done.stderr
+    assert "model tiny" in done.stderr
+    publisher.factory.root.joinpath("locks/layers.toml").unlink()
+    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    assert done.returncode == 0, done.stderr
+    assert "0 layers, 0 wheels" in done.stdout
