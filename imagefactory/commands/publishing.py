@@ -110,10 +110,11 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
 
 @command(help={"target": options.ONE_TARGET, "json": options.JSON})
 def history(project: Project, target: str = "", json: bool = False) -> None:
-    """List everything published for a target: when, what changed, and which tags point to it today."""
+    """List everything published for a target: when, what changed, today's tags, and what is held back from them."""
     from imagefactory.commands.show.tables import history_rows, history_table
     from imagefactory.matrix.targets import select_one
     from imagefactory.publish.history import read_history
+    from imagefactory.publish.tags import short_digest
 
     cell = select_one(project.matrix, target)
     with open_repository(project) as repository:
@@ -122,8 +123,11 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         print_json(history_rows(found.lines))
     else:
         show(history_table(found.lines))
+    for digest, event in found.held.items():
+        since = f"rolled back on {event.time:%Y-%m-%d}"
+        say(f"{short_digest(digest)} is held back: {since}; only `invoke promote --again` gives it its tags")
     for tag in found.astray:
-        say(f"{tag} differs from the catalog: a promotion was interrupted; `invoke promote` finishes it")
+        say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
 @command(help={"json": "print catalog.json as the registry stores it", "markdown": options.MARKDOWN})

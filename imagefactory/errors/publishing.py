@@ -1,4 +1,4 @@
-"""Publishing, promoting, rolling back and pruning: 113 to 119, and 202 to 204."""
+"""Publishing, promoting, rolling back and pruning: 104, 113 to 119, and 202 to 204."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class NotStagedError(LibraryError, exit_code=118):
 
 class TagNameError(LibraryError, exit_code=119):
     """A name in the matrix would produce a tag that registries reject, or an ambiguous one."""
+
+
+class BeingPrunedError(LibraryError, exit_code=104):
+    """An image must not get a tag: a prune is deleting it."""
 
 
 class UnvouchedError(LibraryError, exit_code=202):

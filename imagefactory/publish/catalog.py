@@ -89,6 +89,10 @@ class Catalog(_Value):
     format: Literal[1] = 1
     images: tuple[Published, ...] = ()
     events: tuple[Event, ...] = ()
+    doomed: tuple[Digest, ...] = ()
+    """Manifests that a prune is about to delete."""
+    pruned: int = 0
+    """How often a prune deleted something."""
 
     def image(self, digest: str) -> Published | None:
         """Find an image by its digest."""
@@ -126,22 +130,24 @@ class Catalog(_Value):
             if digest in pointer.images.values()
         }
 
-    def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
-        """Find the rollback that holds an image back from one of these tags.
+    def holds(self, tags: Iterable[str]) -> dict[Digest, Event]:
+        """Map the images that are held back from these tags to the rollbacks that hold them.
 
         An image that a rollback took off a tag stays held there, whatever else is published, until somebody
-        points the tag at that very image again.
+        points that tag at that very image again.
         """
         wanted = set(tags)
-        hold: Event | None = None
+        held: dict[tuple[str, Digest], Event] = {}
         for event in self.events:
-            if not wanted & set(event.moved):
-                continue
-            if event.kind == "rollback" and event.left == digest:
-                hold = event
-            elif event.image == digest:
-                hold = None
-        return hold
+            for tag in wanted & event.moved.keys():
+                held.pop((tag, event.image), None)
+                if event.kind == "rollback" and event.left is not None:
+                    held[tag, event.left] = event
+        return {digest: event for (_, digest), event in held.items()}
+
+    def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
+        """Find the rollback that holds an image back from one of these tags."""
+        return self.holds(tags).get(digest)
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
@@ -159,11 +165,21 @@ class Catalog(_Value):
         return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
 
     def without(self, digests: Iterable[str]) -> Catalog:
-        """Drop images, and their promotions; rollbacks stay, because they hold images back."""
+        """Drop images, and their promotions; rollbacks stay, with the descriptions of what they hold back."""
         gone = set(digests)
-        images = tuple(image for image in self.images if image.digest not in gone)
+        held = self.holds(self.moving_tags())
+        images = tuple(image for image in self.images if image.digest not in gone or image.digest in held)
         events = tuple(event for event in self.events if event.kind == "rollback" or event.image not in gone)
         return self.model_copy(update={"images": images, "events": events})
+
+    def with_doomed(self, digests: Iterable[Digest]) -> Catalog:
+        """Note which manifests are about to be deleted."""
+        return self.model_copy(update={"doomed": tuple(sorted({*self.doomed, *digests}))})
+
+    def with_deleted(self, digests: Collection[Digest]) -> Catalog:
+        """Note that these manifests are deleted."""
+        left = tuple(digest for digest in self.doomed if digest not in digests)
+        return self.model_copy(update={"doomed": left, "pruned": self.pruned + 1})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         """List the events that an earlier catalog did not have."""

@@ -1,17 +1,12 @@
-"""Writes the catalog so that, of two concurrent writers, one wins and the other finds out.
+"""Writes the catalog so that, of two concurrent writers, one wins and the other finds out (oci/registry/tag_writes.py).
 
-Registries have no "write only if unchanged". Fischer's mutual exclusion needs only time: look at the tag, write it
-within WINDOW, wait WINDOW, look again. If the tag still names our write, we won. Two writers cannot both win: if both
-saw the same catalog, the later write came within WINDOW of a look that preceded the earlier write, so the earlier
-writer, who waited WINDOW after writing, saw it. A writer that was too slow discards its write and starts over. Clocks
-need to run at the same speed, not to agree.
+A writer that was too slow discards its write and starts over.
 """
 
 from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -20,16 +15,13 @@ from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.tag_writes import claim, replace_tag, window_of
 from imagefactory.publish.catalog import CATALOG_TYPE, Catalog
 from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest
 
-WINDOW_HERE: Final = 0.25
-"""Seconds, for a registry on this machine."""
-WINDOW_AWAY: Final = 3.0
 ATTEMPTS: Final = 8
 PREVIOUS: Final = "imagefactory.previous"
-_CLAIM = "imagefactory.claim"
 _LARGEST = 64 * 1024 * 1024
 
 CatalogChange = Callable[[Catalog], Catalog]
@@ -62,24 +54,34 @@ def read_catalog(repository: Repository) -> Snapshot:
 
 
 def write_catalog(
-    repository: Repository, change: CatalogChange, *, tags: Collection[str] = (), own: Collection[str] = ()
+    repository: Repository,
+    change: CatalogChange,
+    *,
+    seen: Snapshot | None = None,
+    tags: Collection[str] = (),
+    own: Collection[str] = (),
 ) -> Snapshot:
-    """Change the catalog, retrying until nobody interferes; raise if somebody else moved one of `tags`.
+    """Change the catalog, retrying until nobody interferes.
 
+    Raise if somebody else moved one of `tags`, or pruned the registry, since `seen`.
     `own` names the events that `change` adds: a write that came too late to count may have left them there.
     """
-    window = WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
-    first = read_catalog(repository)
-    latest = first
+    window = window_of(repository)
+    latest = read_catalog(repository)
+    first = seen or latest
     for attempt in range(ATTEMPTS):
+        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
+        if seen is not None:
+            _refuse_pruned(repository, seen.catalog, latest.catalog)
         changed = change(latest.catalog.without_events(own))
-        written = _write_once(repository, latest, changed, window)
+        written = replace_tag(
+            repository, CATALOG, latest.digest, _upload(repository, changed, latest.digest), MANIFEST_TYPE
+        )
         if written is not None:
-            return written
+            return Snapshot(changed, written)
         # A random pause, so that two writers do not keep colliding.
         time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)
-        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
     raise PromotionLostError(
         "The catalog could not be written.",
         where=str(repository.reference.tagged(CATALOG)),
@@ -89,23 +91,9 @@ def write_catalog(
     )
 
 
-def _write_once(repository: Repository, seen: Snapshot, catalog: Catalog, window: float) -> Snapshot | None:
-    """Try to replace one catalog with another; None if somebody else did, or may have."""
-    body = _upload(repository, catalog, seen.digest)
-    began = time.monotonic()
-    if repository.resolve(CATALOG) != seen.digest:
-        return None
-    digest = repository.put_manifest(body, MANIFEST_TYPE, CATALOG)
-    if time.monotonic() - began > window:
-        return None
-    time.sleep(window)
-    return Snapshot(catalog, digest) if repository.resolve(CATALOG) == digest else None
-
-
 def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -> bytes:
     """Upload everything but the tag; return the manifest."""
-    # The claim makes two manifests of the same catalog differ; else two writers could take each other for one.
-    annotations = {_CLAIM: uuid.uuid4().hex} | ({PREVIOUS: previous} if previous else {})
+    annotations = claim() | ({PREVIOUS: previous} if previous else {})
     payload = Payload(CATALOG_TYPE, catalog.to_json(), {TITLE: "catalog.json"})
     return upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
 
@@ -120,4 +108,15 @@ def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: 
             where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
             why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
             fix="Look at `invoke history`; publish again if yours is newer. No tag was moved.",
+        )
+
+
+def _refuse_pruned(repository: Repository, first: Catalog, latest: Catalog) -> None:
+    """Raise if somebody pruned the registry since the first look."""
+    if latest.pruned != first.pruned:
+        raise PromotionLostError(
+            "Somebody pruned the registry at the same moment.",
+            where=str(repository.reference.tagged(CATALOG)),
+            why="What this command found there may be deleted.",
+            fix="Run it again. No tag was moved.",
         )

@@ -31,13 +31,17 @@ class Line:
     """Moving tags that point at it today."""
     changed: tuple[str, ...]
     """How it differs from the image that users had before."""
+    held: bool
+    """Whether it is held back from these tags today: a rollback took it off."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What was published of a cell, and its tags that are not where the catalog has them."""
+    """What was published of a cell, what is held back, and its tags that are not where the catalog has them."""
 
     lines: list[Line]
+    held: dict[Digest, Event]
+    """Image -> the rollback that took it off the tags; also for images that were deleted since."""
     astray: list[str]
 
 
@@ -63,12 +67,13 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
             fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
         )
-    return History(lines, astray(repository, catalog, tags))
+    return History(lines, catalog.holds(tags), astray(repository, catalog, tags))
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
     """List what users of these tags got, oldest first."""
     lines: list[Line] = []
+    held = catalog.holds(tags)
     before: Published | None = None
     for event in catalog.events:
         image = catalog.image(event.image)
@@ -82,6 +87,7 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 moved=tuple(event.moved),
                 now=_names_today(catalog, image, event),
                 changed=changes(before, image),
+                held=image.digest in held,
             )
         )
         before = image

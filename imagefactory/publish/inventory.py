@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import PARALLEL
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.catalog import CATALOG_TYPE
@@ -41,29 +42,40 @@ class Holdings:
     tags: dict[str, Digest] = field(default_factory=dict)
     manifests: dict[Digest, StoredManifest] = field(default_factory=dict)
     referrers: dict[Digest, list[Digest]] = field(default_factory=dict)
-    """Manifest -> what was attached to it."""
+    """Manifest -> what is attached to it, by its list of referrers."""
+
+    @property
+    def unlisted(self) -> dict[Digest, list[Digest]]:
+        """Manifest -> what says that it is attached to it, but was lost from the list."""
+        found: dict[Digest, list[Digest]] = {}
+        for digest, manifest in self.manifests.items():
+            subject = manifest.document().get("subject")
+            if subject and digest not in self.referrers.get(subject["digest"], ()):
+                found.setdefault(Digest(subject["digest"]), []).append(digest)
+        return found
 
     def tags_on(self, digest: Digest) -> list[str]:
         """List the tags that point at a manifest."""
         return sorted(tag for tag, found in self.tags.items() if found == digest)
 
-    def parts(self, digest: Digest) -> set[Digest]:
-        """List the manifests that one keeps alive: the images of an index, the attachments of an image."""
-        found = set(self.referrers.get(digest, ()))
-        found |= {listed for tag, listed in self.tags.items() if subject_of(tag) == digest}
-        if digest in self.manifests:
-            found |= set(_children(self.manifests[digest]))
-        return found
-
     def reach(self, roots: Iterable[Digest]) -> set[Digest]:
-        """List manifests and everything that they keep alive."""
+        """List manifests and what they keep alive: the images of an index, the attachments of an image."""
+        lists: dict[Digest, list[Digest]] = {}
+        for tag, listed in self.tags.items():
+            subject = subject_of(tag)
+            if subject:
+                lists.setdefault(subject, []).append(listed)
+        unlisted = self.unlisted
         reached: set[Digest] = set()
         waiting = list(roots)
         while waiting:
             digest = waiting.pop()
             if digest not in reached:
                 reached.add(digest)
-                waiting.extend(self.parts(digest))
+                for parts in (self.referrers, lists, unlisted):
+                    waiting.extend(parts.get(digest, ()))
+                if digest in self.manifests:
+                    waiting.extend(_children(self.manifests[digest]))
         return reached
 
     def kind(self, digest: Digest) -> HoldingKind:
@@ -76,6 +88,12 @@ class Holdings:
         if "manifests" in document:
             return "index"
         return "attached" if "subject" in document else "image"
+
+    def attachment(self, digest: Digest) -> Descriptor:
+        """Describe an attached artifact as its list of referrers does."""
+        manifest = self.manifests[digest]
+        kind = manifest.document().get("artifactType")
+        return replace(manifest.descriptor(), artifact_type=kind, annotations=_annotations(manifest))
 
     def created(self, digest: Digest) -> str:
         """Return when something was last attached to an image, which has no date itself; empty if unknown."""

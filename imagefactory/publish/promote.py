@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import NotPromotableError, PromotionLostError, TagTakenError
+from imagefactory.errors.publishing import (
+    BeingPrunedError,
+    NotPromotableError,
+    PromotionLostError,
+    TagTakenError,
+)
 from imagefactory.locks.project import Project
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.image import INDEX_TYPE
@@ -23,6 +28,7 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import pass_gate
+from imagefactory.publish.history import astray
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
@@ -67,7 +73,8 @@ def promote(
     """Move tags to staged images; one that is refused does not stop the others."""
     refuse_ambiguous(project.matrix)
     time = moment or now()
-    catalog = read_catalog(repository).catalog
+    snapshot = read_catalog(repository)
+    catalog = snapshot.catalog
 
     def check(staged: Staged) -> _Ready:
         image = pass_gate(project, repository, staged)
@@ -76,24 +83,28 @@ def promote(
         # The first image of a day keeps the day's tag.
         free = tuple(tag for tag in tags.dated if repository.resolve(tag) in (None, image.digest))
         _refuse_taken(repository, catalog, image, tags)
-        if not again:
-            _refuse_taken_off(catalog, image, tags)
+        if not again and catalog.taken_off(image.digest, tags.moving):
+            # The rollback may have been interrupted before it moved them all.
+            wrong = astray(repository, catalog, tags.moving)
+            set_tags(repository, Manifests(repository), snapshot, wrong, ())
+            raise _taken_off(catalog, image, tags)
         return _Ready(staged, image, replace(tags, dated=free))
 
     checked = staged.then(check)
     ready = list(checked.finished.values())
-    promoted = _promote(project.matrix, repository, ready, time) if ready else []
+    promoted = _promote(project.matrix, repository, ready, snapshot, time) if ready else []
     return Promotion(promoted, list(checked.failed.values()))
 
 
 def _promote(
-    matrix: Matrix, repository: Repository, ready: Sequence[_Ready], moment: datetime
+    matrix: Matrix, repository: Repository, ready: Sequence[_Ready], seen: Snapshot, moment: datetime
 ) -> list[Promoted]:
     manifests = Manifests(repository)
     events = {uuid.uuid4().hex: one for one in ready}
 
     def change(catalog: Catalog) -> Catalog:
         for identity, one in events.items():
+            refuse_doomed(catalog, one.image)
             manifests.keep(one.staged.manifest)
             dated = [tag for tag in one.tags.dated if catalog.owner_of(tag) in (None, one.image.digest)]
             event = Event(
@@ -108,7 +119,7 @@ def _promote(
         return catalog
 
     moving = {tag for one in ready for tag in one.tags.moving}
-    written = write_catalog(repository, change, tags=moving, own=events)
+    written = write_catalog(repository, change, seen=seen, tags=moving, own=events)
     recorded = [event for event in written.catalog.events if event.id in events]
     for event in recorded:
         for tag in event.named:
@@ -212,12 +223,22 @@ def _refuse_taken(repository: Repository, catalog: Catalog, image: Published, ta
         )
 
 
-def _refuse_taken_off(catalog: Catalog, image: Published, tags: Tags) -> None:
-    event = catalog.taken_off(image.digest, tags.moving)
-    if event is not None:
-        raise NotPromotableError(
-            f"{image.cell} was rolled back from this very image.",
+def refuse_doomed(catalog: Catalog, image: Published) -> None:
+    """Raise if a prune is deleting an image at this moment, or was interrupted while it did."""
+    if image.digest in catalog.doomed:
+        raise BeingPrunedError(
+            f"{image.tag} is being deleted.",
             where=image.digest,
-            why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
-            fix="Fix what was wrong with it, or promote it again with --again.",
+            why="A prune found that nothing needed it, and has not finished.",
+            fix="Run `invoke prune --delete` to finish it, then `invoke publish`. No tag was moved.",
         )
+
+
+def _taken_off(catalog: Catalog, image: Published, tags: Tags) -> NotPromotableError:
+    event = catalog.holds(tags.moving)[image.digest]
+    return NotPromotableError(
+        f"{image.cell} was rolled back from this very image.",
+        where=image.digest,
+        why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
+        fix="Fix what was wrong with it, or promote it again with --again.",
+    )

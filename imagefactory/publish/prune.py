@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from imagefactory.errors.publishing import PromotionLostError
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Published, now
-from imagefactory.publish.catalog_writes import read_catalog, write_catalog
+from imagefactory.publish.catalog_writes import Snapshot, write_catalog
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.inventory import KINDS, HoldingKind, Holdings, predecessor, subject_of, survey
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
@@ -50,6 +51,11 @@ class Pruning:
     """Staging tags that stay because their age is unknown."""
     forgotten: tuple[Digest, ...]
     """Images in the catalog that are gone, or about to go."""
+
+    @property
+    def announced(self) -> set[Digest]:
+        """What goes and might get a tag otherwise."""
+        return {item.digest for item in self.doomed if item.kind != "catalog"}
 
 
 def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Pruning:
@@ -109,18 +115,35 @@ def prune(
     pruning = plan_pruning(holdings, policy, moment)
     if not delete:
         return pruning
-    if read_catalog(repository).digest != holdings.snapshot.digest:
-        raise PromotionLostError(
-            "Somebody published while the registry was being examined.",
-            where=str(repository.reference.tagged(CATALOG)),
-            why="What was unused then may be in use now.",
-            fix="Run `invoke prune` again. Nothing was deleted.",
-        )
+    _announce(repository, holdings.snapshot, pruning)
     for item in pruning.doomed:
         remove(item.digest)
-    if pruning.forgotten:
-        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten))
+    before = holdings.snapshot.catalog
+    gone = {*pruning.announced, *before.doomed}
+    if gone or before.without(pruning.forgotten) != before:
+        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone))
+    for subject, lost in holdings.unlisted.items():
+        if subject in holdings.manifests and subject not in gone:
+            referrers.enlist(repository, subject, *map(holdings.attachment, lost))
     return pruning
+
+
+def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
+    """Note in the catalog what is about to be deleted, so that nobody gives it a tag meanwhile."""
+    marked = seen.catalog.with_doomed(pruning.announced)
+
+    def mark(catalog: Catalog) -> Catalog:
+        if catalog not in (seen.catalog, marked):
+            raise PromotionLostError(
+                "Somebody published while the registry was being examined.",
+                where=str(repository.reference.tagged(CATALOG)),
+                why="What was unused then may be in use now.",
+                fix="Run `invoke prune` again. Nothing was deleted.",
+            )
+        return marked
+
+    if pruning.announced:
+        write_catalog(repository, mark)
 
 
 def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: datetime) -> bool:

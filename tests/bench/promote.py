@@ -14,8 +14,8 @@ from pathlib import Path
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.tag_writes import window_of
 from imagefactory.plan.make import make_plan
-from imagefactory.publish.catalog_writes import WINDOW_AWAY, WINDOW_HERE
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import promote
 from imagefactory.publish.rollback import rollback
@@ -44,7 +44,7 @@ def main() -> None:
             (timed(lambda: rollback(project, repository, cell)).seconds, timed(promote_again).seconds)
             for _ in range(ROUNDS)
         ]
-        window = WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
+        window = window_of(repository)
     for name, values in zip(("rollback", "promote"), zip(*rounds, strict=True), strict=True):
         print(f"{name:<10} median {statistics.median(values):.2f} s, slowest {max(values):.2f} s")
     print(f"of which {window:g} s are the wait for others")

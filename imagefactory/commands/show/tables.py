@@ -258,13 +258,14 @@ def history_table(lines: Iterable[Line]) -> Table:
     for line in lines:
         more = len(line.changed) - _SHOWN_CHANGES
         rest = [f"and {more} more"] if more > 0 else []
+        today = Text("\n".join(line.now) or "-", "bold green" if line.now else "dim")
         table.add_row(
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
             short_digest(line.image.digest),
             line.image.vllm,
             " ".join(line.image.mods) or "none",
-            Text("\n".join(line.now) or "-", "bold green" if line.now else "dim"),
+            Text("held back", "red") if line.held else today,
             "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
         )
     return table
@@ -284,6 +285,7 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
             "moved": list(line.moved),
             "now": list(line.now),
             "changed": list(line.changed),
+            "held": line.held,
         }
         for line in lines
     ]

@@ -7,7 +7,9 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-re
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
@@ -16,13 +18,15 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
-from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.oci.registry.tag_writes import claim, replace_tag, window_of
 from imagefactory.oci.registry.wire import RegistryRequest
 from imagefactory.store.digests import Digest
 from imagefactory.store.json_text import parse_json
 
-_ATTEMPTS = 5
-_ONE_AT_A_TIME = threading.Lock()
+_ATTEMPTS = 8
+_ONE_AT_A_TIME: dict[str, threading.Lock] = {}
+"""For each list: the threads of this process take turns."""
 
 
 def fallback_tag(digest: Digest) -> str:
@@ -32,9 +36,13 @@ def fallback_tag(digest: Digest) -> str:
 
 def find(repository: Repository, digest: Digest, artifact_type: str | None = None) -> list[Descriptor]:
     """List the referrers of a manifest, of one type or of all."""
-    # Some registries reportedly send an empty list instead of saying that they do not have the API.
-    found = _from_api(repository, digest, artifact_type) or _from_tag(repository, digest)
-    return [item for item in found if artifact_type is None or item.artifact_type == artifact_type]
+    # A registry that has learned the API may not know what was listed under the tag before.
+    index = repository.manifest(fallback_tag(digest))
+    found: dict[Digest, Descriptor] = {}
+    for item in (*_from_api(repository, digest, artifact_type), *_entries(repository, digest, index)):
+        if artifact_type is None or item.artifact_type == artifact_type:
+            found.setdefault(item.digest, item)
+    return list(found.values())
 
 
 def attach(
@@ -50,7 +58,7 @@ def attach(
     digest, headers = repository.write_manifest(body, MANIFEST_TYPE)
     attached = Descriptor(MANIFEST_TYPE, digest, len(body), artifact_type, annotations)
     if headers.get("OCI-Subject") != subject.digest:
-        _list_under_tag(repository, subject.digest, attached)
+        enlist(repository, subject.digest, attached)
     return attached
 
 
@@ -66,8 +74,7 @@ def _from_api(repository: Repository, digest: Digest, artifact_type: str | None)
     return _descriptors(repository, digest, answer.body)
 
 
-def _from_tag(repository: Repository, digest: Digest) -> list[Descriptor]:
-    index = repository.manifest(fallback_tag(digest))
+def _entries(repository: Repository, digest: Digest, index: StoredManifest | None) -> list[Descriptor]:
     return _descriptors(repository, digest, index.body) if index else []
 
 
@@ -83,17 +90,27 @@ def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[De
         ) from None
 
 
-def _list_under_tag(repository: Repository, subject: Digest, attached: Descriptor) -> None:
-    """Add to the list under the tag, and check afterwards: another process may write it at the same time."""
-    with _ONE_AT_A_TIME:
-        for _ in range(_ATTEMPTS):
-            listed = _from_tag(repository, subject)
-            if any(item.digest == attached.digest for item in listed):
+def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> None:
+    """Add to the list under the tag, so that no entry is lost when other processes do the same."""
+    tag = fallback_tag(subject)
+    window = window_of(repository)
+    with _ONE_AT_A_TIME.setdefault(f"{repository.reference.name}:{tag}", threading.Lock()):
+        for attempt in range(_ATTEMPTS):
+            index = repository.manifest(tag)
+            listed = _entries(repository, subject, index)
+            known = {item.digest for item in listed}
+            missing = [item for item in attached if item.digest not in known]
+            # An entry that this call wrote counts only once nobody can overwrite it any more.
+            if not missing and attempt == 0:
                 return
-            repository.put_manifest(index_document([*listed, attached]), INDEX_TYPE, fallback_tag(subject))
+            body = index_document([*listed, *missing], claim())
+            if replace_tag(repository, tag, index.digest if index else None, body, INDEX_TYPE):
+                return
+            time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
     raise RegistryError(
-        "An attached artifact keeps disappearing from the list of referrers.",
-        where=f"{repository.reference.name}:{fallback_tag(subject)}",
-        why="Another process writes the same list at the same time.",
+        "An artifact could not be added to the list of referrers.",
+        where=f"{repository.reference.name}:{tag}",
+        why=f"{_ATTEMPTS} times another process wrote the same list at the same moment, or the registry took longer "
+        f"than {window:g} s for a request.",
         fix="Run the command again when nothing else attaches to this image.",
     )

@@ -170,21 +170,26 @@ class Repository:
         manifest = self.manifest(name)  # the header is optional
         return manifest.digest if manifest else None
 
-    def put_manifest(self, body: bytes, media_type: str, tag: str | None = None) -> Digest:
+    def put_manifest(
+        self, body: bytes, media_type: str, tag: str | None = None, *, stopped: threading.Event | None = None
+    ) -> Digest:
         """Write a manifest or index, and in the same step point a tag at it if one is given."""
-        return self.write_manifest(body, media_type, tag)[0]
+        return self.write_manifest(body, media_type, tag, stopped=stopped)[0]
 
     def write_manifest(
-        self, body: bytes, media_type: str, tag: str | None = None
+        self, body: bytes, media_type: str, tag: str | None = None, *, stopped: threading.Event | None = None
     ) -> tuple[Digest, Mapping[str, str]]:
-        """Write a manifest or index; return its digest and the answer's headers. Repeating it is harmless."""
+        """Write a manifest or index; return its digest and the answer's headers. Repeating it is harmless.
+
+        Setting `stopped` ends retries with a CancelledError.
+        """
         digest = digest_of(body)
         if tag is not None:
             self.reference.tagged(tag)
         request = RegistryRequest(
             "PUT", self._manifest(tag or digest), {"Content-Type": media_type}, body=body
         )
-        answer = self.connection.ask(request, self.connection.writing)
+        answer = self.connection.ask(request, self.connection.writing, stopped)
         if answer.has_error("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"):
             raise ContentMissingError(
                 f"{self.reference.registry} does not accept a manifest before its content.",

@@ -140,9 +140,9 @@ def judge(
         wrong = astray(repository, catalog, tags)
         moved = f"{', '.join(wrong)}: not where the catalog has it"
         return NightVerdict(("promote",), moved) if wrong else NightVerdict()
-    taken_off = _taken_off(catalog, plan, tags)
-    if taken_off:
-        return NightVerdict(reason=taken_off, held="rolled back")
+    rolled_back = _rolled_back(repository, catalog, plan, tags)
+    if rolled_back is not None:
+        return rolled_back
     # Continue where an earlier run stopped: before the push, the tests or the promotion.
     everything: tuple[Need, ...] = ("image", *tested, "promote")
     digest = repository.resolve(staging_tag(plan.key)) if repository else None
@@ -211,10 +211,18 @@ def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
 
 
-def _taken_off(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> str:
-    published = next((image for image in catalog.images if image.plan_key == plan.key), None)
-    event = catalog.taken_off(published.digest, tags) if published else None
-    return f"on {event.time:%Y-%m-%d}, to {event.image}" if event else ""
+def _rolled_back(
+    repository: Repository | None, catalog: Catalog, plan: Plan, tags: Sequence[str]
+) -> NightVerdict | None:
+    """Judge an image that a rollback holds back; None if none does."""
+    digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
+    hold = next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
+    if hold is None:
+        return None
+    wrong = astray(repository, catalog, tags) if repository else []
+    if wrong:  # the rollback was interrupted: `promote` moves them, and refuses the image
+        return NightVerdict(("promote",), f"{', '.join(wrong)}: not where the rollback puts it")
+    return NightVerdict(reason=f"on {hold.time:%Y-%m-%d}, to {hold.image}", held="rolled back")
 
 
 def _failures(record: SmokeRecord | None) -> list[str]:

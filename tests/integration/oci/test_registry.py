@@ -6,11 +6,12 @@ import errno
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -28,7 +29,9 @@ from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, push_artifact
 from imagefactory.oci.registry.credentials import Credentials
+from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import Pushable, index_document, push_image
+from imagefactory.oci.registry.reference import is_digest
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
@@ -202,6 +205,52 @@ def test_parallel_attachments_are_all_listed(repository: Repository) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(attach, range(8)))
     assert len(referrers.find(repository, image.digest)) == 8
+
+
+class Interrupted(Repository):
+    """A repository whose user is interrupted once, after a kind of request for a tag."""
+
+    after = ""
+    interruption: Callable[[], object] = lambda: None
+
+    def _then(self, kind: str, name: str, answer: Any) -> Any:
+        if kind == self.after and not is_digest(name):
+            self.after = ""
+            self.interruption()
+        return answer
+
+    def manifest(self, name: str) -> Any:
+        return self._then("read", name, super().manifest(name))
+
+    def resolve(self, name: str) -> Any:
+        return self._then("look", name, super().resolve(name))
+
+    def write_manifest(self, body: bytes, media_type: str, tag: str | None = None, **options: Any) -> Any:
+        return self._then(
+            "write", tag or digest_of(body), super().write_manifest(body, media_type, tag, **options)
+        )
+
+
+@pytest.mark.parametrize("moment", ["read", "look", "write"])
+def test_of_two_writers_of_attachments_neither_loses_its_own(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    image = push_image(repository, small_image(LAYERS)).descriptor
+    # Processes do not share locks.
+    monkeypatch.setattr(referrers, "_ONE_AT_A_TIME", SimpleNamespace(setdefault=lambda _, lock: lock))
+
+    def attach(writer: Repository, kind: str) -> Descriptor:
+        return referrers.attach(writer, image, "application/vnd.sig", [Payload("text/plain", kind.encode())])
+
+    slow = Interrupted(repository.connection)
+    slow.after = moment
+    theirs: list[Descriptor] = []
+    slow.interruption = lambda: theirs.append(attach(repository, "theirs"))
+    ours = attach(slow, "ours")
+    assert slow.after == ""
+    found = {item.digest for item in referrers.find(repository, image.digest)}
+    assert found == {ours.digest, *(item.digest for item in theirs)}
+    assert len(found) == 2
 
 
 # --- permissions ---------------------------------------------------------------------------------

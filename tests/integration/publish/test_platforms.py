@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.locks.files import BaseLock, WheelLock
 from imagefactory.matrix.cells import Cell
 from imagefactory.publish.prune import Policy, prune
@@ -62,6 +63,15 @@ def test_rollback_on_one_platform_leaves_the_other_its_image(two_platforms: Publ
     _, there = two_platforms.publish(CELL, OTHER)
     assert two_platforms.rollback().image.digest == first
     assert entries(two_platforms, "latest") == images(first, there)
+
+
+def test_publishing_for_the_other_platform_lifts_no_hold(two_platforms: Publisher) -> None:
+    two_platforms.publish(CELL, OTHER)
+    two_platforms.change(2048)
+    two_platforms.publish(CELL, OTHER)
+    two_platforms.rollback()
+    two_platforms.promote(OTHER, again=True)
+    assert isinstance(two_platforms.refusal(), NotPromotableError)
 
 
 def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -> None:

@@ -26,18 +26,15 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.publish import gate
 from imagefactory.publish.handovers import handover_folder, write_handover
+from imagefactory.publish.rollback import rollback
 from imagefactory.publish.smoke_records import attach_record
 from imagefactory.publish.staging import Staged, refuse_unlocked
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.store.digests import Digest
 from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
-from tests.fixtures.publishing import Publisher, promote_cells, smoke_record
+from tests.fixtures.publishing import PowerCutError, Publisher, promote_cells, smoke_record
 from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL, SECOND, Silence
-
-
-class PowerCutError(Exception):
-    """The machine went away."""
 
 
 class Interrupted(Repository):
@@ -312,6 +309,35 @@ def test_an_image_that_was_rolled_back_is_promoted_only_with_again(publisher: Pu
     assert "rolled back" in refusal.what
     assert publisher.promote(again=True).refused == []
     assert publisher.tags()["tiny"] == second
+
+
+def test_a_rollback_during_a_promotion_is_not_undone_by_it(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = publisher.publish_changed(1024, 2048)
+    passed = gate.pass_gate
+
+    def roll_back_then_pass(*arguments: Any) -> Any:
+        publisher.rollback()
+        return passed(*arguments)
+
+    monkeypatch.setattr("imagefactory.publish.promote.pass_gate", roll_back_then_pass)
+    with pytest.raises(PromotionLostError, match="was first"):
+        publisher.promote()
+    assert tiny_images(publisher) == {first}
+
+
+def test_a_rollback_that_was_interrupted_is_finished_by_the_next_one(publisher: Publisher) -> None:
+    for writes in count():
+        good, _ = publisher.publish_changed(3000 + 2 * writes, 3001 + 2 * writes)
+        try:
+            rollback(publisher.project, interrupted(publisher, writes), CELL)
+            break
+        except PowerCutError:
+            assert publisher.rollback().image.digest == good
+            assert tiny_images(publisher) == {good}
+    assert tiny_images(publisher) == {good}
+    assert writes == 6  # the catalog (its content, the empty config, the tag), three moving tags
 
 
 def test_promotions_through_a_faulty_network_leave_every_tag_complete(

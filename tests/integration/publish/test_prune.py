@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
-from imagefactory.errors.publishing import PromotionLostError
-from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.errors import FactoryError
+from imagefactory.errors.publishing import BeingPrunedError, PromotionLostError
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.inventory import survey
 from imagefactory.publish.prune import Policy, plan_pruning, prune
 from imagefactory.publish.smoke_records import SMOKE_TYPE
 from imagefactory.store.digests import Digest
-from tests.fixtures.publishing import START, Publisher
+from tests.fixtures.publishing import START, PowerCutError, Publisher
 
 LATER = START + timedelta(days=40)
 
@@ -116,3 +121,64 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     with pytest.raises(PromotionLostError, match="Somebody published"):
         prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert before <= everything(publisher)
+
+
+def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [image] = publisher.publish()
+    repository = publisher.repository
+    [lost] = referrers.find(repository, image, SMOKE_TYPE)
+    repository.put_manifest(index_document([]), INDEX_TYPE, referrers.fallback_tag(image))
+    assert referrers.find(repository, image) == []
+    # GitHub lists what has no tag, too.
+    github = SimpleNamespace(versions=lambda: {lost.digest: START}, delete=repository.delete)
+    monkeypatch.setattr(GitHubPackages, "of", lambda _: github)
+    pruning = prune(repository, Policy(), delete=True, moment=LATER)
+    assert lost.digest not in {item.digest for item in pruning.doomed}
+    assert repository.manifest(lost.digest) is not None
+    assert referrers.find(repository, image, SMOKE_TYPE) == [lost]
+
+
+def test_nobody_promotes_what_a_prune_is_deleting(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.publish()
+    staged = publisher.push_tested(5000)
+    refused: list[FactoryError] = []
+    delete = Repository.delete
+
+    def promote_then_delete(repository: Repository, digest: Digest) -> bool:
+        if not refused:
+            with pytest.raises(BeingPrunedError) as refusal:
+                publisher.promote()
+            refused.append(refusal.value)
+        return delete(repository, digest)
+
+    monkeypatch.setattr(Repository, "delete", promote_then_delete)
+    prune(publisher.repository, Policy(), delete=True, moment=LATER)
+    assert refused
+    assert publisher.repository.manifest(staged.digest) is None
+    assert publisher.catalog.doomed == ()
+    # What was deleted can be published anew.
+    assert publisher.publish() == [staged.digest]
+
+
+def test_an_interrupted_prune_is_finished_by_the_next_one(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = publisher.publish_changed(1000, 1100)
+
+    def fail(*_: object) -> bool:
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Repository, "delete", fail)
+        with pytest.raises(PowerCutError):
+            prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
+    with pytest.raises(BeingPrunedError):
+        publisher.rollback()
+    prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
+    assert publisher.repository.manifest(first) is None
+    assert publisher.catalog.doomed == ()
+    assert publisher.tags()["tiny"] == second

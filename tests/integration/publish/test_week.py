@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.errors.registry import RegistryUnreachableError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.publish.automation.night import plan_night
 from imagefactory.publish.handovers import handover_folder
 from imagefactory.publish.pipeline import smoke_test
+from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.publish.staging import Staged, find_staged, stage
 from imagefactory.publish.tags import staging_tag
@@ -24,7 +26,7 @@ from imagefactory.smoke.record import Level, SmokeRecord
 from tests.fixtures.fake_github import REPOSITORY, TOKEN, FakeGitHub
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import REQUIRED, plans
+from tests.fixtures.publishing import REQUIRED, START, plans, promote_cells
 from tests.fixtures.registries import HURRIED
 from tests.fixtures.small_factory import CELL, Silence
 
@@ -139,6 +141,54 @@ def test_a_night_leaves_a_rolled_back_image_alone(night_factory: NightFactory) -
     assert morning.held == ["tiny: rolled back"]
     night_factory.serve("tiny", 4000)
     assert night_factory.night().moved == TINY
+
+
+def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
+    night_factory: NightFactory,
+) -> None:
+    """Publish Z, A and B, and roll back twice: neither B nor A may return by itself."""
+    z, a, b = night_factory.publish_nights(3000, 4000, 5000)
+    assert night_factory.rollback().image.digest == a
+    assert night_factory.rollback().image.digest == z
+    for number in (5000, 4000):
+        night_factory.serve("tiny", number)
+        morning = night_factory.night()
+        assert (morning.jobs, morning.moved) == (NOTHING, [])
+        assert morning.held == ["tiny: rolled back"]
+        [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
+        assert isinstance(refusal, NotPromotableError)
+        assert night_factory.tags()["tiny"] == z
+    told = json.loads(night_factory.invoke("history", "--json").stdout)
+    assert {line["digest"]: line["held"] for line in told} == {z: False, a: True, b: True}
+    # Asking for A lifts its hold and no other.
+    assert promote_cells(night_factory.project, night_factory.repository, CELL, again=True).refused == []
+    night_factory.serve("tiny", 5000)
+    assert night_factory.night().held == ["tiny: rolled back"]
+    shown = night_factory.invoke("history")
+    assert f"{b[7:19]} is held back" in shown.stderr
+    assert a[7:19] not in shown.stderr
+
+
+def test_a_night_holds_an_image_back_that_was_deleted(night_factory: NightFactory) -> None:
+    _, a, _ = night_factory.publish_nights(3000, 4000, 5000)
+    night_factory.rollback(a)
+    night_factory.rollback()
+    prune(night_factory.repository, Policy(keep=1), delete=True, moment=START + timedelta(days=40))
+    assert night_factory.repository.manifest(a) is None
+    night_factory.serve("tiny", 4000)
+    morning = night_factory.night()
+    assert (morning.jobs, morning.held) == (NOTHING, ["tiny: rolled back"])
+
+
+def test_a_night_finishes_a_rollback_that_was_interrupted(night_factory: NightFactory) -> None:
+    z, a = night_factory.publish_nights(3000, 4000)
+    broken = night_factory.repository.require_manifest(a)
+    night_factory.rollback()
+    night_factory.repository.put_manifest(broken.body, broken.media_type, "tiny")
+    morning = night_factory.night()
+    assert morning.jobs == {"image": [], "smoke": [], "promote": ["tiny"]}
+    assert night_factory.tags()["tiny"] == z
+    assert night_factory.night().held == ["tiny: rolled back"]
 
 
 def test_a_night_restores_tags_that_somebody_moved(night_factory: NightFactory) -> None:

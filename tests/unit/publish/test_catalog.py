@@ -231,6 +231,33 @@ def test_forgetting_images_lifts_no_hold(three: Catalog) -> None:
     assert held(back.without([digest("b"), digest("c")])) == {"c"}
 
 
+def test_a_hold_is_lifted_only_from_the_tags_that_name_the_image_again(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    again = promoted(back, image("c"), 6, ("gemma",))
+    assert again.taken_off(digest("c"), ["gemma"]) is None
+    assert again.taken_off(digest("c"), TAGS) is not None
+
+
+def test_rollback_skips_what_was_rolled_back_before(three: Catalog) -> None:
+    later = promoted(rolled_back(three, image("b"), 5, digest("c")), image("d"), 6)
+    assert choose(later, TAGS, CELL).digest == digest("b")
+    assert choose(later, TAGS, CELL, "2026-11-04").digest == digest("b")
+    assert choose(later, TAGS, CELL, digest("c")).digest == digest("c")
+
+
+def test_history_marks_what_is_held_back(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert [line.held for line in history(back, TAGS, CELL.platform)] == [False, False, True, False]
+
+
+def test_forgetting_a_held_image_keeps_its_description(three: Catalog) -> None:
+    back = rolled_back(three, image("b"), 5, digest("c"))
+    assert [found.digest for found in back.without([digest("a"), digest("c")]).images] == [
+        digest("b"),
+        digest("c"),
+    ]
+
+
 def test_current_images_are_listed_with_the_day_they_came(three: Catalog) -> None:
     again = promoted(three, image("c"), 9)
     found = current_images(rolled_back(again, image("b"), 12, digest("c")))

@@ -10,6 +10,7 @@ import pytest
 
 from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -55,7 +56,7 @@ class Shelf:
         self.before("look")
         return self.tag.digest if self.tag else None
 
-    def put_manifest(self, body: bytes, media_type: str, _tag: str) -> Digest:
+    def put_manifest(self, body: bytes, media_type: str, _tag: str, **_: object) -> Digest:
         self.before("write")
         self.writes += 1
         self.tag = StoredManifest(Digest(f"sha256:{sha256_of(body)}"), media_type, body)
@@ -69,7 +70,8 @@ class Shelf:
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     shelf = Shelf()
-    monkeypatch.setattr(catalog_writes, "time", shelf)
+    for module in (catalog_writes, tag_writes):
+        monkeypatch.setattr(module, "time", shelf)
     return shelf
 
 
@@ -162,7 +164,7 @@ def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf) ->
 
 def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf) -> None:
     write(shelf, "mine", "tiny")
-    assert shelf.time == catalog_writes.WINDOW_HERE
+    assert shelf.time == tag_writes.WINDOW_HERE
 
 
 def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
