@@ -68,7 +68,9 @@ class Store:
 
     @cached_property
     def own(self) -> Path:
-        """The folder that nobody else can write to."""
+        """The folder that nobody else can write to; a new one is closed to others, whatever the umask."""
+        with suppress(OSError):  # it exists; or whoever writes to it will report why it cannot
+            self._own.mkdir(mode=0o700, parents=True)
         refuse_writable_by_others(self._own)
         return self._own
 
@@ -147,8 +149,7 @@ class Store:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep `clean` away while a build works with the store; builds do not keep each other away."""
-        self.own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with shared(self.root / ".in-use"):
+        with shared(self._content / ".in-use"):
             yield
 
     @contextmanager
