@@ -97,8 +97,9 @@ def _open(layer: ModLayer, source: WheelSource, session: requests.Session) -> _O
     """Open the wheels of a layer: whole if they are here, else on an index."""
     opened: dict[Sha256, Path | Excerpt] = {}
     for item in layer.inputs:
-        opened[item.sha256] = source.store.download(item.sha256)
-        if source.store.download(item.sha256).exists():
+        whole = source.store.whole_download(item.sha256)
+        if whole is not None:
+            opened[item.sha256] = whole
             continue
         offer = next(iter(source.offers(item.sha256)), None)
         if offer is None:

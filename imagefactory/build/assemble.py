@@ -18,7 +18,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
-from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
+from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.plan.changes import LAST_PLAN
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
@@ -69,7 +69,7 @@ def assemble(
         project.store.sweep()
         inputs = None
         if not locked_only:
-            plans, inputs = _replace_vanished(project, plans, watch, say)
+            plans, inputs = _replace_vanished(project, plans, watch, say, known)
         blobs = make_layers(project, plans, watch, say, known=known, workers=workers, inputs=inputs)
         built = [_lay_out(plan, blobs, project, folders[plan.cell]) for plan in plans]
     if known is not None:
@@ -118,13 +118,13 @@ def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
 
 
 def _replace_vanished(
-    project: Project, plans: Sequence[Plan], watch: Watcher, say: Say
+    project: Project, plans: Sequence[Plan], watch: Watcher, say: Say, known: KnownLayers | None
 ) -> tuple[Sequence[Plan], LayerInputs | None]:
     """Plan anew where a Debian package has vanished from every mirror; without a base to build, do nothing."""
-    if all(read_blob_record(plan.layers[0].key, project.store) for plan in plans):
+    if all(_find_blob(plan.layers[0], project.store, known) for plan in plans):
         return plans, None
     watch.layers(_layers(plans))
-    inputs = _find_inputs(project, plans, _recall(plans, project.store, None)[1], say)
+    inputs = _find_inputs(project, plans, _recall(plans, project.store, None, known)[1], say)
     bases = inputs.successors(plans, watch, say)
     if not bases:
         return plans, inputs
@@ -152,7 +152,7 @@ def make_layers(
     if known is not None:
         known.refuse_unwritable(plans)
     watch.layers(_layers(plans))
-    blobs, missing = _recall(plans, project.store, elsewhere)
+    blobs, missing = _recall(plans, project.store, elsewhere, known)
     if any(layer.inputs for layer in missing):
         inputs = inputs or _find_inputs(project, plans, missing, say)
     for key, blob in blobs.items():
@@ -160,7 +160,7 @@ def make_layers(
     if missing:
         from imagefactory.build.parallel import build_layers  # noqa: PLC0415
 
-        blobs |= build_layers(
+        built = build_layers(
             missing,
             inputs.wanted if inputs else lambda _: (),
             project.store,
@@ -169,6 +169,9 @@ def make_layers(
             expected=known.among(missing) if known is not None else {},
             mod_files=inputs.mod_files if inputs else {},
         )
+        blobs |= built
+        # They were hashed while they were written.
+        project.store.hashed_files().remember(project.store.blob(blob.digest) for blob in built.values())
     if known is not None:
         confirm(known, plans, blobs, project.store)
     return blobs
@@ -189,20 +192,29 @@ def _layers(plans: Iterable[Plan]) -> list[Layer]:
 
 
 def _recall(
-    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None
+    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None, known: KnownLayers | None
 ) -> tuple[dict[Sha256, Blob], list[Layer]]:
     """Split the layers of plans into those that are here or need not be, and those that have to be built."""
     blobs: dict[Sha256, Blob] = {}
     missing: list[Layer] = []
     for layer in _layers(plans):
-        blob = read_blob_record(layer.key, store)
+        blob = _find_blob(layer, store, known)
         if blob is None:
             missing.append(layer)
         else:
             blobs[layer.key] = blob
-            mark_layer_used(layer.key, blob, store)
+    mark_layers_used(blobs, store)
     if elsewhere is not None and missing:
         spared = elsewhere(missing)
         blobs |= spared
         missing = [layer for layer in missing if layer.key not in spared]
     return blobs, missing
+
+
+def _find_blob(layer: Layer, store: Store, known: KnownLayers | None) -> Blob | None:
+    """Return the blob of a layer that was built here, or that others put into a shared cache if it is on record."""
+    blob = read_blob_record(layer.key, store)
+    if blob is None and store.is_shared and known is not None:
+        recorded = known.blob(layer.key)
+        blob = recorded if recorded and store.blob(recorded.digest).exists() else None
+    return blob

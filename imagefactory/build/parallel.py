@@ -26,7 +26,6 @@ from concurrent.futures import (
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from imagefactory.build.layers.layer_blob import build_layer
@@ -186,9 +185,7 @@ class _Construction:
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
         key = job.layer.key
-        return builders.submit(
-            _build, job.layer, self.store.root, self.expected.get(key), self.mod_files.get(key)
-        )
+        return builders.submit(_build, job.layer, self.store, self.expected.get(key), self.mod_files.get(key))
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -270,9 +267,8 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(layer: Layer, root: Path, expected: Blob | None, mod_files: ModFiles | None) -> Blob:
+def _build(layer: Layer, store: Store, expected: Blob | None, mod_files: ModFiles | None) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
-    store = Store(root)
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
     with translating_disk_full(record), exclusive(record.with_suffix(".lock")):

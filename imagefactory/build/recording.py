@@ -13,6 +13,7 @@ from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
+from imagefactory.store.hashed import refuse_changed
 
 
 def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
@@ -62,5 +63,6 @@ def _new_wheel_records(
         return {}
     from imagefactory.build.layers.wheel_excerpt import record_sha256  # noqa: PLC0415 - only with new mods
 
+    refuse_changed({sha256: store.download(sha256) for sha256 in inputs})
     hashed = {sha256: record_sha256(store.download(sha256)) for sha256 in inputs}
     return {sha256: (inputs[sha256], record) for sha256, record in hashed.items() if record is not None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +17,16 @@ from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, file_sha256
 
 _OTHER_BYTES = "the blob {} has other bytes than its name says"
 
 
 def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: str | None = None) -> Digest:
-    """Rebuild a cell with an empty layer cache and compare the result with its image, or with a given digest."""
+    """Rebuild a cell with an empty layer cache and compare the result with its image, or with a given digest.
+
+    No layer counts as known, so that every input is hashed before it is used.
+    """
     layout = Layout(project.build_folder(cell))
     expected = digest or layout.manifest_digest()
     with project.store.in_use(), project.store.scratch() as scratch:
@@ -46,9 +48,9 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
 def _empty_layers(store: Store, scratch: Path) -> Store:
     """Make a store that shares the inputs of layers with another one, and nothing else."""
     scratch.joinpath("store").mkdir()
-    for name in ("downloads", "wheelhouse"):
-        store.root.joinpath(name).mkdir(parents=True, exist_ok=True)
-        scratch.joinpath("store", name).symlink_to(store.root / name)
+    for folder in (store.root / "downloads", store.own / "wheelhouse"):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.joinpath("store", folder.name).symlink_to(folder)
     return Store(scratch / "store")
 
 
@@ -89,10 +91,7 @@ def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[D
 
 def _digest_of(path: Path) -> Digest | None:
     """Hash a blob; return None if it is missing."""
-    if not path.exists():
-        return None
-    with path.open("rb") as file:
-        return Digest(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
+    return Digest(f"sha256:{file_sha256(path)}") if path.exists() else None
 
 
 def _not_the_same(where: str, why: str) -> VerificationError:

@@ -112,7 +112,7 @@ def _compile(
     image = compiler.provide(project, job.plan, watch)
     folder = job.folder(project.store)
     tree, build, out = (folder / name for name in ("src", "build", "out"))
-    ccache = project.store.root / "ccache"
+    ccache = project.store.own / "ccache"
     fresh = prepare(tree, lambda target: _fill(project, job, target))
     say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
     say(f"for {job.inputs.arch_list}, {jobs} compiler{'s' if jobs > 1 else ''} at once")

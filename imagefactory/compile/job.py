@@ -70,7 +70,7 @@ class Job:
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
-        return store.root / "compile" / self.inputs.key
+        return store.own / "compile" / self.inputs.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:

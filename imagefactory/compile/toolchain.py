@@ -22,7 +22,7 @@ from imagefactory.matrix.matrix import Arch, Base, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
+from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
 from imagefactory.plan.plan import ImageConfig, Layer, Plan
@@ -150,8 +150,8 @@ def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, 
             missing.append(layer)
             continue
         blobs[layer.key] = blob
-        mark_layer_used(layer.key, blob, project.store)
         watch.state(layer.key, "cached", blob.size, blob.size)
+    mark_layers_used(blobs, project.store)
     if missing:
         blobs |= build_layers(missing, LayerInputs(project, [plan.cell]).wanted, project.store, watch)
     return blobs

@@ -24,10 +24,10 @@ from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.atomic import translating_disk_full, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.store.hashed import HashedFiles, sound_blocks
 from imagefactory.store.json_text import parse_json
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
-_CHUNK = 1024 * 1024
 _BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
 """Files that `render` and the Docker engine write into a target's folder."""
 
@@ -90,12 +90,14 @@ class Layout:
 
 def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
     """Write an image as a layout; a folder with another image contains one of the two at any time."""
+    hashed = store.hashed_files()
     for digest, data in ((image.config_digest, image.config), (image.digest, image.manifest)):
-        if not store.blob(digest).exists():
+        if not hashed.is_sound(store.blob(digest)):
             with writing(store.blob(digest)) as file:
                 file.write(data)
     layout = Layout(folder)
     digests = {image.digest, image.config_digest, *(blob.digest for blob in image.layers)}
+    hashed.refuse_changed(map(store.blob, digests))
     with writing_output(folder):
         _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
@@ -103,17 +105,22 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
         with exclusive(folder / ".lock"):
             _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
             for digest in digests:
-                _provide(store.blob(digest), layout.blob(digest))
+                _provide(store.blob(digest), layout.blob(digest), hashed)
             index = canonical_json(_index(image, name))
             _put(folder / "index.json", lambda path: path.write_bytes(index))
             for blob in layout.blob(image.digest).parent.iterdir():
                 if f"sha256:{blob.name}" not in digests:
                     blob.unlink()
+    pairs = [(store.blob(digest), layout.blob(digest)) for digest in digests]
+    hashed.remember(path for pair in pairs for path in pair[: 1 if pair[0].samefile(pair[1]) else 2])
     return layout
 
 
 def archive(layout: Layout, name: str) -> Iterator[bytes]:
-    """Stream a layout as a tar that Docker, podman and skopeo load, without writing it to disk."""
+    """Stream a layout as a tar that Docker, podman and skopeo load, without writing it to disk.
+
+    Blobs are hashed on the way: a changed one raises DamagedCacheError before its last bytes, and cuts the tar off.
+    """
     config, layers = layout.config_digest(), layout.layer_digests()
     docker_manifest = [
         {"Config": _member(config), "RepoTags": [name], "Layers": [_member(digest) for digest in layers]}
@@ -129,9 +136,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
     for entry in complete(entries, owner="the image archive"):
         yield header(entry)
         if isinstance(entry.content, RawSlice):
-            with entry.content.file.open("rb") as file:
-                while data := file.read(_CHUNK):
-                    yield data
+            yield from sound_blocks(entry.content.file)
         elif isinstance(entry.content, Bytes):
             yield entry.content.data
         yield padding(entry.content.size if entry.content else 0)
@@ -223,14 +228,10 @@ def _put(target: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _provide(source: Path, target: Path) -> None:
+def _provide(source: Path, target: Path, hashed: HashedFiles) -> None:
     """Link or copy a blob of the store into a layout, unless it is there."""
-    if target.exists():
-        here, there = target.stat(), source.stat()
-        copied = here.st_dev != there.st_dev and here.st_size == there.st_size
-        if copied or here.st_ino == there.st_ino:
-            return
-    _put(target, lambda path: link_or_copy(source, path))
+    if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
+        _put(target, lambda path: link_or_copy(source, path))
 
 
 def link_or_copy(source: Path, target: Path) -> None:

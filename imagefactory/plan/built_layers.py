@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import chain
 
 from imagefactory.oci.blob import Blob
 from imagefactory.store.atomic import writing
@@ -22,9 +23,10 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
     return blob if whole else None
 
 
-def mark_layer_used(key: Sha256, blob: Blob, store: Store) -> None:
-    """Mark a layer as used, so that cleaning keeps it."""
-    store.mark_used(store.layer(key), store.owners(key), store.blob(blob.digest))
+def mark_layers_used(blobs: Mapping[Sha256, Blob], store: Store) -> None:
+    """Mark layers as used, so that cleaning keeps them."""
+    files = ((store.layer(key), store.owners(key), store.blob(blob.digest)) for key, blob in blobs.items())
+    store.mark_used(*chain.from_iterable(files))
 
 
 def read_owners(key: Sha256, store: Store) -> dict[str, str]:

@@ -16,8 +16,10 @@ from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.environment.sets import RUN, SETS
 from imagefactory.environment.setup import STAMPS, is_current
 from imagefactory.errors import FactoryError
+from imagefactory.errors.store import SharedCacheError
 from imagefactory.locks.project import Project
 from imagefactory.resolve.mirrors import DebianMirrors, fetch
+from imagefactory.store.cache import Store
 from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
@@ -51,7 +53,7 @@ def examine(project: Project) -> Iterator[Diagnosis]:
     yield Diagnosis("package index", BUILD, *_index())
     for base in project.matrix.bases.values():
         yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
-    yield Diagnosis("cache", BUILD, *_cache(project.store.root))
+    yield Diagnosis("cache", BUILD, *_cache(project.store))
     yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
     yield Diagnosis("checkout", BUILD, *_checkout(project.root))
     yield Diagnosis("container engine", "run, smoke, compile", *_engine())
@@ -136,15 +138,16 @@ def _mirror(debian: str) -> Result:
     return "ok", ", ".join(map(redact, mirrors.main)), ""
 
 
-def _cache(store: Path) -> Result:
-    folder = _nearest_existing(store)
-    if folder.is_dir() and os.access(folder, os.W_OK):
-        return "ok", str(store), ""
-    return (
-        "failed",
-        f"{store} is not a writable folder",
-        "Set FACTORY_CACHE to a folder that you can write to.",
-    )
+def _cache(store: Store) -> Result:
+    folder = _nearest_existing(store.root)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        remedy = "Set FACTORY_CACHE to a folder that you can write to."
+        return "failed", f"{store.root} is not a writable folder", remedy
+    try:
+        own = store.own
+    except SharedCacheError as error:
+        return "failed", f"{error.where}: {error.why}", error.fix
+    return "ok", f"{store.root}, shared; {own} for the rest" if store.is_shared else str(own), ""
 
 
 def _disk(store: Path) -> Result:

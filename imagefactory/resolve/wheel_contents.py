@@ -6,14 +6,12 @@ Only the zip directory of a wheel is read, by HTTP range requests instead of a f
 from __future__ import annotations
 
 import configparser
-import hashlib
 import json
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import requests
@@ -64,12 +62,6 @@ def wheel_contents(
     with writing(memory) as file:
         file.write(json.dumps(asdict(contents), sort_keys=True).encode())
     return contents
-
-
-def file_sha256(path: Path) -> Sha256:
-    """Hash a file on this machine."""
-    with path.open("rb") as file:
-        return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def installed_path(member: str, *, distribution: str, python: str) -> str:

@@ -29,10 +29,10 @@ from imagefactory.errors.locks import (
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, Base, Conflict
-from imagefactory.resolve.wheel_contents import WheelContents, file_sha256, settle, wheel_contents
+from imagefactory.resolve.wheel_contents import WheelContents, settle, wheel_contents
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Sha256, file_sha256
 from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
 
 PARALLEL = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,13 +40,20 @@ def write_text(path: Path, text: str) -> None:
 
 
 def adopt(file: Path, target: Path) -> None:
-    """Flush a finished file to disk and move it to its place."""
+    """Flush a finished file to disk and move it to its place, which may be on another disk."""
     with translating_disk_full(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         file.chmod(0o644)
         with file.open("rb") as written:
             os.fsync(written.fileno())
-        file.replace(target)
+            try:
+                file.replace(target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with writing(target) as copy:
+                    shutil.copyfileobj(written, copy, 1 << 20)
+                file.unlink()
 
 
 def is_disk_full(error: OSError) -> bool:

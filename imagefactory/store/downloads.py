@@ -1,8 +1,7 @@
-"""Downloads locked files: in parallel, resumable, each file once, and checked by sha256."""
+"""Downloads locked files: in parallel, resumable, each file once, never more than its size, checked by sha256."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Sha256, file_sha256
 from imagefactory.store.retry import Retry, judge
 
 PARALLEL = 6
@@ -81,12 +80,11 @@ def fetch(
 ) -> Path:
     """Return the path of a locked file in the store, downloading it if necessary."""
     target = store.download(wanted.sha256)
-    if target.exists():
-        return target
-    with translating_disk_full(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _Transfer(wanted, target, session, progress, stopped or threading.Event()).run()
-    return target
+    if not target.exists():
+        with translating_disk_full(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _Transfer(wanted, target, session, progress, stopped or threading.Event()).run()
+    return store.whole_download(wanted.sha256) or target
 
 
 @dataclass
@@ -122,11 +120,11 @@ class _Transfer:
     def _attempt(self, location: str) -> bool:
         continued = self.partial.exists()
         try:
-            self._transfer(location)
+            fits = self._transfer(location)
         except OSError as error:
             self.failures.append(f"{redact(location)}: {type(error).__name__}")
             raise
-        if _hash(self.partial) == self.wanted.sha256:
+        if fits and self.partial.exists() and file_sha256(self.partial) == self.wanted.sha256:
             adopt(self.partial, self.target)
             return True
         self.partial.unlink(missing_ok=True)
@@ -134,36 +132,45 @@ class _Transfer:
         if continued:
             return self._attempt(location)
         self.mismatch = True
-        self.failures.append(f"{redact(location)}: not the locked content")
+        problem = "not the locked content" if fits else f"more than the locked {self.wanted.size:,} bytes"
+        self.failures.append(f"{redact(location)}: {problem}")
         return False
 
-    def _transfer(self, location: str) -> None:
-        """Transfer a file, continuing an interrupted transfer."""
+    def _transfer(self, location: str) -> bool:
+        """Transfer a file, continuing an interrupted transfer; return whether it is no larger than it should be."""
         parts = urlsplit(location)
         if parts.scheme in ("", "file"):
-            shutil.copyfile(url2pathname(parts.path) if parts.scheme else location, self.partial)
+            local = Path(url2pathname(parts.path) if parts.scheme else location)
+            if local.stat().st_size > self.wanted.size:
+                return False
+            shutil.copyfile(local, self.partial)
             self.progress(self.partial.stat().st_size)
-            return
+            return True
         done = self.partial.stat().st_size if self.partial.exists() else 0
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={done}-"} if done else {})
         with self.session.get(location, headers=headers, timeout=TIMEOUT, stream=True) as answer:
             if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                return  # nothing is missing; the caller checks the hash
+                return True  # nothing is missing; the caller checks the hash
             answer.raise_for_status()
             resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
             if not resumed:
                 done = 0
             expected = int(answer.headers.get("Content-Length", self.wanted.size - done))
+            if done + expected > self.wanted.size:
+                return False
             received = 0
             with self.partial.open("ab" if resumed else "wb") as file:
                 for chunk in answer.iter_content(_CHUNK):
                     if self.stopped.is_set():
                         raise CancelledError
-                    file.write(chunk)
                     received += len(chunk)
+                    if done + received > self.wanted.size:
+                        return False
+                    file.write(chunk)
                     self.progress(done + received)
             if received < expected:
                 raise requests.ConnectionError("the connection ended early")
+            return True
 
     def _failure(self) -> FactoryError:
         tried = f"Tried: {'; '.join(dict.fromkeys(self.failures))}."
@@ -171,7 +178,7 @@ class _Transfer:
             return DigestMismatchError(
                 f"{self.wanted.file} is not the file that was locked.",
                 where=self.wanted.file,
-                why=f"Its sha256 is not {self.wanted.sha256}. {tried}",
+                why=f"It does not have the sha256 {self.wanted.sha256}. {tried}",
                 fix="Do not use this source; check the configured index or mirror (`invoke doctor`).",
             )
         return DownloadError(
@@ -180,10 +187,3 @@ class _Transfer:
             why=tried if self.failures else "No configured index, folder or mirror has a file of this name.",
             fix=self.wanted.remedy,
         )
-
-
-def _hash(path: Path) -> str:
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

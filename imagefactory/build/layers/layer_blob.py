@@ -30,6 +30,7 @@ from imagefactory.plan.plan import (
 from imagefactory.store.atomic import adopt, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
+from imagefactory.store.hashed import refuse_changed
 
 if TYPE_CHECKING:
     from imagefactory.build.layers.mod_layer import ModFiles
@@ -50,8 +51,11 @@ def build_layer(
     """Build a layer's blob, put it into the store and record its digests.
 
     If the result is known in advance (`expected`), copied data is not unpacked to be checked. If the blob then comes
-    out different, it is built again with all checks, which name the file that is wrong, if one is.
+    out different, it is built again with all checks, which name the file that is wrong, if one is. The files of any
+    other layer are hashed first: nothing else would notice that one of them changed in the cache.
     """
+    if expected is None:
+        refuse_changed(files)
     with translating_disk_full(store.root), store.scratch() as scratch:
         owned = list(layer_entries(layer, files, scratch, mod_files))
         entries = complete(
@@ -60,6 +64,7 @@ def build_layer(
         try:
             blob = _write(entries, store, scratch, progress, expected)
         except NotAsExpectedError:
+            refuse_changed(files)
             blob = _write(entries, store, scratch, progress, None)
     owners = {str(entry.path): owner for owner, entry in owned}
     write_record(layer.key, blob, owners, store)

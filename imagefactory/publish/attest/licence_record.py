@@ -110,8 +110,8 @@ def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[Locked
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def read(wheel: LockedWheel) -> LicensedFile:
-            here = project.store.download(wheel.sha256)
-            if here.exists():
+            here = project.store.whole_download(wheel.sha256)
+            if here is not None:
                 with ZipFile(here) as archive:
                     return _entry(wheel, wheel_licence(archive))
             return _entry(wheel, _licence_from_afar(sources.wheel(wheel), session))

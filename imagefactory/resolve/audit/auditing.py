@@ -24,10 +24,9 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
-from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.atomic import writing
-from imagefactory.store.digests import sha256_of
+from imagefactory.store.digests import file_sha256, sha256_of
 from imagefactory.store.downloads import fetch
 from imagefactory.store.ranges import RangeFile
 
@@ -155,8 +154,8 @@ def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
 def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[GpuLibrary]:
     kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
     same = kept is not None and kept.sha256 == wheel.sha256
-    local = kept.path if kept and same else project.store.download(wheel.sha256)
-    if local.exists():
+    local = kept.path if kept and same else project.store.whole_download(wheel.sha256)
+    if local is not None:
         yield from from_wheel(ZipFile(local), wheel.sha256)
         return
     offer = next(iter(offers_of(wheel, configured_indexes())), None)
@@ -189,7 +188,7 @@ def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
 def cuobjdump(project: Project) -> Path:
     """Return the pinned cuobjdump for this machine, downloading it once."""
     tool = project.tool_lock.find(CUOBJDUMP, host_machine())
-    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
+    program = project.store.own / "tools" / tool.sha256 / "cuobjdump"
     if not program.exists():
         with (
             requests.Session() as session,

@@ -22,8 +22,8 @@ from imagefactory.errors.kernels import AuditError
 from imagefactory.locks.kernels import GpuCode
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
-from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.store.cache import Store
+from imagefactory.store.digests import file_sha256
 
 _LIBRARIES = ("*.so", "*.so.*")
 _PACKAGES = ("vllm/*", "flashinfer*/*")

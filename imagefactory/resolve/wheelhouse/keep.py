@@ -13,11 +13,10 @@ from packaging.utils import canonicalize_name
 
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.wheelhouse import DamagedWheelError
-from imagefactory.resolve.wheel_contents import file_sha256
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, checksum
+from imagefactory.store.digests import Sha256, checksum, file_sha256
 
 FORMAT: Final = 1
 _RECORD = "inputs.json"
@@ -89,13 +88,13 @@ class KeptWheel(CompiledWheel):
 
 def find(store: Store, key: str) -> KeptWheel | None:
     """Return the wheel with this key, or None if the store does not have it."""
-    record = store.root / "wheelhouse" / key / _RECORD
+    record = store.own / "wheelhouse" / key / _RECORD
     return _read(record) if record.exists() else None
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
     """List the wheels in the store, by name and version."""
-    found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
+    found = map(_read, (store.own / "wheelhouse").glob(f"*/{_RECORD}"))
     yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
 
@@ -105,7 +104,7 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
     The record is written last, and a wheel without a record does not count, so an interrupted copy is never used.
     """
     refuse_misfit(inputs.name, inputs.version, inputs.platform, wheel)
-    folder = store.root / "wheelhouse" / inputs.key
+    folder = store.own / "wheelhouse" / inputs.key
     with exclusive(folder / ".lock"):
         if (folder / _RECORD).exists():
             return _read(folder / _RECORD)

@@ -15,16 +15,18 @@ from packaging.version import Version
 
 from imagefactory.errors import FactoryError
 from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError
+from imagefactory.errors.store import DamagedCacheError
 from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import changes, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.readme_table import markdown
+from imagefactory.mods.source_files import FACTS
 from imagefactory.mods.trees import Trees
 from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
 from tests.fixtures.platforms import wheel_tag
-from tests.fixtures.small_factory import SmallFactory, noise, small_wheels, solid
+from tests.fixtures.small_factory import CELL, SmallFactory, noise, small_wheels, solid
 from tests.fixtures.wheels import make_wheel
 
 VLLM: dict[str, bytes | str] = {
@@ -126,6 +128,34 @@ def test_new_mod_keeps_the_layers_of_earlier_mods(factory: SmallFactory) -> None
     )
     assert list(new) == ["a-first", "b-second", "z-last"]
     assert new.items() > old.items()
+
+
+def test_changed_facts_in_the_cache_do_not_reach_an_image(factory: SmallFactory) -> None:
+    """Checks of mods keep the text of sources there; builds read the locked wheels."""
+    [before] = factory.build()
+    shutil.rmtree(factory.cache / "layers")
+    factory.project.known_layers.unlink()
+    [wheel] = [wheel for wheel in factory.project.wheel_lock(CELL).wheels if wheel.name == "vllm"]
+    facts = factory.project.store.facts(FACTS, wheel.sha256)
+    facts.parent.mkdir(parents=True)
+    facts.write_text(json.dumps({"vllm/x.py": "one = 1\ntwo = 2\nthree = 3\nevil = 4\n"}))
+    [after] = factory.build()
+    assert after.image == before.image
+
+
+def test_mods_are_not_applied_to_a_changed_wheel_in_the_cache(factory: SmallFactory, tmp_path: Path) -> None:
+    factory.build()
+    evil = {**VLLM, "vllm/x.py": f"{VLLM['vllm/x.py']!s}evil = 4\n"}
+    wheel = solid(make_wheel(tmp_path, "vllm", "1.0", files=evil, tag=wheel_tag()))
+    [locked] = [wheel for wheel in factory.project.wheel_lock(CELL).wheels if wheel.name == "vllm"]
+    cached = factory.project.store.download(locked.sha256)
+    shutil.copyfile(wheel, cached)
+    change(factory, "b-second", "# b-second", "# b-changed")
+    record = factory.project.known_layers.read_bytes()
+    with pytest.raises(DamagedCacheError) as caught:
+        factory.build()
+    assert caught.value.where == str(cached)
+    assert factory.project.known_layers.read_bytes() == record
 
 
 def test_explain_names_the_mod_that_changed_a_file(factory: SmallFactory) -> None:

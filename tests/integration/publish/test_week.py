@@ -155,6 +155,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         morning = night_factory.night()
         assert (morning.jobs, morning.moved) == (NOTHING, [])
         assert morning.held == ["tiny: rolled back"]
+        night_factory.factory.build()  # so that the image is on record, and only the hold can stop it
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
         assert isinstance(refusal, NotPromotableError)
         assert night_factory.tags()["tiny"] == z

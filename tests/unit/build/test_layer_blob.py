@@ -15,6 +15,7 @@ import pytest
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
+from imagefactory.errors.store import DamagedCacheError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import ListedPath, read_listing
 from imagefactory.plan.built_layers import read_blob_record, read_owners
@@ -185,8 +186,9 @@ def test_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path,
     data[offset] ^= 0xFF
     mixed_wheel.write_bytes(data)
     other = Store(tmp_path / "other")
-    with pytest.raises(DamagedFileError, match=r"large\.bin"):
+    with pytest.raises(DamagedCacheError) as caught:
         build_layer(layer, files, other, lambda _: None, expected=expected)
+    assert caught.value.where == str(mixed_wheel)
     assert nothing_is_left(other)
 
 

@@ -89,8 +89,8 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
     assert [path.name for path in (store.root / "scratch").glob("[!.]*")] == []
 
 
-def _die(_: Layer, root: Path, *__: object) -> None:
-    (root / "scratch" / "left").mkdir(parents=True, exist_ok=True)  # two workers do it
+def _die(_: Layer, store: Store, *__: object) -> None:
+    (store.root / "scratch" / "left").mkdir(parents=True, exist_ok=True)  # two workers do it
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -113,8 +113,8 @@ def sleep_in_workers(factory: SmallFactory) -> None:
     factory.build()
 
 
-def _sleep(_: Layer, root: Path, *__: object) -> None:
-    with Store(root).scratch() as folder:
+def _sleep(_: Layer, store: Store, *__: object) -> None:
+    with store.scratch() as folder:
         (folder / "work").write_text(str(os.getpid()))
         time.sleep(60)
 

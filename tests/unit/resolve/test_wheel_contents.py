@@ -16,13 +16,12 @@ from imagefactory.matrix.matrix import Conflict
 from imagefactory.resolve.wheel_contents import (
     WheelContents,
     console_scripts,
-    file_sha256,
     installed_path,
     settle,
     wheel_contents,
 )
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Sha256, file_sha256
 from imagefactory.store.indexes import WheelLocation
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory

@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.errors.layers import StoreBusyError
 from imagefactory.oci.blob import Blob
-from imagefactory.plan.built_layers import mark_layer_used, read_blob_record
+from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.store.cache import Store
 from imagefactory.store.cleaning import DAY, clean
 from imagefactory.store.digests import Digest, Sha256
@@ -105,7 +105,7 @@ def test_layer_stays_when_a_build_has_used_it(small_factory: SmallFactory) -> No
 
 
 def test_marking_a_missing_layer_does_not_fail(store: Store) -> None:
-    mark_layer_used(Sha256("a" * 64), Blob(Digest("sha256:b"), Digest("sha256:c"), 1, 1), store)
+    mark_layers_used({Sha256("a" * 64): Blob(Digest("sha256:b"), Digest("sha256:c"), 1, 1)}, store)
 
 
 def test_compiled_tree_is_removed_as_a_whole(store: Store) -> None:

@@ -136,6 +136,48 @@ def test_wrong_file_is_refused_after_one_attempt(
     assert not store.download(sha256_of(DATA)).exists()
 
 
+@pytest.mark.parametrize(
+    "endless",
+    [
+        Answer(bytes(40_000_000)),
+        Answer(headers={"Content-Length": str(2**40)}),
+        Answer(
+            b"100000\r\n%b\r\n" % bytes(2**20) * 40,
+            headers={"Content-Length": "100", "Transfer-Encoding": "chunked"},
+        ),
+    ],
+    ids=["larger", "said to be larger", "said to be right"],
+)
+def test_download_stops_at_the_locked_size(store: Store, session: requests.Session, endless: Answer) -> None:
+    told: list[int] = []
+    item = Wanted("thing.whl", sha256_of(DATA), 100, lambda: [f"{server.url}/thing"])
+    with serving(lambda *_: endless) as server, pytest.raises(DigestMismatchError, match="not the file"):
+        fetch(item, store, session, told.append)
+    assert max(told, default=0) <= 100
+    assert not list((store.root / "downloads").glob("**/*.part"))
+
+
+def test_continued_download_stops_at_the_locked_size(store: Store, session: requests.Session) -> None:
+    leave_part(store, DATA[:2_000_000])
+
+    def more(path: str, headers: dict[str, str]) -> Answer:
+        answer = whole(path, headers)
+        return Answer(answer.body + b"more", answer.status, answer.headers)
+
+    with serving(more) as server, pytest.raises(DigestMismatchError) as caught:
+        get(store, session, f"{server.url}/thing")
+    assert "more than the locked 3,000,000 bytes" in caught.value.why
+
+
+def test_local_file_that_is_larger_than_the_locked_size_is_not_copied(
+    store: Store, session: requests.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thing.whl").write_bytes(DATA + b"more")
+    monkeypatch.setattr("imagefactory.store.downloads.shutil.copyfile", lambda *_: pytest.fail("copied"))
+    with pytest.raises(DigestMismatchError, match="not the file"):
+        get(store, session, str(tmp_path / "thing.whl"))
+
+
 def test_next_location_is_tried(store: Store, session: requests.Session, tmp_path: Path) -> None:
     local = tmp_path / "thing.whl"
     local.write_bytes(DATA)

@@ -32,6 +32,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
+from imagefactory.store.hashed import refuse_changed
 
 LOG = "docker-build.log"
 CONTEXT_FOLDER = "context"
@@ -147,7 +148,9 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
         ]
         for future in futures:
             future.result()
-    project.store.mark_used(*(project.store.download(sha256) for sha256 in wanted))
+    files = {sha256: project.store.download(sha256) for sha256 in wanted}
+    refuse_changed(files)
+    project.store.mark_used(*files.values())
 
 
 def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
