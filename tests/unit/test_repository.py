@@ -96,3 +96,14 @@ def test_scripts_are_executable_and_pass_shellcheck() -> None:
     command = ["shellcheck", *(str(REPOSITORY / name) for name in SCRIPTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    rows = re.findall(r"^\|.*\|$", (REPOSITORY / "SECURITY.md").read_text("utf-8"), re.MULTILINE)[2:]
+    assert len(rows) > 10
+    for row in rows:
+        named = re.findall(r"`((?:unit|integration)/[\w/]+)`", row.split("|")[-2])
+        assert named, row
+        for name in named:
+            path = REPOSITORY / "tests" / name
+            assert path.is_dir() or path.with_suffix(".py").is_file(), name
