@@ -90,7 +90,9 @@ def test_full_disk_is_an_error_with_a_remedy_and_leaves_no_image(tmp_path: Path,
     small = tmp_path / "small-disk"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(small)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size}m,mode=700", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip("no small file system can be mounted here; that takes root")
