@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.mods.source_files import FolderSource
@@ -14,6 +16,8 @@ from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
 PARTS = "cmake/external_projects"
+_SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11 before 3.11.4, as in Debian 12, has no filters for extracting."""
 LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"
 
 
@@ -43,7 +47,8 @@ def unpack_sdist(archive: Path, target: Path) -> None:
                 if member.islnk():
                     member.linkname = member.linkname.partition("/")[2]
                 if member.name:
-                    tar.extract(member, target, filter="data")
+                    _refuse_outside(member)
+                    tar.extract(member, target, **_SAFELY)
     except (tarfile.TarError, EOFError) as error:
         raise DamagedFileError(
             "The sources cannot be unpacked.",
@@ -51,6 +56,18 @@ def unpack_sdist(archive: Path, target: Path) -> None:
             why=f"{type(error).__name__}: {error}",
             fix="Remove the file and try again.",
         ) from None
+
+
+def _refuse_outside(member: tarfile.TarInfo) -> None:
+    """Raise a TarError for a member that is, or points, outside of the folder that it is unpacked to."""
+    paths = [member.name]
+    if member.issym():
+        paths.append(posixpath.join(posixpath.dirname(member.name), member.linkname))
+    if member.islnk():
+        paths.append(member.linkname)
+    for path in paths:
+        if posixpath.normpath(path).startswith(("/", "..")):
+            raise tarfile.ExtractError(f"{member.name} leads out of the folder")
 
 
 def change(tree: Path, mods: Sequence[tuple[Mod, Variant]], left_out: Iterable[str]) -> None:

@@ -54,6 +54,28 @@ def test_damaged_sdist_is_an_error(tmp_path: Path) -> None:
         unpack_sdist(path, tmp_path / "x")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "target"),
+    [
+        ("../../out", tarfile.REGTYPE, ""),
+        ("/out", tarfile.REGTYPE, ""),
+        ("link", tarfile.SYMTYPE, "../../out"),
+        ("link", tarfile.SYMTYPE, "/etc"),
+        ("link", tarfile.LNKTYPE, "vllm-1/../../out"),
+    ],
+)
+def test_sdist_cannot_write_outside_of_its_folder(
+    tmp_path: Path, name: str, kind: bytes, target: str
+) -> None:
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo(f"vllm-1/{name}")
+        member.type, member.linkname = kind, target
+        tar.addfile(member)
+    with pytest.raises(DamagedFileError, match="cannot be unpacked"):
+        unpack_sdist(tmp_path / "x.tar.gz", tmp_path / "sources" / "x")
+    assert not (tmp_path / "sources" / "out").exists()
+
+
 def test_mod_changes_the_sources_unless_it_is_left_out(tmp_path: Path, project: CompileProject) -> None:
     with_it, without = vllm(tmp_path / "a"), vllm(tmp_path / "b")
     mods = source_mods(project, "0.32.0", "gb10", ())
