@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import requests
 
+from imagefactory.build.applied_mods import WheelSource
 from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.plan.plan import ModLayer, ModLink
 from imagefactory.resolve.wheel_contents import wheel_contents
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.downloads import Wanted, fetch
+from imagefactory.store.downloads import fetch
 from imagefactory.store.indexes import WheelLocation
 from images.shipped.mods.apply import refuse_taken
 from images.shipped.mods.manifest import Mod, Variant
@@ -24,15 +24,8 @@ _PARALLEL = 16
 class OtherWheels:
     """Knows what locked wheels install, from the wheels that are here, else from their directories on an index."""
 
-    def __init__(
-        self,
-        store: Store,
-        offers: Callable[[Sha256], Iterable[WheelLocation]],
-        wanted: Callable[[Sha256], Wanted],
-    ) -> None:
-        self._store = store
-        self._offers = offers
-        self._wanted = wanted
+    def __init__(self, source: WheelSource) -> None:
+        self._source = source
 
     def refuse_foreign_files(
         self,
@@ -64,16 +57,17 @@ class OtherWheels:
             def paths_of(wheel: LockedWheel) -> tuple[LockedWheel, list[str]]:
                 location = self._location(wheel, session)
                 found = wheel_contents(
-                    location, wheel.sha256, python=python, store=self._store, session=session
+                    location, wheel.sha256, python=python, store=self._source.store, session=session
                 )
                 return wheel, [path.removeprefix(site) for path in found.paths if path.startswith(site)]
 
             return list(pool.map(paths_of, wheels))
 
     def _location(self, wheel: LockedWheel, session: requests.Session) -> WheelLocation:
-        path = self._store.download(wheel.sha256)
-        offer = None if path.exists() else next(iter(self._offers(wheel.sha256)), None)
+        source = self._source
+        path = source.store.download(wheel.sha256)
+        offer = None if path.exists() else next(iter(source.offers(wheel.sha256)), None)
         if offer is not None:
             return offer
-        path = fetch(self._wanted(wheel.sha256), self._store, session, lambda _: None)
+        path = fetch(source.wanted(wheel.sha256), source.store, session, lambda _: None)
         return WheelLocation(file=wheel.file, url=path.absolute().as_uri(), sha256=wheel.sha256)

@@ -91,7 +91,7 @@ class LayerInputs:
             known = KnownLayers(self.project.known_layers)
             source = WheelSource(self.project.store, known, self._offers_of, self.wheel_of, say)
             self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
-            others = OtherWheels(self.project.store, self._offers_of, self.wheel_of)
+            others = OtherWheels(source)
             locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}
             others.refuse_foreign_files(mod_layers, self.mod_files, locks.values(), self._find_mod)
 

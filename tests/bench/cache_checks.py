@@ -20,11 +20,11 @@ from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import file_sha256
 from tests.bench.measuring import Spent, middle, row, timed
-from tests.fixtures.small_factory import CELL, Silence, SmallFactory
+from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 
 def build(project: Project) -> None:
-    assemble(project, [make_plan(project, CELL)], Silence(), lambda _: None)
+    assemble(project, [make_plan(project, CELL)], RecordingWatcher(), lambda _: None)
 
 
 def main() -> None:

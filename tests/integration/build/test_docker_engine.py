@@ -25,7 +25,7 @@ from imagefactory.mods.authoring import scaffold
 from imagefactory.plan.make import make_plan
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
-from tests.fixtures.small_factory import Silence
+from tests.fixtures.small_factory import RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
@@ -53,7 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def build_with_docker(project: Project, say: Say = lambda _: None, **options: Any) -> BuiltImage:
     plans = [make_plan(project, TINY)]
-    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), Silence(), say)
+    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), RecordingWatcher(), say)
     return built
 
 
@@ -65,7 +65,9 @@ def by_docker(project: Project) -> Iterator[BuiltImage]:
 
 
 def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:
-    [embedded] = assemble(project, [make_plan(project, TINY)], Silence(), lambda _: None, record=False)
+    [embedded] = assemble(
+        project, [make_plan(project, TINY)], RecordingWatcher(), lambda _: None, record=False
+    )
     unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared

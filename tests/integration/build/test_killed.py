@@ -23,7 +23,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fuse import Fuse
-from tests.fixtures.small_factory import CELL, Silence, SmallFactory
+from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 IN_PROCESS, WHOLE_PROGRAM = 40, 12
 """Kills of a build that works in threads (quick), and of `invoke build` with its worker processes."""
@@ -118,7 +118,7 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
         [again] = factory.build()
         assert again.image.digest == built.image.digest
         assert_whole(factory, built.image.digest)
-        assert verify(factory.project, CELL, Silence(), print) == built.image.digest
+        assert verify(factory.project, CELL, RecordingWatcher(), print) == built.image.digest
 
 
 def test_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:

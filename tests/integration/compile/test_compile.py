@@ -17,7 +17,7 @@ from imagefactory.resolve.audit.auditing import audit
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import COMPILER
 from tests.fixtures.platforms import PLATFORM
-from tests.fixtures.small_factory import Silence
+from tests.fixtures.small_factory import RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 SMALL = (*COMPILER, "ninja")
@@ -67,7 +67,7 @@ def toolchain() -> Iterator[tuple[CompileProject, str]]:
     cell = project.cell("bookworm", "0.32.0", PLATFORM)
     assert len(project.wheel_lock(cell).wheels) == len(SMALL)
     plan = toolchain_plan(project, cell)
-    name = provide(project, plan, Silence())
+    name = provide(project, plan, RecordingWatcher())
     yield project, name
     subprocess.run(["docker", "image", "rm", "--force", name], check=True, capture_output=True)
 

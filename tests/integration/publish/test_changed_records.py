@@ -18,7 +18,7 @@ from imagefactory.publish.tags import staging_tag
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.night_factory import ModdedFactory
 from tests.fixtures.publishing import Publisher
-from tests.fixtures.small_factory import Silence, SmallFactory
+from tests.fixtures.small_factory import RecordingWatcher, SmallFactory
 
 Edit = Callable[[dict[str, Any]], None]
 
@@ -41,7 +41,7 @@ def edit(path: Path, change: Edit) -> None:
 def check(factory: SmallFactory, base: str = "HEAD") -> tuple[int, int]:
     """Check what changed since a commit; return how many layers and wheels that was."""
     changed = changed_records(factory.project, base)
-    check_records(factory.project, changed, Silence(), factory.said.append)
+    check_records(factory.project, changed, RecordingWatcher(), factory.said.append)
     return len(changed.layers), len(changed.wheels)
 
 

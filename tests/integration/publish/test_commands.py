@@ -19,7 +19,7 @@ from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.smoke.record import Level, SmokeRecord
 from tests.fixtures.publishing import Publisher, plans, smoke_record
-from tests.fixtures.small_factory import CELL, SECOND, Silence
+from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
 def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
@@ -84,7 +84,7 @@ def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) ->
 
 def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell) -> Promotion:
     project, say = publisher.project, publisher.factory.said.append
-    return publish(project, publisher.repository, plans(project, *cells), Silence(), say, run=run)
+    return publish(project, publisher.repository, plans(project, *cells), RecordingWatcher(), say, run=run)
 
 
 def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publisher: Publisher) -> None:
@@ -133,6 +133,6 @@ def test_a_plan_is_made_once(publisher: Publisher, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(module, "make_plan", make_plan)
     monkeypatch.setattr(recording, "locked_plans", lambda *_: planned.finished.values())
     said = publisher.factory.said.append
-    outcome = publish(project, repository, planned, Silence(), said, run=smoke_tests([], []))
+    outcome = publish(project, repository, planned, RecordingWatcher(), said, run=smoke_tests([], []))
     assert outcome.refused == []
     assert "tiny" in publisher.tags()

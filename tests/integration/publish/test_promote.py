@@ -34,7 +34,7 @@ from imagefactory.store.digests import Digest
 from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
 from tests.fixtures.publishing import PowerCutError, Publisher, promote_cells, smoke_record
 from tests.fixtures.registries import GuardedRegistry
-from tests.fixtures.small_factory import CELL, SECOND, Silence
+from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
 class Interrupted(Repository):
@@ -163,7 +163,7 @@ def test_an_image_with_unlocked_files_is_neither_pushed_nor_promoted(publisher: 
     with pytest.raises(NotPromotableError, match="cannot be published"):
         refuse_unlocked(plan, publisher.repository)
     # Not even when somebody else brings it there.
-    [built] = assemble(project, [plan], Silence(), publisher.factory.said.append, record=False)
+    [built] = assemble(project, [plan], RecordingWatcher(), publisher.factory.said.append, record=False)
     pushable = Pushable.of_image(built.image, project.store.blob)
     pushed = push_image(publisher.repository, pushable, tag=staging_tag(plan.key))
     attach_record(publisher.repository, smoke_record(built.image.digest, plan.key))

@@ -9,19 +9,16 @@ FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the few that 
 from __future__ import annotations
 
 import os
-import random
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from imagefactory.errors import FactoryError
@@ -37,7 +34,6 @@ from imagefactory.oci.registry import referrers, tag_writes
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import Pushable, Pushed, push_image
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.wire import RegistryRequest, Wire
 from imagefactory.publish.attest.attachments import attached_bundles
 from imagefactory.publish.attest.bundles import MEDIA_TYPE, SIGNATURE_PREDICATE, Bundle, Statement
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
@@ -53,108 +49,32 @@ from imagefactory.publish.smoke_records import attach_record, read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest
-from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
+from tests.fixtures.fault_proxy import FaultProxy
+from tests.fixtures.mishaps import (
+    IMAGES,
+    MISHAPS,
+    RUNS,
+    Calm,
+    Crash,
+    Faults,
+    Mishap,
+    Prune,
+    Publish,
+    Rival,
+    RollBack,
+    Run,
+    WatchedWire,
+    faults,
+)
 from tests.fixtures.publishing import REQUIRED, START, PowerCutError, Publisher, smoke_record
 from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL
 from tests.fixtures.small_images import what_is_missing
 
 MOVING = ("tiny-v1.0", "tiny", "latest")
-IMAGES = 3
 EXAMPLES = int(os.environ.get("FACTORY_TEST_EXAMPLES", "0"))
 REFUSALS = (NotPromotableError, NeverPublishedError, BeingPrunedError, RepositoryMissingError)
 """What a command may answer although nothing disturbs it."""
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Push, test, sign and promote an image; one that fails its tests gets no tag."""
-
-    number: int
-    passes: bool
-    again: bool
-
-
-@dataclass(frozen=True)
-class RollBack:
-    """Go back to the image before, or to the one with a number."""
-
-    number: int | None
-
-
-@dataclass(frozen=True)
-class Prune:
-    keep: int | None
-
-
-Run = Publish | RollBack | Prune
-
-
-@dataclass(frozen=True)
-class Calm:
-    """Nothing happens."""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """The machine goes away after a number of requests."""
-
-    after: int
-    resume: bool
-    """Whether the same command runs again at once."""
-
-
-@dataclass(frozen=True)
-class Rival:
-    """Somebody else runs a command after a number of requests."""
-
-    after: int
-    run: Run
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Some requests fail, before or after the registry did what they ask for."""
-
-    seed: int
-    share: float
-
-
-Mishap = Calm | Crash | Rival | Faults
-
-NUMBERS = st.integers(0, IMAGES - 1)
-RUNS = st.one_of(
-    st.builds(Publish, NUMBERS, st.sampled_from([True, True, True, False]), st.booleans()),
-    st.builds(RollBack, st.none() | NUMBERS),
-    st.builds(Prune, st.sampled_from([None, 1, 2])),
-)
-REQUESTS = st.integers(1, 60)
-MISHAPS = st.one_of(
-    st.builds(Crash, REQUESTS, st.booleans()),
-    st.builds(Rival, REQUESTS, RUNS),
-    st.builds(Faults, st.integers(0, 10_000), st.sampled_from([0.02, 0.1, 0.3])),
-    st.just(Calm()),
-)
-
-
-class WatchedWire(Wire):
-    """Calls a function after the request with a number was answered."""
-
-    after = 0
-    then: Callable[[], None] = staticmethod(lambda: None)
-    requests = 0
-
-    @contextmanager
-    def stream(self, request: RegistryRequest, authorization: str | None = None) -> Iterator[Any]:
-        with super().stream(request, authorization) as response:
-            yield response
-        with self.lock:
-            self.requests += 1
-            due = self.requests == self.after
-        if due:
-            self.then()
-
-    lock: ClassVar[threading.Lock] = threading.Lock()
 
 
 @dataclass
@@ -381,18 +301,6 @@ class Publishing(RuleBasedStateMachine):
             assert tag in users or digest not in promoted or digest in catalog.doomed
         self.fixed = {tag: digest for tag, digest in users.items() if digest and tag not in MOVING}
         self.events = {event.id: event for event in catalog.events}
-
-
-def faults(seed: int, share: float) -> Callable[[Request], Fault | None]:
-    chance = random.Random(seed)
-    kinds: tuple[Kind, ...] = ("throttled", "unavailable", "reset", "unclear", "torn", "expired")
-
-    def choose(_: Request) -> Fault | None:
-        if chance.random() >= share:
-            return None
-        return Fault(chance.choice(kinds), read=chance.random() < 0.5)
-
-    return choose
 
 
 @pytest.fixture

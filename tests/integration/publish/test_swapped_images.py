@@ -58,16 +58,30 @@ def forget_the_record(publisher: Publisher) -> None:
     publisher.project.known_layers.unlink()
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
-def test_an_image_with_a_swapped_layer_is_neither_signed_nor_tagged(
-    publisher: Publisher, tmp_path: Path, *, recorded: bool
-) -> None:
-    staged = publisher.push_tested()
-    swapped = swap_a_layer(publisher, staged)
+@pytest.fixture(params=[True, False], ids=["recorded", "not recorded"])
+def recorded(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def swapped(publisher: Publisher, *, recorded: bool) -> Digest:
+    """Swap a layer of an image that was pushed and tested."""
+    digest = swap_a_layer(publisher, publisher.push_tested())
     if not recorded:
         forget_the_record(publisher)
-    key = tmp_path / "signing.key"
-    new_key_pair(key, key.with_suffix(".pub"))
+    return digest
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "signing.key"
+    new_key_pair(path, path.with_suffix(".pub"))
+    return path
+
+
+def test_an_image_with_a_swapped_layer_is_neither_signed_nor_tagged(
+    publisher: Publisher, swapped: Digest, key: Path, *, recorded: bool
+) -> None:
     done = publisher.invoke("ci.promote", "--target", TARGET, "--key", str(key))
     assert publisher.tags() == {}
     attached = {item.artifact_type for item in referrers.find(publisher.repository, swapped)}
@@ -85,16 +99,9 @@ def test_an_image_that_nobody_vouches_for_is_refused(publisher: Publisher) -> No
         assert "invoke publish" in done.stderr
 
 
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
 def test_attesting_by_hand_signs_nothing_that_was_swapped(
-    publisher: Publisher, tmp_path: Path, *, recorded: bool
+    publisher: Publisher, swapped: Digest, key: Path, *, recorded: bool
 ) -> None:
-    staged = publisher.push_tested()
-    swapped = swap_a_layer(publisher, staged)
-    if not recorded:
-        forget_the_record(publisher)
-    key = tmp_path / "signing.key"
-    new_key_pair(key, key.with_suffix(".pub"))
     signer = KeySigner(read_private_key(str(key)), "the test's")
     reference = f"{publisher.repository.reference.name}@{swapped}"
     with pytest.raises(VerificationError if recorded else UnvouchedError):

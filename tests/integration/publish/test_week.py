@@ -28,7 +28,7 @@ from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.publishing import REQUIRED, START, plans, promote_cells
 from tests.fixtures.registries import HURRIED
-from tests.fixtures.small_factory import CELL, Silence
+from tests.fixtures.small_factory import CELL, RecordingWatcher
 
 TARGET = f"tiny@1.0/cpu/{MACHINE}"
 TINY = ["latest", "tiny", "tiny-v1.0"]
@@ -102,7 +102,7 @@ def test_a_night_does_not_repeat_what_an_interrupted_one_did(night_factory: Nigh
     night_factory.night()
     night_factory.serve("tiny", 3000)
     project, repository = night_factory.project, night_factory.repository
-    stage(project, repository, plans(project, CELL), Silence(), night_factory.factory.said.append)
+    stage(project, repository, plans(project, CELL), RecordingWatcher(), night_factory.factory.said.append)
     [work] = night_factory.plan().works
     assert work.needs == ("smoke", "promote")
     assert work.reason == "model tiny changed; pushed, but not tested yet"

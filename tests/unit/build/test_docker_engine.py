@@ -44,7 +44,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import FOREIGN, machine_of
-from tests.fixtures.small_factory import CELL, Silence, SmallFactory
+from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 AMD64 = "linux/amd64"
 BUILDX = """
@@ -215,7 +215,7 @@ def test_foreign_platform_is_refused_before_anything_is_fetched(
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine_of(FOREIGN)))
     project = small_factory.project
     with pytest.raises(ForeignPlatformError):
-        build_image(project, make_plan(project, CELL), BuildOptions(), Silence(), lambda _: None)
+        build_image(project, make_plan(project, CELL), BuildOptions(), RecordingWatcher(), lambda _: None)
     assert not list(small_factory.cache.rglob("*"))
 
 

@@ -21,7 +21,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.small_factory import CELL, Silence, SmallFactory, solid
+from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory, solid
 from tests.fixtures.wheels import make_wheel
 
 
@@ -55,7 +55,7 @@ def test_processes_and_threads_give_the_same(
     small_factory: SmallFactory, layers: list[Layer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = LayerInputs(small_factory.project, [CELL])
-    watch = Silence()
+    watch = RecordingWatcher()
     watch.layers(layers)
     in_threads = build_layers(layers, sources.wanted, Store(small_factory.cache), watch)
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
 ) -> None:
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     monkeypatch.setattr(parallel, "_build", _die)
-    watch = Silence()
+    watch = RecordingWatcher()
     watch.layers(layers)
     store = Store(small_factory.cache)
     with pytest.raises(WorkerLostError) as caught:

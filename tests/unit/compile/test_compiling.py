@@ -39,7 +39,7 @@ from imagefactory.resolve.wheelhouse.keep import all_kept
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import MACHINE, wheel_tag
-from tests.fixtures.small_factory import Silence
+from tests.fixtures.small_factory import RecordingWatcher
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
 VERSION = "0.7.0.post1"
@@ -47,7 +47,7 @@ FITTING, FOREIGN = "sm_121a", "sm_120a"
 IMAGES = Path("/images")
 
 
-class Watch(Silence):
+class Watch(RecordingWatcher):
     def step(self, progress: CompileProgress) -> None:
         assert (progress.done, progress.total) == (1, 2)
 
