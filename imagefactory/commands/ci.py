@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options, workflow
-from imagefactory.commands.command import command, find_signer, open_repository, print_json, say
+from imagefactory.commands.command import command, find_publisher, open_repository, print_json, say
 from imagefactory.commands.failures import exit_refused
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def smoke(project: Project, target: list[str], level: list[str], pushed: list[st
         "pushed": workflow.PUSHED,
         "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
         "key": options.SIGNING_KEY,
+        "unsigned": "promote images that nobody signed too: for a private registry",
     },
 )
 def promote(
@@ -119,8 +120,9 @@ def promote(
     pushed: list[str],
     subjects: str = "",
     key: str = "",
+    unsigned: bool = False,
 ) -> None:
-    """Attach smoke records, SBOM and provenance to images, and promote those that passed."""
+    """Attach smoke records to images, sign them, and promote those that passed."""
     from imagefactory.publish.automation import run_summary
     from imagefactory.publish.pipeline import attest
     from imagefactory.publish.promote import promote
@@ -129,13 +131,13 @@ def promote(
 
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
-    signer = find_signer(project, key)
+    signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = workflow.plan_each(project, target)
     with open_repository(project) as repository:
         attested = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
             lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
         )
-        outcome = promote(project, repository, attested)
+        outcome = promote(project, repository, attested, trust)
     workflow.write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
         checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from imagefactory.locks.project import Project
     from imagefactory.oci.registry.repository import Repository
-    from imagefactory.publish.attest.signing import Signer
+    from imagefactory.publish.attest.signing import Signer, Verifier
 
 
 def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
@@ -93,3 +93,21 @@ def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer
     if signing.signs_as_job(key):
         need(project.root, "sign")
     return signing.find_signer(project, key, publisher=publisher)
+
+
+def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:
+    """Find who signs what is published, and whose signatures count; raise if nobody signs and nobody said so."""
+    from imagefactory.errors.supply import SigningError
+    from imagefactory.publish.attest.signing import find_trust
+
+    signer = find_signer(project, key)
+    if unsigned:
+        return signer, None
+    if signer is None:
+        raise SigningError(
+            "Nobody would sign what is published.",
+            where="--key, FACTORY_SIGNING_KEY and your configuration folder",
+            why="There is no key, and this is not a CI job with an identity of its own.",
+            fix="Make a key with `invoke keys.new`. A private registry may go without: --unsigned.",
+        )
+    return signer, find_trust(project, signer=signer)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from imagefactory.commands import options
 from imagefactory.commands.command import (
     command,
+    find_publisher,
     find_signer,
+    need,
     open_repository,
     print_json,
     say,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
 AGAIN = "promote an image even if it was rolled back"
+UNSIGNED = "promote images that nobody signed too: for a private registry"
 
 
 @command(help={"target": options.TARGET, "workers": options.WORKERS})
@@ -46,30 +49,60 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
     staged.refuse_failures("pushed")
 
 
-@command(help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN})
-def promote(project: Project, target: list[str], nightly: bool = False, again: bool = False) -> None:
-    """Move tags to pushed images that are locked, audited, and passed the smoke tests of their arch."""
+@command(
+    help={
+        "target": options.TARGET,
+        "nightly": NIGHTLY,
+        "again": AGAIN,
+        "unsigned": UNSIGNED,
+        "key": "trust this public key (default: those in keys, and the workflows that may sign)",
+    }
+)
+def promote(
+    project: Project,
+    target: list[str],
+    key: list[str],
+    nightly: bool = False,
+    again: bool = False,
+    unsigned: bool = False,
+) -> None:
+    """Move tags to pushed images that are locked, audited, signed, and passed the smoke tests of their arch."""
+    from imagefactory.publish.attest.signing import find_trust
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
 
+    if not (unsigned or key):
+        need(project.root, "sign")  # a workflow may have signed them
+    trust = None if unsigned else find_trust(project, key)
     plans = _planned(project, target)
     with open_repository(project) as repository:
         staged = find_staged(project, repository, plans)
-        _show(promote(project, repository, staged, nightly=nightly, again=again))
+        _show(promote(project, repository, staged, trust, nightly=nightly, again=again))
 
 
 @command(
     needs="smoke",
-    help={"target": options.TARGET, "nightly": NIGHTLY, "again": AGAIN, "key": options.SIGNING_KEY},
+    help={
+        "target": options.TARGET,
+        "nightly": NIGHTLY,
+        "again": AGAIN,
+        "key": options.SIGNING_KEY,
+        "unsigned": UNSIGNED,
+    },
 )
 def publish(
-    project: Project, target: list[str], nightly: bool = False, again: bool = False, key: str = ""
+    project: Project,
+    target: list[str],
+    nightly: bool = False,
+    again: bool = False,
+    key: str = "",
+    unsigned: bool = False,
 ) -> None:
-    """Push images, attest and smoke-test them, and promote those that pass."""
+    """Push images, smoke-test and sign them, and promote those that pass."""
     from imagefactory.commands.show.live import watching
     from imagefactory.publish.pipeline import publish
 
-    signer = find_signer(project, key)
+    signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = _planned(project, target)
     with open_repository(project) as repository:
         with watching() as watch:
@@ -80,6 +113,7 @@ def publish(
                 watch,
                 say,
                 signer=signer,
+                trust=trust,
                 pushing=watch,
                 nightly=nightly,
                 again=again,

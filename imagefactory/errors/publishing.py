@@ -9,6 +9,10 @@ class NotPromotableError(LibraryError, exit_code=113):
     """An image must not get a tag: it was not tested, not audited, or not built from the lock alone."""
 
 
+class UnsignedError(LibraryError, exit_code=225):
+    """An image that passed everything else is not signed by anybody who is trusted."""
+
+
 class TagTakenError(LibraryError, exit_code=114):
     """A tag that never moves already points at another image."""
 

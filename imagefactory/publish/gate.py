@@ -1,12 +1,13 @@
-"""The gate before promotion: only images that are locked, audited and tested get their tags."""
+"""The gate before promotion: only images that are locked, audited, tested and signed get their tags."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from textwrap import shorten
+from typing import TYPE_CHECKING
 
-from imagefactory.errors.publishing import NotPromotableError
+from imagefactory.errors.publishing import NotPromotableError, UnsignedError
 from imagefactory.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
@@ -18,16 +19,32 @@ from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import SmokeRecord
 
+if TYPE_CHECKING:
+    from imagefactory.publish.attest.signing import Verifier
+
 _LONGEST = 300
 _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
-def pass_gate(project: Project, repository: Repository, staged: Staged) -> Published:
-    """Check a staged image, and describe it for the catalog; the error lists everything that is missing."""
+def pass_gate(project: Project, repository: Repository, staged: Staged, trust: Verifier | None) -> Published:
+    """Check a staged image, and describe it for the catalog; the error lists everything that is missing.
+
+    `trust` says whose signatures count; without it, unsigned images pass.
+    """
     plan = staged.plan
     record = read_records(repository, staged.digest, plan.key)
     missing = [*_unlocked(staged), *_untested(project, plan, record)]
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)[1]]
+    unsigned = _unsigned(repository, staged, trust) if trust else []
+    if unsigned and not missing:
+        raise UnsignedError(
+            f"{plan.target} is not signed, and gets no tag.",
+            where=f"{repository.reference.name}@{staged.digest}",
+            why="; ".join(unsigned) + ".",
+            fix="Whoever publishes must sign: `invoke publish` does, with a key or as a CI job. A key that signed "
+            "earlier must be in keys/*.pub. A private registry may go without: --unsigned.",
+        )
+    missing += unsigned
     if missing or record is None:
         raise NotPromotableError(
             f"{plan.target} may not be published yet.",
@@ -52,6 +69,17 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
         return [f"smoke: no record for this digest ({', '.join(required)} are required)"]
     # The record itself, attached to the image, has every test that failed.
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
+
+
+def _unsigned(repository: Repository, staged: Staged, trust: Verifier) -> list[str]:
+    from imagefactory.publish.attest.attachments import STATEMENTS, statements_of  # noqa: PLC0415 - with cryptography
+
+    there = {
+        statement.predicate_type
+        for _, statement in statements_of(repository, staged.digest, trust)
+        if statement.subject == staged.digest
+    }
+    return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]
 
 
 def _describe(staged: Staged, record: SmokeRecord) -> Published:

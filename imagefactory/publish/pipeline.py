@@ -25,7 +25,7 @@ from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 
 if TYPE_CHECKING:
-    from imagefactory.publish.attest.signing import Signer
+    from imagefactory.publish.attest.signing import Signer, Verifier
 
 SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
 
@@ -37,7 +37,8 @@ def publish(
     watch: Watcher,
     say: Say,
     *,
-    signer: Signer | None = None,
+    signer: Signer | None,
+    trust: Verifier | None,
     pushing: PushWatcher | None = None,
     nightly: bool = False,
     again: bool = False,
@@ -52,7 +53,8 @@ def publish(
         return attest(project, repository, staged, [record] if record else [], signer)
 
     staged = stage(project, repository, plans, watch, say, pushing=pushing)
-    return promote(project, repository, staged.then(test_and_attest, say), nightly=nightly, again=again)
+    tested = staged.then(test_and_attest, say)
+    return promote(project, repository, tested, trust, nightly=nightly, again=again)
 
 
 def smoke_test(

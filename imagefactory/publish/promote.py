@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
@@ -33,6 +34,9 @@ from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Digest, sha256_of
+
+if TYPE_CHECKING:
+    from imagefactory.publish.attest.signing import Verifier
 
 
 @dataclass(frozen=True)
@@ -65,19 +69,23 @@ def promote(
     project: Project,
     repository: Repository,
     staged: Outcomes[Staged],
+    trust: Verifier | None,
     *,
     nightly: bool = False,
     again: bool = False,
     moment: datetime | None = None,
 ) -> Promotion:
-    """Move tags to staged images; one that is refused does not stop the others."""
+    """Move tags to staged images; one that is refused does not stop the others.
+
+    `trust` says whose signatures count; without it, unsigned images are promoted too.
+    """
     refuse_ambiguous(project.matrix)
     time = moment or now()
     snapshot = read_catalog(repository)
     catalog = snapshot.catalog
 
     def check(staged: Staged) -> _Ready:
-        image = pass_gate(project, repository, staged)
+        image = pass_gate(project, repository, staged, trust)
         cell, key = staged.plan.cell, staged.plan.key
         tags = tags_of(project.matrix, cell, key, time.date(), nightly=nightly)
         # The first image of a day keeps the day's tag.

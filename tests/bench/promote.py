@@ -16,6 +16,7 @@ from imagefactory.matrix.targets import select_one
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import window_of
 from imagefactory.plan.make import make_plan
+from imagefactory.publish.attest.signing import find_trust
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import promote
 from imagefactory.publish.rollback import rollback
@@ -35,7 +36,8 @@ def main() -> None:
 
         def promote_again() -> None:
             plans = Outcomes({cell: make_plan(project, cell)})
-            outcome = promote(project, repository, find_staged(project, repository, plans), again=True)
+            staged = find_staged(project, repository, plans)
+            outcome = promote(project, repository, staged, find_trust(project), again=True)
             for error in outcome.refused:
                 raise error
 

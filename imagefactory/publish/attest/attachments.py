@@ -21,11 +21,17 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
-from imagefactory.publish.attest.signing import NotTrustedError, Signer, read_trusted
+from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifier, read_trusted
 from imagefactory.publish.handovers import Vouchers
 from imagefactory.store.digests import Digest
 
 SBOM_NAME: Final = "sbom.cdx.json"
+STATEMENTS: Final = {
+    provenance.PREDICATE_TYPE: "provenance",
+    sbom.PREDICATE_TYPE: "SBOM",
+    bundles.SIGNATURE_PREDICATE: "signature",
+}
+"""What must be attached to an image and signed, by the type of the statement."""
 _CONTENT: Final = "dev.sigstore.bundle.content"
 _PREDICATE: Final = "dev.sigstore.bundle.predicateType"
 _LARGEST_BUNDLE: Final = 2 * sbom.LARGEST
@@ -52,7 +58,7 @@ def attach_all(
         return attached
     there = {
         (statement.predicate_type, statement.subject): (digest, statement)
-        for digest, statement in statements_of(repository, image.digest, signer)
+        for digest, statement in statements_of(repository, image.digest, signer.verifier)
     }
     for statement in _statements(project, plan, repository.reference.name, image.digest, document):
         digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
@@ -137,13 +143,13 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
 
 
 def statements_of(
-    repository: Repository, subject: Digest, signer: Signer
+    repository: Repository, subject: Digest, verifier: Verifier
 ) -> Iterator[tuple[Digest, Statement]]:
-    """Find the statements that this signer attached to an image before."""
+    """Find the statements attached to an image whose signers are trusted."""
     for digest, bundle in attached_bundles(repository, subject):
         if isinstance(bundle, Bundle):
             try:
-                statement, _ = read_trusted(bundle, signer.verifier)
+                statement, _ = read_trusted(bundle, verifier)
             except NotTrustedError:
                 continue
             yield digest, statement

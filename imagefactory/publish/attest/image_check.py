@@ -21,20 +21,14 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import provenance, sbom
-from imagefactory.publish.attest.attachments import attached_bundles, attached_contents
-from imagefactory.publish.attest.bundles import SIGNATURE_PREDICATE, Bundle, Statement
+from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles, attached_contents
+from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.layer_check import layer_problems
 from imagefactory.publish.attest.rebuilds import count_rebuilds, is_rebuild, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
-
-_NAMES = {
-    provenance.PREDICATE_TYPE: "provenance",
-    sbom.PREDICATE_TYPE: "SBOM",
-    SIGNATURE_PREDICATE: "signature",
-}
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
 CheckName = Literal[
@@ -208,11 +202,11 @@ class _Check:
                 # Others may sign too; that does not affect the signatures that count.
                 self._add("statement", "not counted", f"{_unchecked_name(bundle)} {digest}: {error}")
                 continue
-            name = _NAMES.get(statement.predicate_type, statement.predicate_type)
+            name = STATEMENTS.get(statement.predicate_type, statement.predicate_type)
             self._add("statement", "ok", f"{name} {digest}: signed by {signer}")
             found[statement.predicate_type] = statement
             signers.add(signer)
-        missing = [name for kind, name in _NAMES.items() if kind not in found]
+        missing = [name for kind, name in STATEMENTS.items() if kind not in found]
         if missing:
             some = any(finding.check == "statement" for finding in self.findings)
             nothing = "" if some else ": nothing is attached"
@@ -364,6 +358,6 @@ def _unchecked_name(bundle: Bundle | str) -> str:
     try:
         if isinstance(bundle, str):
             return "statement"
-        return _NAMES.get(Statement.read(bundle.payload).predicate_type, "statement")
+        return STATEMENTS.get(Statement.read(bundle.payload).predicate_type, "statement")
     except ValueError:
         return "statement"

@@ -249,10 +249,12 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
     return IdentitySigner()
 
 
-def find_trust(project: Project, given: Sequence[str] = ()) -> Trust:
-    """Return who is trusted: the named keys or those of the checkout, and the workflows that may sign."""
+def find_trust(project: Project, given: Sequence[str] = (), signer: Signer | None = None) -> Trust:
+    """Return who is trusted: the named keys or those of the checkout, the workflows that may sign, and a signer."""
     paths = [Path(name) for name in given] or sorted((project.root / TRUSTED).glob("*.pub"))
     trusted = tuple(keys.read_public_key(path) for path in paths)
+    if isinstance(signer, KeySigner):
+        trusted += signer.verifier.trusted
     return Trust(KeyVerifier(trusted), IdentityVerifier(project.matrix.identities))
 
 

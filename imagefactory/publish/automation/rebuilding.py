@@ -222,7 +222,7 @@ def attach_rebuilds(
 
 def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
     """Attach a statement, unless this signer said the same before."""
-    for digest, said in statements_of(place, statement.subject, signer):
+    for digest, said in statements_of(place, statement.subject, signer.verifier):
         about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
         if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
             return str(place.reference.at(digest))

@@ -13,6 +13,8 @@ from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan import make
+from imagefactory.plan.plan import Plan
+from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.smoke_records import read_records
@@ -83,8 +85,20 @@ def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) ->
 
 
 def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell) -> Promotion:
-    project, say = publisher.project, publisher.factory.said.append
-    return publish(project, publisher.repository, plans(project, *cells), RecordingWatcher(), say, run=run)
+    return publish_plans(publisher, run, plans(publisher.project, *cells))
+
+
+def publish_plans(publisher: Publisher, run: SmokeTest, planned: Outcomes[Plan]) -> Promotion:
+    return publish(
+        publisher.project,
+        publisher.repository,
+        planned,
+        RecordingWatcher(),
+        publisher.factory.said.append,
+        signer=publisher.signer,
+        trust=publisher.signer.verifier,
+        run=run,
+    )
 
 
 def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publisher: Publisher) -> None:
@@ -123,8 +137,7 @@ def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(pub
 
 
 def test_a_plan_is_made_once(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, repository = publisher.project, publisher.repository
-    planned = plans(project, CELL)
+    planned = plans(publisher.project, CELL)
 
     def make_plan(*_: object) -> None:
         raise AssertionError("planned again")
@@ -132,7 +145,5 @@ def test_a_plan_is_made_once(publisher: Publisher, monkeypatch: pytest.MonkeyPat
     for module in (assemble, make):
         monkeypatch.setattr(module, "make_plan", make_plan)
     monkeypatch.setattr(recording, "locked_plans", lambda *_: planned.finished.values())
-    said = publisher.factory.said.append
-    outcome = publish(project, repository, planned, RecordingWatcher(), said, run=smoke_tests([], []))
-    assert outcome.refused == []
+    assert publish_plans(publisher, smoke_tests([], []), planned).refused == []
     assert "tiny" in publisher.tags()

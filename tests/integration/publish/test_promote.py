@@ -168,7 +168,7 @@ def test_an_image_with_unlocked_files_is_neither_pushed_nor_promoted(publisher: 
     pushed = push_image(publisher.repository, pushable, tag=staging_tag(plan.key))
     attach_record(publisher.repository, smoke_record(built.image.digest, plan.key))
     with pytest.raises(NotPromotableError) as refused:
-        gate.pass_gate(project, publisher.repository, Staged(plan, built.image, pushed))
+        gate.pass_gate(project, publisher.repository, Staged(plan, built.image, pushed), None)
     assert "locked: the image has files that the lock does not name" in refused.value.why
     assert publisher.tags() == {}
 

@@ -19,9 +19,9 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.attachments import attach_all
 from imagefactory.publish.attest.image_check import Checked, Finding, check_image, refuse_failing
-from imagefactory.publish.attest.keys import new_key_pair, read_private_key
+from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.rebuilds import Rebuild
-from imagefactory.publish.attest.signing import KeySigner, Trust, find_trust
+from imagefactory.publish.attest.signing import KeySigner, Signer, Trust, find_trust
 from imagefactory.publish.automation.rebuilding import Rebuilds, attach_rebuilds, rebuild_published
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
@@ -73,7 +73,7 @@ class PublishedCommit:
         say = self.publisher.factory.said.append
         return rebuild_published(self.publisher.project, self.publisher.repository, self.trust, say)
 
-    def attach(self, signer: KeySigner | JobSigner, **changes: Digest) -> str:
+    def attach(self, signer: Signer | JobSigner, **changes: Digest) -> str:
         """Attach a signer's result, with changes."""
         repository, result = self.publisher.repository, replace(self.result, **changes)
         [(_, place)] = attach_rebuilds(
@@ -108,19 +108,16 @@ def published(publisher: Publisher, tmp_path: Path) -> PublishedCommit:
     (root / "inv").write_text(program)
     (root / "inv").chmod(0o755)
     (root / ".gitignore").write_text("/build/\n__pycache__/\n")
-    new_key_pair(keys / "publisher.key", root / "keys" / "publisher.pub")
-    staged = publisher.push_tested()
+    [staged] = publisher.push()
     record = publisher.project.known_layers
     right = record.read_text()
     record.write_text(right.replace(staged.image.layers[-1].digest, OTHER))  # a rebuild must not believe it
     commit = commit_all(root)
     record.write_text(right)
-    found = PublishedCommit(publisher, staged, commit, keys)
-    signer = found.signer("publisher")
-    attach_all(publisher.repository, publisher.project, staged.plan, staged.pushed.descriptor, signer)
+    publisher.vouch(staged)
     assert publisher.promote().refused == []
     publisher.change(64)
-    return found
+    return PublishedCommit(publisher, staged, commit, keys)
 
 
 def test_an_image_is_rebuilt_from_the_commit_in_its_provenance(published: PublishedCommit) -> None:
@@ -134,8 +131,6 @@ def test_an_image_that_its_commit_does_not_give_is_named(published: PublishedCom
     """Publish and sign an image from changes that were never committed."""
     publisher = published.publisher
     other = publisher.push_tested()
-    signer = published.signer("publisher")
-    attach_all(publisher.repository, publisher.project, other.plan, other.pushed.descriptor, signer)
     assert publisher.promote().refused == []
     done = published.rebuild()
     assert done.done == (replace(published.result, image=other.digest),)
@@ -173,10 +168,8 @@ def test_a_rebuilder_who_got_another_digest_is_heard(published: PublishedCommit)
 
 def test_strangers_and_the_publisher_are_not_counted(published: PublishedCommit) -> None:
     published.signer("one")
-    published.trust_rebuilders(
-        {"one": {"key": "rebuilders/one.pub"}, "itself": {"key": "keys/publisher.pub"}}
-    )
-    published.attach(published.signer("publisher"))
+    published.trust_rebuilders({"one": {"key": "rebuilders/one.pub"}, "itself": {"key": "keys/signing.pub"}})
+    published.attach(published.publisher.signer)
     published.attach(published.signer("stranger"), rebuilt=OTHER)
     checked = published.check()
     assert rebuilds(checked).state == "not checked"
@@ -244,7 +237,7 @@ def test_workflows_of_other_repositories_are_counted_once_each(
 
 
 def test_an_image_that_nobody_signed_is_not_rebuilt(published: PublishedCommit) -> None:
-    (published.root / "keys" / "publisher.pub").unlink()
+    (published.root / "keys" / "signing.pub").unlink()
     done = published.rebuild()
     assert done.done == ()
     assert "not signed by anybody who is trusted" in done.failed[published.staged.digest]
@@ -282,6 +275,7 @@ def test_the_commands_rebuild_attest_and_count(published: PublishedCommit) -> No
     assert done.returncode == 0, done.stderr
     assert "same digest" in done.stdout
     attest = ("rebuilds.attest", "--image", image.name)
+    default_key_path().unlink()
     assert "nothing to sign with" in check_failure(published.publisher.invoke(*attest))
     done = published.publisher.invoke(*attest, FACTORY_SIGNING_KEY=str(published.keys / "one.key"))
     assert done.stdout.startswith(f"{TARGET} same digest {image.name}@sha256:"), done.stderr

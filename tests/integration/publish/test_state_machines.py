@@ -34,8 +34,8 @@ from imagefactory.oci.registry import referrers, tag_writes
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import Pushable, Pushed, push_image
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.attest.attachments import attached_bundles
-from imagefactory.publish.attest.bundles import MEDIA_TYPE, SIGNATURE_PREDICATE, Bundle, Statement
+from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
+from imagefactory.publish.attest.bundles import MEDIA_TYPE, Bundle, Statement
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner, read_trusted
 from imagefactory.publish.catalog import Catalog, Event
@@ -86,7 +86,8 @@ class World:
     project: Project
     pushables: Sequence[tuple[Staged, Pushable]]
     signer: KeySigner
-    signatures: Sequence[bytes]
+    signed: Sequence[Sequence[bytes]]
+    """The signed statements about each image."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def image(self, number: int) -> Staged:
@@ -209,11 +210,13 @@ class Publishing(RuleBasedStateMachine):
         record = smoke_record(staged.digest, staged.plan.key, failing=failing, started=started)
         ours = self.attached[staged.digest]
         ours.add(attach_record(repository, record).digest)
-        bundle = [Payload(MEDIA_TYPE, world.signatures[run.number])]
-        ours.add(referrers.attach(repository, staged.pushed.descriptor, MEDIA_TYPE, bundle).digest)
+        for bundle in world.signed[run.number]:
+            payload = [Payload(MEDIA_TYPE, bundle)]
+            ours.add(referrers.attach(repository, staged.pushed.descriptor, MEDIA_TYPE, payload).digest)
         moment = START + timedelta(days=self.days)
+        outcomes, trust = Outcomes({CELL: staged}), world.signer.verifier
         outcome = promote(
-            world.project, repository, Outcomes({CELL: staged}), nightly=True, again=run.again, moment=moment
+            world.project, repository, outcomes, trust, nightly=True, again=run.again, moment=moment
         )
         for refusal in outcome.refused:
             raise refusal
@@ -279,13 +282,13 @@ class Publishing(RuleBasedStateMachine):
         staged = next(one for one, _ in self.world.pushables if one.digest == digest)
         assert read_records(self.calm, digest, staged.plan.key) is not None
         signed = [
-            statement.subject
+            statement.predicate_type
             for _, bundle in attached_bundles(self.calm, digest)
             if isinstance(bundle, Bundle)
             for statement, _ in [read_trusted(bundle, self.world.signer.verifier)]
-            if statement.predicate_type == SIGNATURE_PREDICATE
+            if statement.subject == digest
         ]
-        assert digest in signed
+        assert sorted(signed) == sorted(STATEMENTS)
 
     def check_records(self, catalog: Catalog, users: dict[str, Digest | None]) -> None:
         """Check that no event and no fixed tag was lost, and that every image had passed when it got its tags."""
@@ -322,10 +325,11 @@ def world(
     key = publisher.factory.folder / "key"
     new_key_pair(key, key.with_suffix(".pub"))
     signer = KeySigner(read_private_key(str(key)), "the test's")
-    signatures = [
-        signer.sign(Statement(SIGNATURE_PREDICATE, {}, staged.digest, "a test")) for staged, _ in pushables
+    signed = [
+        [signer.sign(Statement(kind, {}, staged.digest, "a test")) for kind in STATEMENTS]
+        for staged, _ in pushables
     ]
-    return World(guarded_registry, fault_proxy, publisher.project, pushables, signer, signatures)
+    return World(guarded_registry, fault_proxy, publisher.project, pushables, signer, signed)
 
 
 def test_publishing_survives_crashes_faults_and_rivals(
