@@ -20,6 +20,7 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.tag_writes import replace_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.image_check import refuse_failing, require_plan
@@ -82,6 +83,23 @@ def test_an_image_that_nobody_signed_is_told_from_one_that_a_stranger_signed(
     assert [finding.check for finding in failures(checked)] == ["signature"]
     with pytest.raises(UnsignedImageError, match="Whoever published it: sign it"):
         refuse_failing(checked)
+
+
+def test_all_statements_of_a_signer_are_listed_with_one_write(
+    signed_image: SignedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[object] = []
+
+    def spy(*given: Any) -> Digest | None:
+        writes.append(given)
+        return replace_tag(*given)
+
+    monkeypatch.setattr(referrers, "replace_tag", spy)
+    other = KeySigner(read_private_key(str(new_key(tmp_path))), "another's")
+    assert len(signed_image.attach(other)) == 4
+    assert len(writes) == 1
+    signed_image.attach(other)
+    assert len(writes) == 1, "nothing is new"
 
 
 def test_a_foreign_signature_does_no_harm(signed_image: SignedImage, tmp_path: Path) -> None:
