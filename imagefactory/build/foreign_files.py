@@ -34,7 +34,7 @@ class OtherWheels:
         locks: Iterable[WheelLock],
         find_mod: Callable[[ModLink], tuple[Mod, Variant]],
     ) -> None:
-        """Raise ModPathError if a mod adds a file that another distribution of the same image has."""
+        """Raise ModTakenPathError if a mod adds a file that another distribution of the same image has."""
         adding = [layer for layer in layers if files[layer.key].added]
         for lock in locks if adding else ():
             here = {wheel.sha256 for wheel in lock.wheels}

@@ -71,7 +71,17 @@ def print_summary(text: str) -> None:
 
 
 def _append(variable: str, text: str) -> None:
+    from imagefactory.errors.system import from_system
     from imagefactory.publish.automation.run_summary import append
 
     if path := os.environ.get(variable):
-        append(path, text)
+        try:
+            append(path, text)
+        except OSError as error:
+            found = from_system(error, path)
+            if found is None:
+                raise
+            fix = f"GitHub sets {variable} in its jobs. Elsewhere, name a file that can be written, or unset it."
+            raise type(found)(
+                found.what, where=f"the variable {variable}: {path}", why=found.why, fix=fix
+            ) from None

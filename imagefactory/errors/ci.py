@@ -1,4 +1,4 @@
-"""Automation on GitHub: 44 to 49."""
+"""Automation on GitHub: 44 to 49, 214 and 218."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ class RunFailedError(LibraryError, exit_code=48):
 
 class ReleaseError(LibraryError, exit_code=49):
     """A release or a new vLLM version contradicts the repository's own files."""
+
+
+class GitHubAnswerError(GitHubError, exit_code=214):
+    """What answers in GitHub's place sends no JSON, or more than a client should read."""
+
+
+class GitHubBusyError(GitHubError, exit_code=218):
+    """GitHub asks for a longer wait than a command grants."""

@@ -1,4 +1,4 @@
-"""The Debian base, layers and images: 50 to 53, and 60 to 69."""
+"""The Debian base, layers and images: 50 to 53, 60 to 69, and 215."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ class DamagedFileError(LibraryError, exit_code=61):
 
 
 class BadWheelError(LibraryError, exit_code=62):
-    """A wheel violates its format, or tries to write outside its environment."""
+    """A wheel violates its format."""
+
+
+class UnsafeWheelError(BadWheelError, exit_code=215):
+    """A wheel has a path that escapes, a whiteout, a link or a device, would replace Python, or fill the disk."""
 
 
 class NotReproducibleError(LibraryError, exit_code=63):

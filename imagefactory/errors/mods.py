@@ -1,4 +1,4 @@
-"""Mods: 80 to 94."""
+"""Mods: 80 to 94, 208 and 209."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from images.shipped.errors import (
     ModConflictError,
     ModCycleError,
     ModFileError,
+    ModForbiddenPathError,
     ModKeyError,
     ModLicenceError,
     ModManifestError,
     ModNotApplicableError,
     ModPathError,
     ModSyntaxError,
+    ModTakenPathError,
     ModVersionsError,
     PatchError,
 )
@@ -26,12 +28,14 @@ __all__ = [
     "ModConflictError",
     "ModCycleError",
     "ModFileError",
+    "ModForbiddenPathError",
     "ModKeyError",
     "ModLicenceError",
     "ModManifestError",
     "ModNotApplicableError",
     "ModPathError",
     "ModSyntaxError",
+    "ModTakenPathError",
     "ModVersionsError",
     "PatchError",
     "SourceMissingError",

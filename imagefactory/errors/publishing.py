@@ -1,4 +1,4 @@
-"""Publishing, promoting, rolling back and pruning: 104, 113 to 119, and 202 to 204."""
+"""Publishing, promoting, rolling back and pruning: 104, 113 to 119, 202 to 204, 216, 217 and 225."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NeverPublishedError(LibraryError, exit_code=117):
 
 
 class NotStagedError(LibraryError, exit_code=118):
-    """The image of a target has not been pushed, or another one is in its place."""
+    """The image of a target has not been pushed."""
 
 
 class TagNameError(LibraryError, exit_code=119):
@@ -51,3 +51,11 @@ class HandoverError(LibraryError, exit_code=203):
 
 class RecordRefutedError(LibraryError, exit_code=204):
     """A rebuild gives another layer or wheel than a record says, or nothing gives it at all."""
+
+
+class HeldBackError(NotPromotableError, exit_code=216):
+    """An image must not get a tag: a rollback left it."""
+
+
+class SwappedImageError(LibraryError, exit_code=217):
+    """The registry has another image than the one that was built."""

@@ -1,4 +1,4 @@
-"""Container registries: 105 to 112. A wrong digest is 41, a full disk 42."""
+"""Container registries: 105 to 112, and 210 to 213. A wrong digest is 41, a full disk 42."""
 
 from __future__ import annotations
 
@@ -35,3 +35,19 @@ class ContentMissingError(RegistryError, exit_code=111):
 
 class BlobTooLargeError(RegistryError, exit_code=112):
     """A blob is larger than the registry accepts, or than the caller is willing to read."""
+
+
+class UnboundedAnswerError(RegistryError, exit_code=210):
+    """An answer never ends, or has more in it than a client should read: too large, too deep, too many pages."""
+
+
+class UnsafeAddressError(RegistryError, exit_code=211):
+    """The registry sends its client to an address without TLS, or into a private network."""
+
+
+class RegistryBusyError(RegistryError, exit_code=212):
+    """The registry asks for a longer wait than a command grants."""
+
+
+class AttachmentLostError(RegistryError, exit_code=213):
+    """An artifact was pushed, but could not be added to the list of what is attached to an image."""

@@ -1,4 +1,4 @@
-"""Licences, signatures and attestations: 122 to 125."""
+"""Licences, signatures and attestations: 122 to 125, and 205 to 207."""
 
 from __future__ import annotations
 
@@ -14,8 +14,20 @@ class SigningError(LibraryError, exit_code=123):
 
 
 class ImageSignatureError(LibraryError, exit_code=124):
-    """An image has no signature by a trusted key or identity, or an invalid one."""
+    """Something is attached to an image, but a trusted signature, provenance or SBOM is missing."""
 
 
 class TamperedError(LibraryError, exit_code=125):
-    """An image or one of its attachments differs from what was signed."""
+    """An image or one of its attachments is not what was signed or recorded."""
+
+
+class UnfitIndexError(LibraryError, exit_code=205):
+    """An index is empty, or lists anything but images of one target."""
+
+
+class UnsignedImageError(LibraryError, exit_code=206):
+    """Nobody signed an image: no statement is attached to it."""
+
+
+class RecordDisagreesError(LibraryError, exit_code=207):
+    """A trusted signer signed an image, but this checkout records another one for the same plan."""

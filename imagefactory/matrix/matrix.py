@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
@@ -312,7 +313,8 @@ class Matrix(_Model):
     @property
     def effective_registry(self) -> str:
         """The registry to use: `FACTORY_REGISTRY` if it is set, otherwise that of the matrix."""
-        return os.environ.get("FACTORY_REGISTRY") or self.registry
+        named = os.environ.get("FACTORY_REGISTRY")
+        return str(Reference.parse(named, "the variable FACTORY_REGISTRY")) if named else self.registry
 
 
 def load_matrix(path: Path) -> Matrix:

@@ -15,13 +15,23 @@ from urllib.parse import quote
 
 import requests
 
-from imagefactory.errors.registry import AccessDeniedError, RegistryError, RegistryUnreachableError
+from imagefactory.errors.registry import (
+    AccessDeniedError,
+    RegistryError,
+    RegistryUnreachableError,
+    UnboundedAnswerError,
+)
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
+from imagefactory.store.bounded import TooLargeError, read_bounded
 from imagefactory.store.digests import Digest
+from imagefactory.store.json_text import TooDeepError, parse_json
 
 GHCR: Final = "ghcr.io"
 _PAGE = 100
+_MOST_PAGES = 1000
+_MOST_BYTES = 16 * 1024 * 1024
+"""More than a page of versions has, with all their tags."""
 _TIMEOUT = (10, 60)
 
 
@@ -77,30 +87,46 @@ class GitHubPackages:
 
     @cached_property
     def _listed(self) -> dict[Digest, tuple[int, datetime]]:
-        return {
-            Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
-            for row in self._rows()
-            if is_digest(str(row.get("name")))
-        }
+        try:
+            return {
+                Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
+                for row in self._rows()
+                if is_digest(str(row.get("name")))
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RegistryError(
+                "GitHub's list of versions cannot be read.",
+                where=self._folders[0],
+                why=f"It is not a list of versions in JSON ({type(error).__name__}).",
+                fix="Check GITHUB_API_URL, and the proxy in between.",
+            ) from None
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         page = 1
-        while True:
+        while page <= _MOST_PAGES:
             answer = self._ask("GET", f"{self._folders[0]}?per_page={_PAGE}&page={page}")
             if answer.status_code == HTTPStatus.NOT_FOUND and len(self._folders) > 1:
                 self._folders.pop(0)  # the owner is a user, not an organisation
                 continue
             if not answer.ok:
                 raise self._failure(answer, "list its versions")
-            rows = answer.json()
+            try:
+                rows = parse_json(answer.content)
+            except TooDeepError as error:
+                raise self._unbounded(f"{error}") from None
             yield from rows
             if len(rows) < _PAGE:
                 return
             page += 1
+        raise self._unbounded(f"the list has more than {_MOST_PAGES:,} pages")
 
     def _ask(self, method: str, url: str) -> requests.Response:
         try:
-            return self._session.request(method, url, timeout=_TIMEOUT)
+            return read_bounded(
+                self._session.request(method, url, timeout=_TIMEOUT, stream=True), _MOST_BYTES
+            )
+        except TooLargeError as error:
+            raise self._unbounded(f"{error}") from None
         except requests.RequestException as error:
             raise RegistryUnreachableError(
                 "GitHub's packages API does not answer.",
@@ -109,10 +135,18 @@ class GitHubPackages:
                 fix="Check the network and run the command again; GITHUB_API_URL names another address.",
             ) from None
 
+    def _unbounded(self, why: str) -> UnboundedAnswerError:
+        return UnboundedAnswerError(
+            "GitHub's packages API sent an answer without bounds.",
+            where=self._folders[0],
+            why=f"About this answer: {why}.",
+            fix="GitHub sends no such answers: check GITHUB_API_URL, and the proxy in between. Nothing was deleted.",
+        )
+
     def _failure(self, answer: requests.Response, doing: str) -> AccessDeniedError | RegistryError:
         denied = answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         try:
-            said = str(answer.json().get("message", ""))
+            said = str(parse_json(answer.content).get("message", ""))
         except (ValueError, AttributeError):
             said = ""
         return (AccessDeniedError if denied else RegistryError)(

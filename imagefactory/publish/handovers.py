@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.errors.publishing import HandoverError, UnvouchedError
+from imagefactory.errors.publishing import HandoverError, SwappedImageError, UnvouchedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.oci.image import Image
@@ -126,6 +126,19 @@ class Vouchers:
                 why="Its layers are not on record, and no job that built it handed its digest on.",
                 fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
                 f"`invoke publish --target {plan.target}/{plan.cell.machine}`.",
+            )
+        return image
+
+    def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
+        """Return the image that a plan must have; raise SwappedImageError if another one was found in a registry."""
+        image = self.require(plan, where)
+        if found != image.digest:
+            raise SwappedImageError(
+                f"The registry has another image for {plan.target}.",
+                where=where,
+                why=f"It is {found}; what was built is {image.digest}.",
+                fix="Nothing was signed or tagged. Push the image again. If another one returns, the owner of the "
+                "registry has to find out who writes there, and revoke that access.",
             )
         return image
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
     BeingPrunedError,
-    NotPromotableError,
+    HeldBackError,
     PromotionLostError,
     TagTakenError,
 )
@@ -242,11 +242,12 @@ def refuse_doomed(catalog: Catalog, image: Published) -> None:
         )
 
 
-def _taken_off(catalog: Catalog, image: Published, tags: Tags) -> NotPromotableError:
+def _taken_off(catalog: Catalog, image: Published, tags: Tags) -> HeldBackError:
     event = catalog.holds(tags.moving)[image.digest]
-    return NotPromotableError(
+    return HeldBackError(
         f"{image.cell} was rolled back from this very image.",
         where=image.digest,
         why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
-        fix="Fix what was wrong with it, or promote it again with --again.",
+        fix="Whoever maintains the target: fix what was wrong with the image. If it was right after all, promote it "
+        "with --again.",
     )

@@ -111,14 +111,7 @@ def find_staged(
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
             )
-        image = vouchers.require(plan, where)
-        if staged != image.digest:
-            raise NotStagedError(
-                f"The registry has another image for {plan.target}.",
-                where=where,
-                why=f"It is {staged}; the plan gives {image.digest}.",
-                fix="Push it again. If that does not help, find out who writes to this repository.",
-            )
+        image = vouchers.require_same(plan, staged, where)
         manifest = repository.require_manifest(image.digest)
         return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 

@@ -24,7 +24,12 @@ def get_bounded(
     limit: int = MOST,
 ) -> requests.Response:
     """Send a GET request and read its whole body, unpacked; raise TooLargeError beyond the limit."""
-    with get(url, headers=headers, timeout=timeout, stream=True) as answer:
+    return read_bounded(get(url, headers=headers, timeout=timeout, stream=True), limit)
+
+
+def read_bounded(answer: requests.Response, limit: int) -> requests.Response:
+    """Read the whole body of a streamed response, unpacked; raise TooLargeError beyond the limit."""
+    with answer:
         body = bytearray()
         for piece in answer.iter_content(_BLOCK):
             body += piece

@@ -6,9 +6,13 @@ import json
 from typing import Any
 
 
+class TooDeepError(ValueError):
+    """A text is nested more deeply than can be parsed."""
+
+
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - anything may come
-    """Parse JSON; raise ValueError if it is none, or nested too deeply."""
+    """Parse JSON; raise ValueError if it is none, or TooDeepError, which is one too."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise TooDeepError("it is nested too deeply") from None

@@ -130,9 +130,21 @@ class ModKeyError(FactoryError):
 
 
 class ModPathError(FactoryError):
-    """A mod names a path that is not in a package of its distribution, or that another distribution has."""
+    """A mod names a path that is not in a package of its distribution."""
 
     exit_code = 90
+
+
+class ModForbiddenPathError(ModPathError):
+    """A mod names a path that escapes, deletes files of other layers, runs with every Python, or cannot be printed."""
+
+    exit_code = 208
+
+
+class ModTakenPathError(ModPathError):
+    """A mod adds a path that a distribution or another mod has already, or one below a file."""
+
+    exit_code = 209
 
 
 class ModLicenceError(FactoryError):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from imagefactory.build.layers.wheel_excerpt import Excerpt, record_sha256
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.errors.mods import ModForbiddenPathError, ModTakenPathError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
@@ -125,12 +126,14 @@ def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWhee
         for path in added:
             fault = path_fault(path)
             if fault is not None:
-                raise misplaced(mod, variant, repr(path), f"The path {fault}.")
+                raise misplaced(mod, variant, repr(path), f"The path {fault}.", ModForbiddenPathError)
         distribution = mod.manifest.distribution
         refuse_taken(mod, variant, added, distribution, trees[distribution].paths)
         for path in result.added:
             if adders.setdefault(path, mod.name) != mod.name:
-                raise misplaced(mod, variant, path, f"The mod {adders[path]} adds it, too.")
+                raise misplaced(
+                    mod, variant, path, f"The mod {adders[path]} adds it, too.", ModTakenPathError
+                )
 
 
 def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:

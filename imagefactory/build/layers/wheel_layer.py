@@ -31,7 +31,7 @@ from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
-from imagefactory.errors.layers import BadWheelError
+from imagefactory.errors.layers import BadWheelError, UnsafeWheelError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.plan.plan import SecondName
 from imagefactory.store.digests import Sha256, sha256_of
@@ -217,7 +217,7 @@ class _Installation(WheelDestination):
         path = self._image_path(scheme, name)
         inside = path.removeprefix(f"{self.environment.venv}/")
         if self.environment.owns(inside):
-            raise _bad(self.file, f"the file {name} would replace {inside} of the environment")
+            raise _unsafe(self.file, f"the file {name} would replace {inside} of the environment")
         if path in self.entries:
             raise _bad(self.file, f"two of its files have the path {inside}")
         if inside not in self.without:
@@ -259,19 +259,19 @@ class _Installation(WheelDestination):
         for info in self.archive.infolist():
             name, mode = info.filename, info.external_attr >> 16
             if not _NOWHERE.isdisjoint(name.removesuffix("/").split("/")) or "\\" in name:
-                raise _bad(self.file, f"the path {name!r} leaves the environment")
+                raise _unsafe(self.file, f"the path {name!r} leaves the environment")
             if _CONTROL.search(name):
-                raise _bad(self.file, f"the path {name!r} has control characters")
+                raise _unsafe(self.file, f"the path {name!r} has control characters")
             if "/.wh." in f"/{name}":
-                raise _bad(self.file, f"the path {name!r} would delete files of other layers")
+                raise _unsafe(self.file, f"the path {name!r} would delete files of other layers")
             if mode and not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_IFMT(mode) == 0):
-                raise _bad(self.file, f"the member {name} is a link or a device; wheels hold files only")
+                raise _unsafe(self.file, f"the member {name} is a link or a device; wheels hold files only")
             if name in seen:
                 raise _bad(self.file, f"the member {name} occurs twice")
             seen.add(name)
             unpacked += info.file_size
         if unpacked > MAX_UNPACKED:
-            raise _bad(self.file, f"it claims to unpack to {unpacked / 1e9:.0f} GB")
+            raise _unsafe(self.file, f"it claims to unpack to {unpacked / 1e9:.0f} GB")
 
 
 class _Source(WheelFile):
@@ -355,4 +355,14 @@ def _bad(file: str, why: str) -> BadWheelError:
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
         fix="The published wheel is broken; choose another version of it in matrix.yaml.",
+    )
+
+
+def _unsafe(file: str, why: str) -> UnsafeWheelError:
+    return UnsafeWheelError(
+        f"{file} must not be installed.",
+        where=file,
+        why=f"{why[0].upper()}{why[1:]}.",
+        fix="Whoever reviews the lock: choose another version in matrix.yaml, and report this wheel to those who "
+        "publish it.",
     )

@@ -8,16 +8,20 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
+from imagefactory import errors
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.live import LiveDisplay
 from imagefactory.commands.show.tables import markdown_table, mods_table, plan_table
 from imagefactory.compile.settings import CompileSettings
+from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, usable_drafters
 from imagefactory.matrix.matrix import Matrix, load_matrix
@@ -73,13 +77,29 @@ def model_table(root: Path) -> str:
 
 
 def with_tables(root: Path) -> dict[Path, str]:
-    """Return README.md and docs/serving.md with up-to-date tables."""
-    serving, readme = root / "docs" / "serving.md", root / "README.md"
+    """Return the documents with up-to-date tables."""
+    serving, codes, readme = root / "docs" / "serving.md", root / "docs" / "exit-codes.md", root / "README.md"
     settings = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
     return {
         serving: replace_between(settings, "models", model_table(root)),
+        codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),
         readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
     }
+
+
+def exit_code_table() -> str:
+    """Return the table of all exit codes, with the first line of each error's docstring."""
+    for module in iter_modules(errors.__path__):
+        import_module(f"{errors.__name__}.{module.name}")
+    kinds: list[type[FactoryError]] = [FactoryError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    meanings = {
+        kind.exit_code: (kind.__doc__ or "").partition("\n")[0]
+        for kind in kinds
+        if hasattr(kind, "exit_code")
+    }
+    return markdown_table([(str(code), meanings[code]) for code in sorted(meanings)], "code", "meaning")
 
 
 def tag_table(root: Path) -> str:

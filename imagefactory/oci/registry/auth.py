@@ -15,7 +15,12 @@ from typing import Literal
 from urllib.parse import urlencode, urlsplit
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.registry import AccessDeniedError, CredentialsError, RegistryError
+from imagefactory.errors.registry import (
+    AccessDeniedError,
+    CredentialsError,
+    RegistryError,
+    UnsafeAddressError,
+)
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.wire import Answer, RegistryRequest, Wire, judge_answer
 from imagefactory.store.json_text import parse_json
@@ -172,11 +177,11 @@ class Authenticator:
         """Refuse to send a password in clear text."""
         if urlsplit(realm).scheme == "https" or self._wire.base.startswith("http://"):
             return
-        raise RegistryError(
+        raise UnsafeAddressError(
             "The registry names a token server without TLS.",
             where=realm,
             why=f"{self.registry} asks for credentials in clear text.",
-            fix="Do not use this registry until its configuration is fixed.",
+            fix="No password was sent. The owner of the registry has to configure TLS; you: do not use it before.",
         )
 
     def not_accepted(self, answer: Answer, where: str, scope: Scope | None = None) -> FactoryError:

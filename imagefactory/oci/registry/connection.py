@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 import requests
@@ -13,16 +14,28 @@ import requests
 from imagefactory.errors import FactoryError
 from imagefactory.errors.registry import (
     AccessDeniedError,
+    RegistryBusyError,
     RegistryError,
     RegistryUnreachableError,
     RepositoryMissingError,
+    UnboundedAnswerError,
+    UnsafeAddressError,
 )
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.auth import Authenticator, Scope
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.wire import Answer, RegistryRequest, Wire, judge_answer, read_answer
+from imagefactory.oci.registry.wire import (
+    MOST_TEXT,
+    Answer,
+    RegistryRequest,
+    UnsafeRedirectError,
+    Wire,
+    judge_answer,
+    read_answer,
+)
 from imagefactory.store.digests import Digest
+from imagefactory.store.json_text import TooDeepError, parse_json
 from imagefactory.store.retry import Retry
 
 _RETRY = Retry(attempts=7)
@@ -111,8 +124,41 @@ class Connection:
                 why=_innermost(error),
                 fix="Check the name, the network and the proxy, then run the command again to continue.",
             ) from None
+        except UnsafeRedirectError as error:
+            raise UnsafeAddressError(
+                f"{self.reference.registry} sends its clients to an unsafe address.",
+                where=self.reference.url,
+                why=_innermost(error),
+                fix="Nothing was sent there. The owner of the registry has to correct the address; you: do not use "
+                "the registry, or the proxy in front of it, before.",
+            ) from None
+        except requests.TooManyRedirects as error:
+            raise self.unbounded(self.reference.url, _innermost(error)) from None
         except requests.RequestException as error:
             raise self.nonsense(self.reference.url, _innermost(error)) from None
+
+    def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
+        """Parse the JSON of an answer; raise ValueError if it is none, UnboundedAnswerError if it is too much."""
+        self.refuse_large(body, where)
+        try:
+            return parse_json(body)
+        except TooDeepError:
+            raise self.unbounded(where, "It is nested too deeply.") from None
+
+    def refuse_large(self, body: bytes, where: str) -> None:
+        """Raise UnboundedAnswerError if a body was cut off."""
+        if len(body) > MOST_TEXT:
+            raise self.unbounded(where, f"It has more than {MOST_TEXT:,} bytes.")
+
+    def unbounded(self, where: str, why: str) -> UnboundedAnswerError:
+        """Return the error for an answer that never ends, or that is more than anybody should read."""
+        return UnboundedAnswerError(
+            f"{self.reference.registry} sent an answer without bounds.",
+            where=where,
+            why=why,
+            fix="No registry needs that: check its address, and tell its owner. Whoever writes to the repository may "
+            "have put the content there; then its owner has to delete it.",
+        )
 
     def nonsense(self, where: str, why: str) -> RegistryError:
         """Return the error for an answer that a registry would not send."""
@@ -120,7 +166,7 @@ class Connection:
             f"{self.reference.registry} sent an unusable answer.",
             where=where,
             why=why,
-            fix="Check that the address is that of a container registry.",
+            fix="Check that the address is that of a container registry; if it is, tell the registry's owner.",
         )
 
     def mismatch(self, digest: Digest, why: str) -> DigestMismatchError:
@@ -143,6 +189,15 @@ class Connection:
                 where=where,
                 why=f"It answered {answer.said()}, repeatedly.",
                 fix="Run the command again later. If it persists, the registry's clocks may disagree.",
+            )
+        wait = answer.retry_after() if answer.again() else None
+        if wait is not None and wait > self.retry.patience:
+            return RegistryBusyError(
+                f"{self.reference.registry} is busy, and wants to be asked again much later.",
+                where=where,
+                why=f"It asks for a wait of {wait:,.0f} s; a command waits {self.retry.patience:,.0f} s at most. {why}",
+                fix="Run the command again after that time: it continues where it stopped. If the time makes no sense, "
+                "tell the registry's owner.",
             )
         if answer.status == HTTPStatus.UNAUTHORIZED and (credentials is None or self._authenticator.is_basic):
             return self._authenticator.not_accepted(answer, where)

@@ -35,8 +35,18 @@ class Reference:
     digest: Digest | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse `ghcr.io/owner/name:tag@sha256:...`; tag and digest are optional."""
+    def parse(cls, text: str, origin: str = "") -> Self:
+        """Parse `ghcr.io/owner/name:tag@sha256:...`; tag and digest are optional. Errors name the origin."""
+        try:
+            return cls._parse(text)
+        except BadReferenceError as error:
+            if not origin:
+                raise
+            where = f"{origin}: {error.where}"
+            raise BadReferenceError(error.what, where=where, why=error.why, fix=error.fix) from None
+
+    @classmethod
+    def _parse(cls, text: str) -> Self:
         rest, at, digest = text.strip().partition("@")
         host, slash, path = rest.partition("/")
         host = host.lower()

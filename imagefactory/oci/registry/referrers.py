@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors.registry import AttachmentLostError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -22,11 +23,19 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.oci.registry.tag_writes import claim, replace_tag, window_of
 from imagefactory.oci.registry.wire import RegistryRequest
 from imagefactory.store.digests import Digest
-from imagefactory.store.json_text import parse_json
 
 _ATTEMPTS = 8
 _ONE_AT_A_TIME: dict[str, threading.Lock] = {}
 """For each list: the threads of this process take turns."""
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """An artifact to attach to an image."""
+
+    artifact_type: str
+    payloads: Sequence[Payload]
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def fallback_tag(digest: Digest) -> str:
@@ -53,12 +62,26 @@ def attach(
     annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
     """Push an artifact with a subject, and list it under the tag if the registry has no API."""
-    annotations = annotations or {}
-    body = upload_artifact(repository, artifact_type, payloads, annotations=annotations, subject=subject)
-    digest, headers = repository.write_manifest(body, MANIFEST_TYPE)
-    attached = Descriptor(MANIFEST_TYPE, digest, len(body), artifact_type, annotations)
-    if headers.get("OCI-Subject") != subject.digest:
-        enlist(repository, subject.digest, attached)
+    [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads, annotations or {})])
+    return attached
+
+
+def attach_many(
+    repository: Repository, subject: Descriptor, attachments: Iterable[Attachment]
+) -> list[Descriptor]:
+    """Attach several artifacts; where they have to be listed under the tag, all with one write, which takes a wait."""
+    attached: list[Descriptor] = []
+    unlisted: list[Descriptor] = []
+    for one in attachments:
+        body = upload_artifact(
+            repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject
+        )
+        digest, headers = repository.write_manifest(body, MANIFEST_TYPE)
+        attached.append(Descriptor(MANIFEST_TYPE, digest, len(body), one.artifact_type, one.annotations))
+        if headers.get("OCI-Subject") != subject.digest:
+            unlisted.append(attached[-1])
+    if unlisted:
+        enlist(repository, subject.digest, *unlisted)
     return attached
 
 
@@ -80,7 +103,8 @@ def _entries(repository: Repository, digest: Digest, index: StoredManifest | Non
 
 def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[Descriptor]:
     try:
-        return [Descriptor.of(item) for item in parse_json(body).get("manifests") or []]
+        listed = repository.connection.parse(body, f"{repository.reference.name}, referrers of {digest}")
+        return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
             "The list of an image's referrers cannot be read.",
@@ -107,10 +131,10 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             if replace_tag(repository, tag, index.digest if index else None, body, INDEX_TYPE):
                 return
             time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
-    raise RegistryError(
+    raise AttachmentLostError(
         "An artifact could not be added to the list of referrers.",
         where=f"{repository.reference.name}:{tag}",
         why=f"{_ATTEMPTS} times another process wrote the same list at the same moment, or the registry took longer "
         f"than {window:g} s for a request.",
-        fix="Run the command again when nothing else attaches to this image.",
+        fix="It is stored, but nobody finds it yet: run the command again when nothing else attaches to this image.",
     )

@@ -25,7 +25,7 @@ from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
-from imagefactory.oci.registry.wire import MOST_TEXT, Answer, RegistryRequest
+from imagefactory.oci.registry.wire import Answer, RegistryRequest
 from imagefactory.store.digests import Digest, digest_of
 from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry
@@ -138,8 +138,7 @@ class Repository:
         answer = self._ask_for_manifest("GET", name)
         if answer is None:
             return None
-        if len(answer.body) > MOST_TEXT:
-            raise self._nonsense(name, f"The manifest has more than {MOST_TEXT:,} bytes.")
+        self.connection.refuse_large(answer.body, f"{self.reference.name}/{name}")
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
@@ -215,15 +214,15 @@ class Repository:
         url, seen = f"{self.connection.url('tags/list')}?n={_PAGE}", set[str]()
         while True:
             if url in seen or len(seen) == _MOST_PAGES:
-                raise self._nonsense(
-                    "tags/list", f"Its pages form a circle, or are more than {_MOST_PAGES:,}."
-                )
+                why = f"Its pages form a circle, or are more than {_MOST_PAGES:,}."
+                raise self.connection.unbounded(f"{self.reference.name}/tags/list", why)
             seen.add(url)
             answer = self.connection.ask(RegistryRequest("GET", url), self.connection.reading)
             if not answer.ok:
                 raise self.connection.failure(answer, "list tags")
             try:
-                found += [str(tag) for tag in parse_json(answer.body).get("tags") or []]
+                page = self.connection.parse(answer.body, f"{self.reference.name}/tags/list")
+                found += [str(tag) for tag in page.get("tags") or []]
             except (ValueError, AttributeError, TypeError):
                 raise self._nonsense("tags/list", "It is not a list of tags in JSON.") from None
             following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
@@ -270,7 +269,7 @@ class Repository:
 
     def _media_type(self, name: str, answer: Answer) -> str:
         try:
-            written = parse_json(answer.body).get("mediaType")
+            written = self.connection.parse(answer.body, f"{self.reference.name}/{name}").get("mediaType")
         except (ValueError, AttributeError):
             raise self._nonsense(name, "The manifest is not a JSON object.") from None
         told = answer.headers.get("Content-Type", "").partition(";")[0].strip()

@@ -16,6 +16,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
@@ -53,20 +54,20 @@ def attach_all(
     document = sbom.make_sbom(project, plan)
     title = {TITLE: SBOM_NAME}
     payload = Payload(sbom.MEDIA_TYPE, document, title)
-    attached = [referrers.attach(repository, image, sbom.MEDIA_TYPE, [payload], title).digest]
-    if signer is None:
-        return attached
-    there = {
-        (statement.predicate_type, statement.subject): (digest, statement)
-        for digest, statement in statements_of(repository, image.digest, signer.verifier)
-    }
-    for statement in _statements(project, plan, repository.reference.name, image.digest, document):
-        digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
-        if digest is not None and old is not None and _says_the_same(old, statement):
-            attached.append(digest)
-        else:
-            attached.append(attach_statement(repository, image, statement, signer))
-    return attached
+    new = [Attachment(sbom.MEDIA_TYPE, [payload], title)]
+    kept: list[Digest] = []
+    if signer is not None:
+        there = {
+            (statement.predicate_type, statement.subject): (digest, statement)
+            for digest, statement in statements_of(repository, image.digest, signer.verifier)
+        }
+        for statement in _statements(project, plan, repository.reference.name, image.digest, document):
+            digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
+            if digest is not None and old is not None and _says_the_same(old, statement):
+                kept.append(digest)
+            else:
+                new.append(_signed(statement, signer))
+    return [*(one.digest for one in referrers.attach_many(repository, image, new)), *kept]
 
 
 def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
@@ -84,14 +85,7 @@ def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | Non
                 fix="Name its target (--target), check out its commit, or push the image again.",
             )
         # Anybody can write a label: what is signed must be what was built.
-        expected = Vouchers(project).require(plan, str(reference)).digest
-        if manifest.digest != expected:
-            raise VerificationError(
-                f"The image is not {cell} as it was built.",
-                where=str(reference),
-                why=f"It is {manifest.digest}; the record gives {expected}.",
-                fix="Push the image again. If that does not help, find out who writes to this repository.",
-            )
+        Vouchers(project).require_same(plan, manifest.digest, str(reference))
         return attach_all(repository, project, plan, manifest.descriptor(), signer)
 
 
@@ -166,6 +160,10 @@ def attach_statement(
     repository: Repository, subject: Descriptor, statement: Statement, signer: Signer
 ) -> Digest:
     """Sign a statement and attach it to its subject."""
+    [attached] = referrers.attach_many(repository, subject, [_signed(statement, signer)])
+    return attached.digest
+
+
+def _signed(statement: Statement, signer: Signer) -> Attachment:
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
-    payload = Payload(bundles.MEDIA_TYPE, signer.sign(statement))
-    return referrers.attach(repository, subject, bundles.MEDIA_TYPE, [payload], annotations).digest
+    return Attachment(bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, signer.sign(statement))], annotations)

@@ -11,7 +11,12 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.errors.supply import ImageSignatureError, TamperedError
+from imagefactory.errors.supply import (
+    ImageSignatureError,
+    RecordDisagreesError,
+    TamperedError,
+    UnsignedImageError,
+)
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry import referrers
@@ -95,25 +100,46 @@ def check_image(
 
 
 def refuse_failing(checked: Checked) -> None:
-    """Raise if a check failed: one error for missing signatures, another for changed content."""
+    """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
     wrong = [finding for finding in checked.findings if finding.state == "failed"]
     if not wrong:
         return
-    kind: type[FactoryError] = TamperedError
-    what = "The image, or something attached to it, is not what was signed."
-    if all(finding.check == "signature" for finding in wrong):
-        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
-    elif all(finding.check == "rebuilds" for finding in wrong):
+    failed = {finding.check for finding in wrong}
+    kind: type[FactoryError]
+    if failed - {"signature", "record", "rebuilds"} or failed >= {"signature", "record"}:
+        kind, what = (
+            TamperedError,
+            "The image, or something attached to it, is not what was signed or recorded.",
+        )
+        fix = (
+            "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
+            "the registry: find out who wrote there, delete what is wrong, and publish the image again."
+        )
+    elif "record" in failed:
+        kind, what = RecordDisagreesError, "The image is signed, but this checkout records another one."
+        fix = (
+            "You: do not use it before you know whether locks/layers.toml was edited (`git diff`, `git log`). If it "
+            "was not, tell whoever published the image: what was signed is not what the locks give."
+        )
+    elif "signature" not in failed:
         kind, what = VerificationError, "Others who rebuilt the image do not confirm it."
-    if any(finding.check in ("signature", "rebuilds") for finding in wrong):
+        fix = (
+            "You: do not use it, or rebuild it yourself (`invoke verify --rebuild`). Whoever published it: compare "
+            "the images (`invoke diff`)."
+        )
+    elif any(finding.check == "statement" for finding in checked.findings):
+        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+        fix = (
+            "You: do not use it, unless you trust one of those who signed; then name the key (--key) or the workflow "
+            "(`signers` in matrix.yaml). Whoever published it: sign it with a key or in a workflow that counts."
+        )
+    else:
+        kind, what = UnsignedImageError, "Nobody signed the image."
+        fix = "You: do not use it. Whoever published it: sign it (`invoke attest`), or publish it again."
+    if failed & {"signature", "rebuilds"}:
         wrong += [finding for finding in checked.findings if finding.state == "not counted"]
-    raise kind(
-        what,
-        where=checked.reference,
-        why="; ".join(f"{finding.check}: {finding.detail}" for finding in wrong),
-        fix="Do not use it. Pull it again by its digest from a registry you trust, or build it yourself; "
-        "--key names a key that should be trusted.",
-    )
+    why = "; ".join(f"{finding.check}: {finding.detail}" for finding in wrong)
+    raise kind(what, where=checked.reference, why=why, fix=fix)
 
 
 def require_plan(checked: Checked) -> Plan:

@@ -155,7 +155,8 @@ def _pem(given: str) -> bytes:
     except OSError as error:
         raise SigningError(
             "The key file cannot be read.",
-            where=given,
+            # The variable may hold a key that was damaged, which must not be printed.
+            where=f"the variable {KEY_VARIABLE}" if given == os.environ.get(KEY_VARIABLE) else given,
             why=f"{error.strerror}.",
             fix=f"Name a PEM file. {_NEW}",
         ) from None

@@ -6,7 +6,7 @@ and is checked before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,6 +23,8 @@ from imagefactory.locks.project import Project, locked_cells
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, RecordedWheel
 from imagefactory.plan.make import locked_plans
+from imagefactory.plan.plan import Plan
+from imagefactory.publish.automation.disk_space import MARGIN, refuse_full, space_needed
 from imagefactory.publish.automation.pull_request import worktree
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
@@ -57,9 +59,11 @@ def _new(before: Mapping[Sha256, _Record], now: Mapping[Sha256, _Record]) -> dic
 
 def check_records(project: Project, changed: ChangedRecords, watch: Watcher, say: Say) -> None:
     """Rebuild what changed; raise RecordRefutedError with every record that something else comes out for."""
+    parts = list(_parts(project, changed.layers))
+    refuse_full(project.store.own, _space_needed(project, changed, parts))
     # Wheels first: the layers of mods are made from files that are checked against these records.
     refuted = list(_refuted_wheels(project, changed.wheels)) or list(
-        _refuted_layers(project, changed.layers, watch, say)
+        _refuted_layers(project, changed.layers, parts, watch, say)
     )
     if refuted:
         raise RecordRefutedError(
@@ -87,15 +91,36 @@ def _refuted_wheels(project: Project, wheels: Mapping[Sha256, RecordedWheel]) ->
             yield f"{record.wheel}: the sha256 of its RECORD is {found}, not {record.record}"
 
 
-def _refuted_layers(
-    project: Project, layers: Mapping[Sha256, RecordedLayer], watch: Watcher, say: Say
-) -> Iterator[str]:
-    left = dict(layers)
+def _parts(project: Project, layers: Collection[Sha256]) -> Iterator[Plan]:
+    """Iterate over the plans that give some layers, each with those of its layers that no plan before it has."""
+    left = set(layers)
     for plan in locked_plans(project):
         wanted = {layer.key: layer for layer in plan.layers if layer.key in left}
-        if not wanted:
-            continue
-        part = plan.model_copy(update={"layers": tuple(wanted.values())})
+        left -= wanted.keys()
+        if wanted:
+            yield plan.model_copy(update={"layers": tuple(wanted.values())})
+
+
+def _space_needed(project: Project, changed: ChangedRecords, parts: Iterable[Plan]) -> float:
+    """Return how many GB the largest step takes: what a step leaves is removed before the next one."""
+    sizes = [
+        wheel.size
+        for cell in locked_cells(project)
+        for wheel in project.wheel_lock(cell).wheels
+        if wheel.sha256 in changed.wheels
+    ]
+    return max([MARGIN, *(space_needed([part]) for part in parts), *(size / 1e9 + MARGIN for size in sizes)])
+
+
+def _refuted_layers(
+    project: Project,
+    layers: Mapping[Sha256, RecordedLayer],
+    parts: Iterable[Plan],
+    watch: Watcher,
+    say: Say,
+) -> Iterator[str]:
+    left = dict(layers)
+    for part in parts:
         with project.store.scratch() as scratch:
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(fresh, [part], watch, say)

@@ -9,19 +9,24 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import count
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import requests
 
-from imagefactory.errors.ci import GitHubError, NotOnGitHubError
-from imagefactory.store.retry import Retry, judge
+from imagefactory.errors.ci import GitHubAnswerError, GitHubBusyError, GitHubError, NotOnGitHubError
+from imagefactory.store.bounded import TooLargeError, read_bounded
+from imagefactory.store.json_text import parse_json
+from imagefactory.store.retry import Retry, judge, retry_after
 
 API: Final = "https://api.github.com"
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
+_MOST_PAGES: Final = 1000
+_MOST_BYTES: Final = 64 * 1024 * 1024
+"""More than any lock or page of a list has, in base64."""
 _RETRY: Final = Retry(pause=1.0)
+_BUSY: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 Document = dict[str, Any]
 
 
@@ -61,12 +66,15 @@ class GitHub:
     def pages(self, path: str) -> Iterator[Document]:
         """Iterate over a list, page by page."""
         separator = "&" if "?" in path else "?"
-        for number in count(1):
+        for number in range(1, _MOST_PAGES + 1):
             page = f"{path}{separator}per_page={_PAGE}&page={number}"
-            found = cast("list[Document]", self._ask("GET", page))
+            found: object = self._ask("GET", page)
+            if not isinstance(found, list):
+                raise _unusable(f"GET {page}", "It is not a list.")
             yield from found
             if len(found) < _PAGE:
                 return
+        raise _unusable(f"GET {path}", f"The list has more than {_MOST_PAGES:,} pages.")
 
     def post(self, path: str, data: Mapping[str, Any]) -> Document:
         """Create something."""
@@ -88,6 +96,14 @@ class GitHub:
         answer = self._send(method, path, data)
         if optional and answer.status_code == HTTPStatus.NOT_FOUND:
             return {}
+        wait = retry_after(answer.headers) if answer.status_code in _BUSY else None
+        if wait is not None and wait > self.retry.patience:
+            raise GitHubBusyError(
+                "GitHub is busy, and wants to be asked again much later.",
+                where=f"{method} {path}",
+                why=f"It asks for a wait of {wait:,.0f} s; a command waits {self.retry.patience:,.0f} s at most.",
+                fix="Run the job again after that time, and let fewer jobs use the same token at once.",
+            )
         if answer.status_code >= HTTPStatus.MULTIPLE_CHOICES:
             raise GitHubError(
                 f"GitHub refused a request about {self.repository}.",
@@ -96,14 +112,10 @@ class GitHub:
                 fix=_remedy(answer.status_code),
             )
         try:
-            found: Document = answer.json() if answer.content else {}
-        except ValueError:
-            raise GitHubError(
-                "GitHub's answer is not JSON.",
-                where=f"{method} {path}",
-                why=answer.text[:200],
-                fix="Check GITHUB_API_URL.",
-            ) from None
+            found: Document = parse_json(answer.content) if answer.content else {}
+        except ValueError as error:
+            why = f"It is not JSON, or too much of it ({error}): {answer.text[:200]}"
+            raise _unusable(f"{method} {path}", why) from None
         return found
 
     def _send(self, method: str, path: str, data: Mapping[str, Any] | None) -> requests.Response:
@@ -115,10 +127,17 @@ class GitHub:
         }
         try:
             return self.retry.run(
-                lambda: self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT),
+                lambda: read_bounded(
+                    self._session.request(
+                        method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True
+                    ),
+                    _MOST_BYTES,
+                ),
                 # Only reads are retried: a write that got through must not happen twice.
                 later=judge if method == "GET" else lambda _: None,
             )
+        except TooLargeError as error:
+            raise _unusable(f"{method} {url}", f"{error}") from None
         except requests.RequestException as error:
             raise GitHubError(
                 "GitHub does not answer.",
@@ -128,9 +147,18 @@ class GitHub:
             ) from None
 
 
+def _unusable(where: str, why: str) -> GitHubAnswerError:
+    return GitHubAnswerError(
+        "GitHub's answer is unusable.",
+        where=where,
+        why=why,
+        fix="GitHub sends no such answers: check FACTORY_GITHUB_API and GITHUB_API_URL, and the proxy in between.",
+    )
+
+
 def _message(answer: requests.Response) -> str:
     try:
-        return str(answer.json()["message"])
+        return str(parse_json(answer.content)["message"])
     except (ValueError, KeyError, TypeError):
         return answer.text[:200]
 

@@ -39,8 +39,14 @@ from imagefactory.store.digests import Digest
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_SECRET = re.compile(r"TOKEN|KEY|PASSWORD|SECRET|^ACTIONS_|^GITHUB_", re.IGNORECASE)
-"""Variables that another commit's programs do not get."""
+_NEEDED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|PYTHON\w+|PIP_\w+|UV_\w+|FACTORY_DEBIAN_\w+"
+    r"|FACTORY_GIT_HOST|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|(HTTPS?|ALL|NO)_PROXY",
+    re.IGNORECASE,
+)
+"""Variables that a build needs. Another commit's programs get no others: no list of secrets would be complete."""
+_SECRET = re.compile(r"TOKEN|KEY|PASSW|SECRET|CREDENTIAL|AUTH", re.IGNORECASE)
+"""What even those may be named that hold a secret."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +136,12 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
     commit = _fetch(project, checked)
     target = f"{checked.cell}/{checked.cell.machine}" if checked.cell else ""
     say(f"rebuilding {target} from {commit}")
-    environment = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
     with worktree(project.root, commit) as checkout:
         # The record says what should come out; without it nothing can be taken from there.
         (checkout / "locks" / "layers.toml").unlink(missing_ok=True)
         output = scratch / checked.digest.partition(":")[2]
         command = [str(checkout / "inv"), "build", "--locked", "--target", target, "--output", str(output)]
-        where = environment | {"FACTORY_CACHE": str(scratch / "cache")}
+        where = passed_on(os.environ) | {"FACTORY_CACHE": str(scratch / "cache")}
         try:
             done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
                 command, cwd=checkout, env=where, capture_output=True, text=True, check=False
@@ -150,6 +155,15 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
         lines = done.stderr.strip().splitlines() or ["It printed no digest."]
         raise _not_rebuilt(target, commit, said[1] if said else lines[-1])
     return Rebuild(checked.digest, Digest(last), target, commit)
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what the programs of another commit get of an environment."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if _NEEDED.fullmatch(name) and not _SECRET.search(name)
+    }
 
 
 def _not_rebuilt(target: str, commit: str, why: str) -> RunFailedError:
@@ -167,9 +181,12 @@ def _fetch(project: Project, checked: Checked) -> str:
     why = f"Its provenance names the commit {commit or 'of nothing'}."
     if _COMMIT.fullmatch(commit):
         git = ["git", "-C", str(project.root)]
+        unattended = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # GitHub asks for a password where nothing is
         fetch = [*git, "fetch", "--quiet", "--depth=1", project.matrix.source, commit]
         for command in ([*git, "cat-file", "-e", f"{commit}^{{commit}}"], fetch):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+            done = subprocess.run(  # noqa: S603 - a commit is 40 or 64 hex digits
+                command, env=unattended, capture_output=True, text=True, check=False
+            )
             if done.returncode == 0:
                 return commit
             why = (done.stderr.strip().splitlines() or [why])[-1]

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from images.shipped.errors import ModCheckError, ModConflictError, ModPathError, ModSyntaxError
+from images.shipped.errors import (
+    ModCheckError,
+    ModConflictError,
+    ModPathError,
+    ModSyntaxError,
+    ModTakenPathError,
+)
 from images.shipped.hashing import Sha256, sha256_of
 from images.shipped.mods.checks import failing, syntax_fault
 from images.shipped.mods.edits import (
@@ -126,21 +132,23 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
 
 
 def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, owned: Iterable[str]) -> None:
-    """Raise ModPathError if a mod adds what would hide a file of a distribution, or be below one."""
+    """Raise ModTakenPathError if a mod adds what would hide a file of a distribution, or be below one."""
     files = set(added)
     folders = {folder for path in files for folder in folders_above(path)}
     for path in owned if files else ():
         if path in files or path in folders or not files.isdisjoint(folders_above(path)):
-            raise misplaced(mod, variant, path, f"{owner} installs it.")
+            raise misplaced(mod, variant, path, f"{owner} installs it.", ModTakenPathError)
 
 
-def misplaced(mod: Mod, variant: Variant, path: str, why: str) -> ModPathError:
+def misplaced(
+    mod: Mod, variant: Variant, path: str, why: str, kind: type[ModPathError] = ModPathError
+) -> ModPathError:
     """Return the error for a path that is not a mod's to change."""
-    return ModPathError(
+    return kind(
         f"The mod {mod.label(variant)} may not add, hide or change {path}.",
         where=mod.where_in(variant, "changes"),
         why=why,
-        fix=f"Add files inside a package of {mod.manifest.distribution}, or below {IMAGE_FILES}.",
+        fix=f"The mod's author: add files inside a package of {mod.manifest.distribution}, or below {IMAGE_FILES}.",
     )
 
 
@@ -151,7 +159,7 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
         folders = folders_above(path)
         for folder in folders:
             if texts.get(folder) is not None or read(folder) is not None:
-                raise misplaced(mod, variant, path, f"{folder} is a file.")
+                raise misplaced(mod, variant, path, f"{folder} is a file.", ModTakenPathError)
         needs_package = variant.stage == "installed" and variant.source is None
         if path.startswith(IMAGE_FILES) or not needs_package:
             continue

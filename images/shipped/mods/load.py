@@ -13,10 +13,12 @@ from images.shipped.conditions import Condition
 from images.shipped.errors import (
     FactoryError,
     ModCycleError,
+    ModForbiddenPathError,
     ModKeyError,
     ModLicenceError,
     ModManifestError,
     ModPathError,
+    ModTakenPathError,
     ModVersionsError,
     did_you_mean,
 )
@@ -103,6 +105,10 @@ def load_mod(folder: Path) -> Mod:
     return mod
 
 
+_PATHS = {"path": ModPathError, "forbidden path": ModForbiddenPathError, "taken path": ModTakenPathError}
+"""The types of validation errors about paths."""
+
+
 def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     """Convert the first validation error, in the order of the file, into a FactoryError."""
     # A typo is two errors, an unknown key and a missing one; the first is more helpful.
@@ -128,8 +134,11 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
         kind, what = ModLicenceError, f"The mod {name} has no valid licence."
         why += " Images list the licences of everything in them."
         fix = "Write an SPDX expression, such as `licence: Apache-2.0`."
-    elif first["type"] == "path":
-        kind, what = ModPathError, f"The mod {name} names a path that is not allowed."
+    elif first["type"] in _PATHS:
+        kind, what = _PATHS[first["type"]], f"The mod {name} names a path that is not allowed."
+        fix = "The mod's author: name a file in a package of its distribution."
+        if kind is ModForbiddenPathError:
+            fix += " Whoever reviews it: no mod needs such a path, so ask what it is for."
     elif first["type"] == "specifier":
         kind, what = ModVersionsError, f"The mod {name} has an invalid version range."
         fix = 'Write a PEP 440 range, such as ">=0.20,<0.24".'

@@ -70,7 +70,7 @@ def _relative(path: str) -> str:
     """Refuse a path that no mod may have."""
     fault = path_fault(path)
     if fault is not None:
-        raise PydanticCustomError("path", "{path} {fault}", {"path": repr(path), "fault": fault})
+        raise PydanticCustomError("forbidden path", "{path} {fault}", {"path": repr(path), "fault": fault})
     return path
 
 
@@ -236,7 +236,7 @@ class Variant(_Model):
         paths = set(self.paths)
         for path in self.paths:
             if not paths.isdisjoint(folders_above(path)):
-                raise PydanticCustomError("path", "{path} is below another file", {"path": repr(path)})
+                raise PydanticCustomError("taken path", "{path} is below another file", {"path": repr(path)})
             if self.stage == "installed" and not self._may_hold(path):
                 raise PydanticCustomError(
                     "path", "{path} is outside the distribution's packages", {"path": repr(path)}

@@ -32,7 +32,7 @@ from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import Pushable, index_document, push_image
 from imagefactory.oci.registry.reference import is_digest
-from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
@@ -239,18 +239,19 @@ def test_of_two_writers_of_attachments_neither_loses_its_own(
     # Processes do not share locks.
     monkeypatch.setattr(referrers, "_ONE_AT_A_TIME", SimpleNamespace(setdefault=lambda _, lock: lock))
 
-    def attach(writer: Repository, kind: str) -> Descriptor:
-        return referrers.attach(writer, image, "application/vnd.sig", [Payload("text/plain", kind.encode())])
+    def attach(writer: Repository, *texts: bytes) -> list[Descriptor]:
+        several = [Attachment("application/vnd.sig", [Payload("text/plain", text)]) for text in texts]
+        return referrers.attach_many(writer, image, several)
 
     slow = Interrupted(repository.connection)
     slow.after = moment
     theirs: list[Descriptor] = []
-    slow.interruption = lambda: theirs.append(attach(repository, "theirs"))
-    ours = attach(slow, "ours")
+    slow.interruption = lambda: theirs.extend(attach(repository, b"theirs", b"theirs too"))
+    ours = attach(slow, b"ours", b"ours too")
     assert slow.after == ""
     found = {item.digest for item in referrers.find(repository, image.digest)}
-    assert found == {ours.digest, *(item.digest for item in theirs)}
-    assert len(found) == 2
+    assert found == {item.digest for item in (*ours, *theirs)}
+    assert len(found) == 4
 
 
 # --- permissions ---------------------------------------------------------------------------------

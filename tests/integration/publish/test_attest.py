@@ -14,12 +14,13 @@ import pytest
 
 from imagefactory.commands.show.tables import checked_lines
 from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.supply import ImageSignatureError, TamperedError
+from imagefactory.errors.supply import ImageSignatureError, TamperedError, UnfitIndexError, UnsignedImageError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.tag_writes import replace_tag
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.image_check import refuse_failing, require_plan
@@ -71,6 +72,34 @@ def test_an_image_without_signatures_is_refused(signed_image: SignedImage, tmp_p
     assert finding.check == "signature"
     with pytest.raises(ImageSignatureError, match="signed with another key"):
         refuse_failing(checked)
+
+
+def test_an_image_that_nobody_signed_is_told_from_one_that_a_stranger_signed(
+    signed_image: SignedImage,
+) -> None:
+    with signed_image.open() as repository:
+        repository.put_manifest(index_document([]), INDEX_TYPE, fallback_tag(signed_image.digest))
+    checked = signed_image.check()
+    assert [finding.check for finding in failures(checked)] == ["signature"]
+    with pytest.raises(UnsignedImageError, match="Whoever published it: sign it"):
+        refuse_failing(checked)
+
+
+def test_all_statements_of_a_signer_are_listed_with_one_write(
+    signed_image: SignedImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[object] = []
+
+    def spy(*given: Any) -> Digest | None:
+        writes.append(given)
+        return replace_tag(*given)
+
+    monkeypatch.setattr(referrers, "replace_tag", spy)
+    other = KeySigner(read_private_key(str(new_key(tmp_path))), "another's")
+    assert len(signed_image.attach(other)) == 4
+    assert len(writes) == 1
+    signed_image.attach(other)
+    assert len(writes) == 1, "nothing is new"
 
 
 def test_a_foreign_signature_does_no_harm(signed_image: SignedImage, tmp_path: Path) -> None:
@@ -202,7 +231,7 @@ def index_of(signed_image: SignedImage, *children: Descriptor, media_type: str =
 
 
 def test_an_index_without_images_is_refused(signed_image: SignedImage) -> None:
-    with pytest.raises(TamperedError, match="it is empty"):
+    with pytest.raises(UnfitIndexError, match="it is empty"):
         signed_image.check(at=index_of(signed_image))
 
 
@@ -213,7 +242,7 @@ def test_an_index_with_a_missing_image_is_refused(signed_image: SignedImage) -> 
         gone = Descriptor(MANIFEST_TYPE, repository.put_manifest(body, MANIFEST_TYPE), len(body))
         at = index_of(signed_image, image, gone)
         repository.delete(gone.digest)
-    with pytest.raises(TamperedError, match=f"it lists {gone.digest}, which the registry does not have"):
+    with pytest.raises(UnfitIndexError, match=f"it lists {gone.digest}, which the registry does not have"):
         signed_image.check(at=at)
 
 
@@ -224,7 +253,7 @@ def test_an_index_in_an_index_is_refused(signed_image: SignedImage) -> None:
         digest = repository.put_manifest(body, INDEX_TYPE)
     for claimed in (INDEX_TYPE, MANIFEST_TYPE):
         at = index_of(signed_image, image, Descriptor(claimed, digest, len(body)))
-        with pytest.raises(TamperedError, match=f"{digest}, which is no image: {re.escape(INDEX_TYPE)}"):
+        with pytest.raises(UnfitIndexError, match=f"{digest}, which is no image: {re.escape(INDEX_TYPE)}"):
             signed_image.check(at=at)
 
 
@@ -243,7 +272,7 @@ def test_an_index_with_a_foreign_image_is_refused(signed_image: SignedImage) -> 
     foreign = signed_image.attach_artifact("application/x-foreign", b"anything")
     with signed_image.open() as repository:
         at = index_of(signed_image, image, repository.require_manifest(foreign).descriptor())
-    with pytest.raises(TamperedError, match="of several targets: a foreign image, tiny@"):
+    with pytest.raises(UnfitIndexError, match="of several targets: a foreign image, tiny@"):
         signed_image.check(at=at)
 
 

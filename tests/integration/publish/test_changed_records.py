@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import tomli_w
 
+from imagefactory.errors.ci import NoRoomError
 from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.plan.make import locked_plans
 from imagefactory.publish.automation.changed_records import changed_records, check_records
+from imagefactory.publish.automation.disk_space import MARGIN, refuse_full, space_needed
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.night_factory import ModdedFactory
@@ -70,6 +73,29 @@ def test_new_records_that_a_build_gave_hold(recorded: SmallFactory) -> None:
     recorded.project.known_layers.write_bytes(right)
     layers, wheels = check(recorded)
     assert (layers, wheels) == (len(tomllib.loads(right.decode())["layers"]), 1)
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    recorded: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(recorded.project.known_layers, point_elsewhere)
+    [layer] = changed_records(recorded.project, "HEAD").layers
+    asked: list[float] = []
+
+    def refuse(folder: Path, need_gb: float) -> float:
+        asked.append(need_gb)
+        return refuse_full(folder, 1e9)
+
+    monkeypatch.setattr("imagefactory.publish.automation.changed_records.refuse_full", refuse)
+    monkeypatch.setattr("imagefactory.publish.automation.changed_records.make_layers", None)
+    with pytest.raises(NoRoomError):
+        check(recorded)
+    [part] = [plan for plan in locked_plans(recorded.project) if layer in {one.key for one in plan.layers}]
+    assert MARGIN <= asked[0] < space_needed([part]), "only what changed counts"
+    edit(recorded.project.known_layers, change_wheel)
+    with pytest.raises(NoRoomError):
+        check(recorded)
+    assert asked[1] > asked[0]
 
 
 def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: SmallFactory) -> None:

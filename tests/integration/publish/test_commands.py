@@ -52,7 +52,7 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     back = publisher.invoke("rollback", "--target", "tiny")
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert publisher.tags()["tiny"] == publisher.tags()["latest"] == digests[0]
-    assert publisher.invoke("promote", "--target", "tiny").returncode == 113
+    assert publisher.invoke("promote", "--target", "tiny").returncode == 216
     assert publisher.invoke("rollback", "--target", "tiny", "--to", "2020-01-01").returncode == 117
     assert publisher.invoke("rollback", "--target", "tiny", "--to", digests[1]).returncode == 0
     assert publisher.tags()["tiny"] == digests[1]

@@ -14,9 +14,11 @@ import pytest
 from imagefactory.build.assemble import assemble
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
+    HeldBackError,
     NotPromotableError,
     NotStagedError,
     PromotionLostError,
+    SwappedImageError,
     TagTakenError,
 )
 from imagefactory.matrix.cells import Cell
@@ -190,7 +192,7 @@ def test_another_image_under_the_staging_tag_is_not_promoted(publisher: Publishe
     other = publisher.repository.require_manifest(staging_tag(publisher.key(SECOND)))  # type: ignore[arg-type]
     publisher.repository.put_manifest(other.body, MANIFEST_TYPE, staging_tag(staged.plan.key))
     refusal = publisher.refusal()
-    assert isinstance(refusal, NotStagedError)
+    assert isinstance(refusal, SwappedImageError)
     assert "has another image" in refusal.what
 
 
@@ -305,7 +307,7 @@ def test_an_image_that_was_rolled_back_is_promoted_only_with_again(publisher: Pu
     _, second = publisher.publish_changed(1024, 2048)
     publisher.rollback()
     refusal = publisher.refusal()
-    assert isinstance(refusal, NotPromotableError)
+    assert isinstance(refusal, HeldBackError)
     assert "rolled back" in refusal.what
     assert publisher.promote(again=True).refused == []
     assert publisher.tags()["tiny"] == second

@@ -255,7 +255,7 @@ def test_a_tag_that_was_moved_by_hand_is_followed(published: PublishedCommit) ->
     )
     assert done.done == ()
     assert "There is no such image" in done.failed["missing"]
-    assert "not signed by anybody who is trusted" in done.failed[other.digest]
+    assert "Nobody signed the image" in done.failed[other.digest]
     with pytest.raises(VerificationError, match="2 of 2"):
         done.refuse_differences()
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.publishing import HandoverError, NotStagedError, UnvouchedError
+from imagefactory.errors.publishing import HandoverError, SwappedImageError, UnvouchedError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.oci.registry import referrers
@@ -86,7 +85,7 @@ def test_an_image_with_a_swapped_layer_is_neither_signed_nor_tagged(
     assert publisher.tags() == {}
     attached = {item.artifact_type for item in referrers.find(publisher.repository, swapped)}
     assert attached == {SMOKE_TYPE}, "only what the attacker attached"
-    expected = NotStagedError if recorded else UnvouchedError
+    expected = SwappedImageError if recorded else UnvouchedError
     assert done.returncode == expected.exit_code, done.stderr
 
 
@@ -104,7 +103,7 @@ def test_attesting_by_hand_signs_nothing_that_was_swapped(
 ) -> None:
     signer = KeySigner(read_private_key(str(key)), "the test's")
     reference = f"{publisher.repository.reference.name}@{swapped}"
-    with pytest.raises(VerificationError if recorded else UnvouchedError):
+    with pytest.raises(SwappedImageError if recorded else UnvouchedError):
         attest_pushed(publisher.project, CELL, reference, signer)
     assert {item.artifact_type for item in referrers.find(publisher.repository, swapped)} == {SMOKE_TYPE}
 
@@ -150,7 +149,7 @@ def test_a_hand_over_refuses_what_was_swapped_after_the_push(publisher: Publishe
     swap_a_layer(publisher, pushed_by_the_image_job(publisher))
     for command in ("ci.promote", "ci.smoke"):
         done = publisher.invoke(command, "--target", TARGET)
-        assert done.returncode == NotStagedError.exit_code, done.stderr
+        assert done.returncode == SwappedImageError.exit_code, done.stderr
     assert publisher.tags() == {}
 
 

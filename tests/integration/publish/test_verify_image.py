@@ -10,7 +10,12 @@ from dataclasses import dataclass
 import pytest
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.supply import ImageSignatureError, TamperedError
+from imagefactory.errors.supply import (
+    ImageSignatureError,
+    RecordDisagreesError,
+    TamperedError,
+    UnfitIndexError,
+)
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -107,10 +112,10 @@ CASES = {
         "sbom +failed +sha256:.* the component", TamperedError, spoil=attach_another_sbom
     ),
     "an empty index": Case(
-        "why: +About this index: it is empty: it lists no image", TamperedError, spoil=push_an_empty_index
+        "why: +About this index: it is empty: it lists no image", UnfitIndexError, spoil=push_an_empty_index
     ),
     "an edited record": Case(
-        "record +failed +layer model tiny is sha256:", TamperedError, spoil=edit_the_record
+        "record +failed +layer model tiny is sha256:", RecordDisagreesError, spoil=edit_the_record
     ),
     "a poisoned cache": Case(
         "rebuild +failed +tiny@1.0/cpu: ", FactoryError, spoil=poison_the_cache, options=("--rebuild",)

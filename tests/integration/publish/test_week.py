@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.publishing import NotPromotableError
+from imagefactory.errors.publishing import HeldBackError
 from imagefactory.errors.registry import RegistryUnreachableError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
@@ -157,7 +157,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         assert morning.held == ["tiny: rolled back"]
         night_factory.factory.build()  # so that the image is on record, and only the hold can stop it
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
-        assert isinstance(refusal, NotPromotableError)
+        assert isinstance(refusal, HeldBackError)
         assert night_factory.tags()["tiny"] == z
     told = json.loads(night_factory.invoke("history", "--json").stdout)
     assert {line["digest"]: line["held"] for line in told} == {z: False, a: True, b: True}

@@ -14,12 +14,15 @@ import yaml
 from imagefactory.commands.show.docs import (
     DIGEST,
     SCHEMAS,
+    exit_code_table,
     replace_between,
     schemas,
     settings_table,
     tag_table,
     write_changed,
 )
+from imagefactory.errors.mods import AnchorError
+from imagefactory.errors.supply import UnsignedImageError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.plan.known_layers import KnownLayers
@@ -48,6 +51,21 @@ def test_the_tables_match_the_matrix() -> None:
     assert replace_between(README, "tags", tag_table(REPOSITORY)) == README, "run `invoke docs`"
     serving = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     assert replace_between(serving, "settings", settings_table(REPOSITORY)) == serving, "run `invoke docs`"
+
+
+def test_every_exit_code_is_explained() -> None:
+    text = (REPOSITORY / "docs" / "exit-codes.md").read_text("utf-8")
+    assert replace_between(text, "exit codes", exit_code_table()) == text, "run `invoke docs`"
+    chosen, every = text.split("<!-- exit codes: begin -->")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", every, re.MULTILINE)}
+    assert {10, UnsignedImageError.exit_code, AnchorError.exit_code} < codes
+    named = {
+        int(code)
+        for row in re.findall(r"^\|.*", chosen, re.MULTILINE)
+        for code in re.findall(r"\b\d{2,3}\b", row.split("|")[2])
+    }
+    assert len(named) > 20
+    assert named <= codes
 
 
 def test_the_readme_stays_short() -> None:

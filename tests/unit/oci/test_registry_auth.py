@@ -9,7 +9,12 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from imagefactory.errors.registry import AccessDeniedError, CredentialsError, RegistryError
+from imagefactory.errors.registry import (
+    AccessDeniedError,
+    CredentialsError,
+    RegistryError,
+    UnsafeAddressError,
+)
 from imagefactory.oci.registry.auth import Authenticator, Challenge, Scope, read_challenge
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
@@ -171,7 +176,7 @@ def test_password_is_not_sent_to_a_token_server_without_tls() -> None:
     authenticator = Authenticator("ghcr.io", Wire(Reference("ghcr.io", "o/n")), ME, HURRIED)
     challenge = {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:1/token"'}
     authenticator.refused(Answer(401, challenge, b"", ""), None)
-    with pytest.raises(RegistryError, match="without TLS"):
+    with pytest.raises(UnsafeAddressError, match="without TLS"):
         authenticator.header(Scope.to("o/n", "pull"))
 
 

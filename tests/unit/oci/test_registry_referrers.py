@@ -8,10 +8,10 @@ import pytest
 
 from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry import referrers, tag_writes
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
@@ -49,6 +49,24 @@ class Manifests:
 def attach(server: ScriptedServer, kind: str) -> Descriptor:
     subject = Descriptor(MANIFEST_TYPE, DIGEST, 8)
     return referrers.attach(opened(server), subject, kind, [Payload("text/plain", kind.encode())])
+
+
+def test_several_attachments_are_listed_with_one_write_and_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = Manifests(api=False)
+    waits: list[float] = []
+    monkeypatch.setattr("imagefactory.oci.registry.tag_writes.time.sleep", waits.append)
+    kinds = ["application/vnd.sbom", "application/vnd.sig", "application/vnd.provenance"]
+    wanted = [Attachment(kind, [Payload("text/plain", kind.encode())], {"k": kind}) for kind in kinds]
+    subject = Descriptor(MANIFEST_TYPE, DIGEST, 8)
+    with scripted(manifests) as server:
+        attached = referrers.attach_many(opened(server), subject, wanted)
+        assert referrers.find(opened(server), DIGEST) == attached
+        assert [item.artifact_type for item in attached] == kinds
+        lists = [asked for asked in server.log if asked.path.endswith(f"/manifests/{fallback_tag(DIGEST)}")]
+        assert [asked.method for asked in lists].count("PUT") == 1
+        assert waits == [tag_writes.WINDOW_HERE]
+        assert referrers.attach_many(opened(server), subject, wanted) == attached
+        assert len(waits) == 1, "what is listed already is not written again"
 
 
 def test_registry_with_the_api_gets_no_fallback_tag() -> None:

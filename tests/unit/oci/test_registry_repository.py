@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from imagefactory.errors.registry import (
     ContentMissingError,
     RegistryError,
     RegistryUnreachableError,
+    UnboundedAnswerError,
+    UnsafeAddressError,
 )
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
@@ -49,9 +52,9 @@ Use = Callable[[Repository], object]
         (Answer(b"[]"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"\xff"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"[]"), lambda it: it.tags(), RegistryError, "unusable answer"),
-        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
-        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), RegistryError, "unusable answer"),
-        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), RegistryError, "unusable answer"),
+        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), UnboundedAnswerError, "without bounds"),
+        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), UnboundedAnswerError, "without bounds"),
+        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), UnboundedAnswerError, "without bounds"),
         (Answer(ENDLESS_SIZE), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
         (Answer(STRAY_DIGEST), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
         (Answer(DATA), lambda it: it.blob(DIGEST, limit=5), BlobTooLargeError, "larger than expected"),
@@ -76,12 +79,11 @@ def test_bad_answer_is_refused(answer: Answer, use: Use, error: type[FactoryErro
 
 
 def test_endless_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.oci.registry.repository.MOST_TEXT", 100)
-    with (
-        scripted(lambda _: Answer(b"{}" * 100)) as server,
-        pytest.raises(RegistryError, match="unusable answer"),
-    ):
-        opened(server).manifest("latest")
+    monkeypatch.setattr("imagefactory.oci.registry.connection.MOST_TEXT", 100)
+    with scripted(lambda _: Answer(b"{}" * 100)) as server:
+        for read in (opened(server).manifest, lambda _: opened(server).tags()):
+            with pytest.raises(UnboundedAnswerError, match="without bounds"):
+                read("latest")
 
 
 def test_manifest_is_hashed_when_the_registry_sends_no_digest() -> None:
@@ -164,7 +166,7 @@ def test_tags_whose_pages_form_a_circle_are_refused() -> None:
         return Answer(b'{"tags": ["a", "b"]}', headers={"Link": f'<{asked.target}>; rel="next"'})
 
     with scripted(answer) as server:
-        with pytest.raises(RegistryError, match="unusable answer") as failure:
+        with pytest.raises(UnboundedAnswerError) as failure:
             opened(server).tags()
         assert len(server.log) == 1
     assert "circle" in failure.value.why
@@ -180,9 +182,20 @@ def test_tags_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         return Answer(b'{"tags": ["a"]}', headers={"Link": f'</v2/o/n/tags/list?page={page}>; rel="next"'})
 
     with scripted(answer) as server:
-        with pytest.raises(RegistryError, match="unusable answer"):
+        with pytest.raises(UnboundedAnswerError):
             opened(server).tags()
         assert len(server.log) == 5
+
+
+def test_redirects_without_end_and_to_unsafe_addresses_are_told_apart() -> None:
+    refused: list[type] = []
+    for location in ("/v2/", "ftp://files.example/"):
+        redirect = Answer(status=307, headers={"Location": location})
+        with scripted(partial(lambda always, _: always, redirect)) as server:
+            with pytest.raises(RegistryError) as failure:
+                opened(server).tags()
+            refused.append(failure.type)
+    assert refused == [UnboundedAnswerError, UnsafeAddressError]
 
 
 def test_tags_are_collected_from_all_pages() -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.ci import GitHubError, NotOnGitHubError, ReleaseError, RunFailedError
+from imagefactory.errors.ci import (
+    GitHubAnswerError,
+    GitHubBusyError,
+    GitHubError,
+    NotOnGitHubError,
+    ReleaseError,
+    RunFailedError,
+)
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.automation.commits import (
     RECORDS,
@@ -23,6 +31,7 @@ from imagefactory.store.retry import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.fake_github import REPOSITORY as GITHUB
 from tests.fixtures.fake_github import TOKEN, FakeGitHub, commit_all
+from tests.fixtures.servers import Answer, scripted
 
 BROKEN = ModResult(
     "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
@@ -123,6 +132,36 @@ def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
         GitHub.from_environment({})
     assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why
     assert TOKEN not in repr(fake_github.client())
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[" * 100_000, b'{"message": "' + b"x" * 2000 + b'"}'], ids=["HTML", "deep", "large"]
+)
+def test_answers_that_github_would_not_send_are_refused(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setattr("imagefactory.publish.automation.github._MOST_BYTES", 1000 if b"x" in body else 10**6)
+    for status in (200, 404):
+        with scripted(partial(lambda status, _: Answer(body, status), status)) as server:
+            with pytest.raises(GitHubAnswerError if status == 200 or b"x" in body else GitHubError) as caught:
+                GitHub(GITHUB, TOKEN, server.url, retry=Retry(pause=0.001)).get("issues")
+            assert len(server.log) == 1, "another attempt would not help"
+            assert len(caught.value.why) < 400
+
+
+def test_lists_without_end_and_lists_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.publish.automation.github._MOST_PAGES", 3)
+    for body, asked in {b"[" + b"{}," * 99 + b"{}]": 3, b'{"a": 1}': 1}.items():
+        with scripted(partial(lambda body, _: Answer(body), body)) as server:
+            with pytest.raises(GitHubAnswerError):
+                list(GitHub(GITHUB, TOKEN, server.url).pages("issues"))
+            assert len(server.log) == asked
+
+
+def test_nobody_waits_as_long_as_github_pleases() -> None:
+    with scripted(lambda _: Answer(b"{}", 429, {"Retry-After": "3600"})) as server:
+        with pytest.raises(GitHubBusyError, match="much later") as caught:
+            GitHub(GITHUB, TOKEN, server.url).get("issues")
+        assert len(server.log) == 1
+    assert "3,600 s" in caught.value.why
 
 
 def test_a_branch_starts_empty_grows_and_is_not_written_without_changes(fake_github: FakeGitHub) -> None:

@@ -8,11 +8,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from imagefactory.errors.registry import AccessDeniedError, RegistryError, RegistryUnreachableError
+from imagefactory.errors.registry import (
+    AccessDeniedError,
+    RegistryError,
+    RegistryUnreachableError,
+    UnboundedAnswerError,
+)
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.store.digests import Digest
 from tests.fixtures.fake_github import TOKEN, serving_json
+from tests.fixtures.servers import Answer, scripted
 
 REFERENCE = Reference.parse("ghcr.io/somebody/spark-vllm")
 
@@ -80,6 +86,30 @@ def test_a_refusal_of_github_is_reported(package: FakePackage) -> None:
 def test_an_api_that_does_not_answer_is_reported() -> None:
     with pytest.raises(RegistryUnreachableError, match="does not answer"):
         GitHubPackages(REFERENCE, TOKEN, "http://127.0.0.1:9").versions()
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"[" * 100_000, UnboundedAnswerError),
+        (b"[" + b" " * 2_000_000 + b"]", UnboundedAnswerError),
+        (b"[" + b"{}," * 99 + b"{}]", UnboundedAnswerError),
+        (b"<html>", RegistryError),
+        (b'{"a": 1}', RegistryError),
+        (f'[{{"name": "{digest(1)}"}}]'.encode(), RegistryError),
+    ],
+    ids=["deep", "large", "endless", "HTML", "no list", "no number"],
+)
+def test_answers_that_github_would_not_send_are_refused(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, error: type[RegistryError]
+) -> None:
+    monkeypatch.setattr("imagefactory.publish.github_packages._MOST_PAGES", 3)
+    monkeypatch.setattr("imagefactory.publish.github_packages._MOST_BYTES", 1_000_000)
+    with scripted(lambda _: Answer(body)) as server:
+        with pytest.raises(error) as caught:
+            GitHubPackages(REFERENCE, TOKEN, server.url).versions()
+        assert caught.type is error
+        assert len(server.log) <= 3
 
 
 def test_only_ghcr_has_a_packages_api(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,8 +252,17 @@ def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None
         assert "image" in ancestors(found, job), job
 
 
-def test_changed_records_are_rebuilt_on_both_kinds_of_machines_before_a_merge() -> None:
-    records = read("pull-request.yml")["jobs"]["records"]
+@pytest.mark.parametrize(
+    ("workflow", "base"),
+    [
+        ("pull-request.yml", "${{ github.event.pull_request.base.sha }}"),
+        ("main.yml", "${{ github.event.before }}"),
+    ],
+)
+def test_changed_records_are_rebuilt_on_both_kinds_of_machines(workflow: str, base: str) -> None:
+    records = read(workflow)["jobs"]["records"]
+    assert [step["env"]["BASE"] for step in records["steps"] if "env" in step] == [base]
+    assert records["steps"][0]["with"]["fetch-depth"] == 0
     assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
     assert "ci.check-records --base" in steps(records)
 
