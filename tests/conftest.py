@@ -29,6 +29,8 @@ pytest_plugins = (
     "tests.fixtures.debs",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
+    "tests.fixtures.invariants",
+    "tests.fixtures.rehearsal",
     "tests.fixtures.night_factory",
     "tests.fixtures.fake_github",
     "tests.fixtures.cuda",

@@ -71,7 +71,8 @@ def write_catalog(
     first = seen or latest
     for attempt in range(ATTEMPTS):
         _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
-        if seen is not None:
+        # A prune that had our events before it has kept what they need; to refuse now would leave them there.
+        if seen is not None and not all(map(latest.catalog.has_event, own or [""])):
             _refuse_pruned(repository, seen.catalog, latest.catalog)
         changed = change(latest.catalog.without_events(own))
         written = replace_tag(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from imagefactory.errors.registry import AttachmentLostError, RegistryError
+from imagefactory.errors.registry import AttachmentLostError, ContentMissingError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -114,6 +114,12 @@ def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[De
         ) from None
 
 
+def _write(
+    repository: Repository, tag: str, seen: Digest | None, entries: Sequence[Descriptor]
+) -> Digest | None:
+    return replace_tag(repository, tag, seen, index_document(entries, claim()), INDEX_TYPE)
+
+
 def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> None:
     """Add to the list under the tag, so that no entry is lost when other processes do the same."""
     tag = fallback_tag(subject)
@@ -127,8 +133,13 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             # An entry that this call wrote counts only once nobody can overwrite it any more.
             if not missing and attempt == 0:
                 return
-            body = index_document([*listed, *missing], claim())
-            if replace_tag(repository, tag, index.digest if index else None, body, INDEX_TYPE):
+            seen = index.digest if index else None
+            try:
+                written = _write(repository, tag, seen, [*listed, *missing])
+            except ContentMissingError:  # somebody deleted what is listed, and not the list
+                there = [item for item in listed if repository.resolve(item.digest)]
+                written = _write(repository, tag, seen, [*there, *missing])
+            if written:
                 return
             time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
     raise AttachmentLostError(

@@ -11,6 +11,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import BeingPrunedError, PromotionLostError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.github_packages import GitHubPackages
@@ -125,6 +126,19 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     with pytest.raises(PromotionLostError, match="Somebody published"):
         prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert before <= everything(publisher)
+
+
+def test_a_list_that_outlived_its_entries_takes_new_ones(publisher: Publisher) -> None:
+    [image] = publisher.publish()
+    repository = publisher.repository
+    [deleted] = referrers.find(repository, image, SMOKE_TYPE)
+    repository.delete(deleted.digest)
+    publisher.publish(again=True)
+    assert deleted in referrers.find(repository, image, SMOKE_TYPE)
+    repository.delete(deleted.digest)
+    note = [Payload("text/plain", b"a note")]
+    added = referrers.attach(repository, repository.require_manifest(image).descriptor(), "text/plain", note)
+    assert [item.digest for item in referrers.find(repository, image)] == [added.digest]
 
 
 def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
