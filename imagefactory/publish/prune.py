@@ -54,8 +54,8 @@ class Pruning:
 
     @property
     def announced(self) -> set[Digest]:
-        """What goes and might get a tag otherwise."""
-        return {item.digest for item in self.doomed if item.kind != "catalog"}
+        """What goes, or is gone, and might get a tag otherwise: somebody may be pushing it again."""
+        return {item.digest for item in self.doomed if item.kind != "catalog"} | {*self.forgotten}
 
 
 def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Pruning:

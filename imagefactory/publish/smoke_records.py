@@ -29,7 +29,8 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
         )
         for referrer in referrers.find(repository, digest, SMOKE_TYPE)
-        for item in contents(repository, repository.require_manifest(referrer.digest))
+        if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
+        for item in contents(repository, manifest)
         if item.media_type == SMOKE_TYPE
     ]
     # A record counts for the image that it names, whatever it is attached to.

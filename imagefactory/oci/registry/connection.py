@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,17 +64,32 @@ class Connection:
     def ask(self, request: RegistryRequest, scope: Scope, stopped: threading.Event | None = None) -> Answer:
         """Send a request, and retry it where that may help; the caller judges the final answer."""
         with self.naming_failures():
-            return self.retry.run(lambda: self.ask_once(request, scope), later=judge_answer, stopped=stopped)
+            send = partial(self.ask_once, request, scope, stopped=stopped)
+            return self.retry.run(send, later=judge_answer, stopped=stopped)
 
-    def ask_once(self, request: RegistryRequest, scope: Scope, *, replay: bool = True) -> Answer:
-        """Send a request once; if its token is refused, again with a new one, unless `replay` is false."""
+    def ask_once(
+        self,
+        request: RegistryRequest,
+        scope: Scope,
+        *,
+        replay: bool = True,
+        stopped: threading.Event | None = None,
+    ) -> Answer:
+        """Send a request once; if its token is refused, again with a new one, unless `replay` is false.
+
+        A new token may take long: if `stopped` is set by then, raise CancelledError instead of sending it again.
+        """
         sent = self._authorization(request.url, scope)
         answer = self.wire.ask(request, sent)
         if answer.status != HTTPStatus.UNAUTHORIZED or not self._is_ours(request.url):
             return answer
         self._authenticator.refused(answer, sent)
         renewed = self._authorization(request.url, scope)
-        return self.wire.ask(request, renewed) if replay and renewed != sent else answer
+        if not replay or renewed == sent:
+            return answer
+        if stopped is not None and stopped.is_set():
+            raise CancelledError
+        return self.wire.ask(request, renewed)
 
     @contextmanager
     def stream(self, request: RegistryRequest, scope: Scope) -> Iterator[requests.Response | Answer]:

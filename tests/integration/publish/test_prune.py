@@ -17,8 +17,8 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.inventory import survey
 from imagefactory.publish.prune import Policy, plan_pruning, prune
-from imagefactory.publish.smoke_records import SMOKE_TYPE
-from imagefactory.store.digests import Digest
+from imagefactory.publish.smoke_records import SMOKE_TYPE, read_records
+from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import START, PowerCutError, Publisher
 
 LATER = START + timedelta(days=40)
@@ -128,6 +128,35 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     assert before <= everything(publisher)
 
 
+def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = publisher.publish_changed(1000, 1100)
+    repository = publisher.repository
+    listed = repository.resolve(referrers.fallback_tag(first))
+    assert listed is not None
+    for digest in (*(item.digest for item in referrers.find(repository, first)), listed, first):
+        repository.delete(digest)
+
+    def survey_then_publish(*_: object) -> object:
+        found = survey(publisher.repository)
+        publisher.publish_changed(1000, again=True)
+        return found
+
+    monkeypatch.setattr("imagefactory.publish.prune.survey", survey_then_publish)
+    with pytest.raises(PromotionLostError, match="Somebody published"):
+        prune(repository, Policy(), delete=True, moment=LATER)
+    assert publisher.tags()["tiny"] == first
+    assert publisher.catalog.image(first) is not None
+
+
+def test_a_deleted_smoke_record_is_no_record(publisher: Publisher) -> None:
+    [image] = publisher.publish()
+    [record] = referrers.find(publisher.repository, image, SMOKE_TYPE)
+    publisher.repository.delete(record.digest)
+    assert read_records(publisher.repository, image, Sha256(publisher.key())) is None
+
+
 def test_a_list_that_outlived_its_entries_takes_new_ones(publisher: Publisher) -> None:
     [image] = publisher.publish()
     repository = publisher.repository
@@ -138,7 +167,9 @@ def test_a_list_that_outlived_its_entries_takes_new_ones(publisher: Publisher) -
     repository.delete(deleted.digest)
     note = [Payload("text/plain", b"a note")]
     added = referrers.attach(repository, repository.require_manifest(image).descriptor(), "text/plain", note)
-    assert [item.digest for item in referrers.find(repository, image)] == [added.digest]
+    found = {item.digest for item in referrers.find(repository, image)}
+    assert added.digest in found
+    assert deleted.digest not in found
 
 
 def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
@@ -15,6 +17,7 @@ from imagefactory.errors.registry import (
     RegistryError,
     UnsafeAddressError,
 )
+from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.auth import Authenticator, Challenge, Scope, read_challenge
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
@@ -65,9 +68,11 @@ class TokenRegistry:
         self.accepted = "t1"
         self.token: object = {"token": "t1", "expires_in": 300}
         self.token_status = 200
+        self.before_token: Callable[[], None] = lambda: None
 
     def answer(self, asked: Asked) -> Served:
         if asked.path == "/token":
+            self.before_token()
             return Served(json.dumps(self.token).encode(), self.token_status)
         if asked.headers.get("authorization") == f"Bearer {self.accepted}":
             return Served(b"{}")
@@ -130,6 +135,14 @@ def test_refused_token_is_replaced(registry: TokenRegistry) -> None:
     registry.accepted, registry.token = "t2", {"token": "t2", "expires_in": 300}
     assert repository.manifest("latest")
     assert len(registry.token_requests()) == 2
+
+
+def test_nothing_is_sent_again_once_it_is_too_late(registry: TokenRegistry) -> None:
+    repository, late = registry.repository(), threading.Event()
+    registry.before_token = late.set
+    with pytest.raises(CancelledError):
+        repository.put_manifest(b"{}", MANIFEST_TYPE, "latest", stopped=late)
+    assert [asked.method for asked in registry.server.log if asked.path != "/token"] == ["PUT"]
 
 
 def test_insufficient_token_is_not_requested_again(registry: TokenRegistry) -> None:
