@@ -1,4 +1,4 @@
-"""Tells commands the date; everything below them is given it."""
+"""Tells the date to commands that judge by it."""
 
 from __future__ import annotations
 
