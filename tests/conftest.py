@@ -27,6 +27,7 @@ pytest_plugins = (
     "tests.fixtures.serving",
     "tests.fixtures.serve_process",
     "tests.fixtures.debs",
+    "tests.fixtures.debian_archive",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
     "tests.fixtures.invariants",

@@ -76,15 +76,20 @@ def _examine_machine_once(root: Path) -> None:
     with suppress(Exception):  # the error is printed; nothing here may hide it
         mark.touch()
         from imagefactory.commands.show import terminal
+        from imagefactory.environment.clock import today
         from imagefactory.locks.project import Project
         from imagefactory.resolve.doctor import BUILD, examine
 
         terminal.err.print("\nThis is the first failure here, so `invoke doctor` examines the machine:")
-        wrong = [finding for finding in examine(Project(root)) if finding.health != "ok"]
+        found = examine(Project(root), today())
+        wrong = [
+            one
+            for one in found
+            if one.health == "failed" or (one.health, one.needed_by) == ("warning", BUILD)
+        ]
         for finding in wrong:
-            if finding.health == "failed" or finding.needed_by == BUILD:
-                line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
-                terminal.err.print(line, soft_wrap=True)
+            line = f"  {finding.health}: {finding.subject}: {finding.detail} {finding.remedy}"
+            terminal.err.print(line, soft_wrap=True)
         if not wrong:
             terminal.err.print("  nothing else is wrong")
 

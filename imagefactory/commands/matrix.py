@@ -104,11 +104,15 @@ def lock(
 )
 def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Show what would be built: the layers and their keys, and which of them are cached or shared."""
+    from imagefactory.environment.clock import today
+    from imagefactory.matrix.cells import support_warnings
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import locked_plans, make_plan
 
     options.at_most_one(json=json, diff=diff)
     cells = select(project.matrix, target)
+    for warning in support_warnings(project.matrix, cells, today()):
+        say(f"warning: {warning}")
     plans = [make_plan(project, cell) for cell in cells]
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})

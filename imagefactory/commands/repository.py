@@ -36,9 +36,10 @@ CHECKS = (
 def doctor(project: Project) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
     from imagefactory.commands.show.tables import findings_table
+    from imagefactory.environment.clock import today
     from imagefactory.resolve.doctor import examine
 
-    findings = list(examine(project))
+    findings = list(examine(project, today()))
     show(findings_table(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)

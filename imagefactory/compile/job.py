@@ -87,15 +87,15 @@ def work_out(project: CompileProject, request: Request) -> Job:
             fix="Name an arch with a GPU.",
         )
     toolchain = settings.toolchain_for(request.what, version)
-    if not request.targets and not settings.toolchains[toolchain].runs_on(matrix.bases[arch.base]):
-        need = settings.need(request.what, version)
+    compilers, base = settings.toolchains[toolchain], matrix.bases[arch.base]
+    if not request.targets and not compilers.runs_on(base):
         raise ToolchainMisfitError(
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
             where=f"{FILE}, toolchains.{toolchain}",
-            why=f"It needs GCC {need.gcc if need else ''} ({need.reason if need else ''}), which comes with glibc "
-            f"{settings.toolchains[toolchain].glibc}; the base {arch.base} has {matrix.bases[arch.base].glibc}.",
-            fix=f"Give {request.arch} a base of {settings.toolchains[toolchain].debian} in matrix.yaml, choose an "
-            "older vLLM, or compile only a few targets for inspection (`--targets`).",
+            why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
+            f"the base {arch.base} has Python {base.python} and glibc {base.glibc}.",
+            fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml, or compile only a few targets for "
+            "inspection (`--targets`).",
         )
     cell = project.cell(toolchain, request.vllm, platform)
     if not project.is_locked(cell):

@@ -10,7 +10,8 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix.matrix import Base, DebianPackage, VllmVersion
+from imagefactory.matrix.bases import Base, DebianPackage
+from imagefactory.matrix.matrix import VllmVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 
@@ -35,8 +36,8 @@ class Toolchain(_Model):
     packages: list[DebianPackage]
 
     def runs_on(self, base: Base) -> bool:
-        """Return whether compiled code runs on a base, whose glibc must not be older."""
-        return Version(self.glibc) <= Version(base.glibc)
+        """Return whether compiled code runs on a base: with the same Python, and a glibc that is not older."""
+        return self.python == base.python and Version(self.glibc) <= Version(base.glibc)
 
 
 class Wheels(_Model):

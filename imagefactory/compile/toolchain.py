@@ -17,8 +17,9 @@ from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project
+from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Arch, Base, Matrix, Platform
+from imagefactory.matrix.matrix import Arch, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
@@ -82,6 +83,15 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     if model.drafters and model.draft == "required" and not usable_drafters(matrix, cell):
         return drafter_exclusions(matrix, cell)[0][1]
     return None
+
+
+def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:
+    """List what is wrong on a day with Debian's support of the bases of cells, with the archs concerned."""
+    archs: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        archs.setdefault(matrix.archs[cell.arch].base, {})[cell.arch] = None
+    warnings = ((base, matrix.bases[base].support_warning(today)) for base in archs)
+    return [f"{', '.join(archs[base])}: {warning}" for base, warning in warnings if warning]
 
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:

@@ -25,23 +25,14 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.matrix.bases import Base, unique
 from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
-
-def unique(values: list[str]) -> list[str]:
-    """Reject a list with duplicates."""
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})
-    return values
-
-
 Platform = Literal["linux/arm64", "linux/amd64"]
 SmokeLevel = Literal["static", "container", "serve", "gpu"]
-DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -59,15 +50,6 @@ class Defaults(_Model):
 
     vllm: str
     arch: str
-
-
-class Base(_Model):
-    """A Debian system that the images of an arch are based on."""
-
-    debian: Name
-    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
-    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
-    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
 
 class CubinPolicy(_Model):

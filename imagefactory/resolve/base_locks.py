@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 
+from debian.debian_support import Version
+
 from imagefactory.environment.progress import Say
 from imagefactory.errors import Location, did_you_mean
 from imagefactory.errors.locks import DebianPackageError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
-from imagefactory.resolve.debian_index import Index, IndexedPackage, read_index
+from imagefactory.resolve.debian_index import Index, IndexedPackage
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, DebianMirrors, join
 
@@ -24,22 +26,26 @@ ROOT = "matrix.yaml"
 
 
 def lock_base(
-    *,
-    base: str,
-    debian: str,
-    packages: Sequence[str],
-    platform: str,
-    made_from: MadeFrom,
-    mirrors: DebianMirrors,
-    say: Say,
+    index: Index, *, base: str, packages: Sequence[str], platform: str, made_from: MadeFrom, say: Say
 ) -> BaseLock:
-    """Pin every Debian package of a base on one platform, from signed indexes."""
-    index = read_index(debian=debian, platform=platform, mirrors=mirrors, say=say)
+    """Pin every Debian package of a base on one platform, from the signed index of its release."""
     needed_by = closure(index, packages)
     debs = tuple(_locked(index.packages[name], needed_by[name]) for name in sorted(needed_by))
     megabytes = sum(deb.size for deb in debs) / 1e6
     say(f"{base} for {platform}: {len(debs)} packages, {megabytes:.0f} MB to download")
     return BaseLock(made_from=made_from, base=base, platform=platform, suites=index.suites, debs=debs)
+
+
+def security_updates(old: BaseLock, new: BaseLock, index: Index) -> tuple[str, ...]:
+    """Name the packages whose update includes one from the security suite, even if another suite has overtaken it."""
+    before = {deb.name: Version(deb.version) for deb in old.debs}
+    return tuple(
+        deb.name
+        for deb in new.debs
+        if deb.name in before
+        and deb.name in index.security
+        and before[deb.name] < Version(index.security[deb.name]) <= Version(deb.version)
+    )
 
 
 def closure(index: Index, roots: Sequence[str]) -> dict[str, set[str]]:

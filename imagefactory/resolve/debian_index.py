@@ -58,6 +58,8 @@ class Index:
     architecture: str
     suites: tuple[LockedSuite, ...]
     packages: Mapping[str, IndexedPackage]
+    security: Mapping[str, str]
+    """The version of each package in the security suite, which a newer one of another suite may have overtaken."""
 
 
 def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
@@ -65,6 +67,7 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
     architecture = platform.removeprefix("linux/")  # Debian uses the same names
     certificates = read_keys(mirrors.keys, debian)
     best: dict[str, IndexedPackage] = {}
+    security: dict[str, str] = {}
     suites: list[LockedSuite] = []
     offers: tuple[tuple[str, Archive], ...] = (
         (debian, "main"),
@@ -79,13 +82,17 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
         count = 0
         for package in packages:
             count += 1
+            if archive == "security" and Version(security.get(package.name, "0~")) < Version(package.version):
+                security[package.name] = package.version
             known = best.get(package.name)
             # On a tie, the earlier suite wins: after a point release, main and security have the same file.
             if known is None or Version(known.version) < Version(package.version):
                 best[package.name] = package
         suites.append(LockedSuite(name=name, archive=archive, date=date.strftime(SNAPSHOT_DATE)))
         say(f"{name}: {count} packages for {architecture}, signed {date:%Y-%m-%d %H:%M} UTC")
-    return Index(debian=debian, architecture=architecture, suites=tuple(suites), packages=best)
+    return Index(
+        debian=debian, architecture=architecture, suites=tuple(suites), packages=best, security=security
+    )
 
 
 def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +19,7 @@ from imagefactory.environment.setup import STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.errors.store import SharedCacheError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.bases import Base
 from imagefactory.resolve.mirrors import DebianMirrors, fetch
 from imagefactory.store.cache import Store
 from imagefactory.store.indexes import Indexes
@@ -45,7 +47,7 @@ class Diagnosis:
     remedy: str = ""
 
 
-def examine(project: Project) -> Iterator[Diagnosis]:
+def examine(project: Project, today: date) -> Iterator[Diagnosis]:
     """Run all checks, one after the other."""
     yield Diagnosis("system", BUILD, *_system())
     yield Diagnosis("environment", BUILD, *_environment(project.root))
@@ -53,6 +55,8 @@ def examine(project: Project) -> Iterator[Diagnosis]:
     yield Diagnosis("package index", BUILD, *_index())
     for base in project.matrix.bases.values():
         yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
+    for base in project.matrix.bases.values():
+        yield Diagnosis(f"Debian support ({base.debian})", "publish", *_support(base, today))
     yield Diagnosis("cache", BUILD, *_cache(project.store))
     yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
     yield Diagnosis("checkout", BUILD, *_checkout(project.root))
@@ -136,6 +140,16 @@ def _mirror(debian: str) -> Result:
     except FactoryError as error:
         return "failed", f"{redact(error.where)}: {error.why}", remedy
     return "ok", ", ".join(map(redact, mirrors.main)), ""
+
+
+def _support(base: Base, today: date) -> Result:
+    warning = base.support_warning(today)
+    if warning:
+        return "warning", warning, "Move its archs to a newer Debian (`bases` in matrix.yaml)."
+    if base.supported_until is None:
+        remedy = f"Give {base.debian} a date in matrix.yaml (`supported_until`)."
+        return "warning", "matrix.yaml does not say until when", remedy
+    return "ok", f"until {base.supported_until}", ""
 
 
 def _cache(store: Store) -> Result:

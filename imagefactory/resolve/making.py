@@ -23,7 +23,8 @@ from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions
 from imagefactory.resolve.audit.auditing import look_into
-from imagefactory.resolve.base_locks import lock_base
+from imagefactory.resolve.base_locks import lock_base, security_updates
+from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.drift import (
     base_made_from,
     models_made_from,
@@ -50,6 +51,8 @@ class LockResult:
 
     path: Path
     changed: bool
+    security: tuple[str, ...] = ()
+    """The Debian packages that got a security update."""
 
 
 def make_locks(
@@ -134,22 +137,19 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
     name = project.matrix.archs[cell.arch].base
     base = project.matrix.bases[name]
     made_from = base_made_from(project.matrix, cell)
-    if path.exists():
-        old = BaseLock.read(path)
+    old = BaseLock.read(path) if path.exists() else None
+    if old is not None:
         names = {name, UPGRADE_ALL, UPGRADE_BASE, *(deb.name for deb in old.debs)}
         if old.made_from == made_from and names.isdisjoint(upgrade):
             return LockResult(path, changed=False)
     say(f"Resolving {name} for {cell.platform}")
+    mirrors = DebianMirrors.discover(base.debian)
+    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say)
     lock = lock_base(
-        base=name,
-        debian=base.debian,
-        packages=base.packages,
-        platform=cell.platform,
-        made_from=made_from,
-        mirrors=DebianMirrors.discover(base.debian),
-        say=say,
+        index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say
     )
-    return LockResult(path, changed=lock.write(path))
+    security = security_updates(old, lock, index) if old else ()
+    return LockResult(path, changed=lock.write(path), security=security)
 
 
 def _make_source_lock(project: Project, say: Say) -> LockResult:

@@ -27,8 +27,9 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
+from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Arch, Base, Conflict
+from imagefactory.matrix.matrix import Arch, Conflict
 from imagefactory.resolve.wheel_contents import WheelContents, settle, wheel_contents
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.cache import Store

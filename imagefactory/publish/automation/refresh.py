@@ -26,6 +26,7 @@ from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes
 
 _SHOWN = 40
+_SECURITY = " (security)"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Refreshed:
     release: str | None
     """The vLLM release that was added to the matrix."""
     packages: tuple[str, ...]
-    """`LOCK: NAME OLD → NEW`."""
+    """`LOCK: NAME OLD → NEW`, and `(security)` if the update comes from Debian's security suite; those come first."""
 
     def body(self, results: Sequence[ModResult]) -> str:
         """Return the text of the pull request, with the compatibility table."""
@@ -47,7 +48,9 @@ class Refreshed:
                 "",
             ]
         if self.packages:
-            lines += [f"{len(self.packages)} packages moved:", ""]
+            security = sum(line.endswith(_SECURITY) for line in self.packages)
+            marked = f", {security} of them with a security update from Debian" if security else ""
+            lines += [f"{len(self.packages)} packages moved{marked}:", ""]
             lines += [f"- {line}" for line in self.packages[:_SHOWN]]
             more = len(self.packages) - _SHOWN
             lines += [f"- and {more} more" if more > 0 else "", ""]
@@ -120,7 +123,8 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     newest = max(releases, key=lambda name: releases[name].version)
     release = newest_release(project.matrix, indexes)
     cells = locked_cells(project)
-    list(make_locks(project, cells, upgrade=upgrade, say=say))
+    made = list(make_locks(project, cells, upgrade=upgrade, say=say))
+    security = {result.path.relative_to(project.locks).as_posix(): result.security for result in made}
     if release is not None:
         say(f"vLLM {release} is new")
         add_release(project.root / "matrix.yaml", release)
@@ -130,7 +134,9 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
         list(make_locks(project, new, say=say))
     update_licences(project, say)
     lock_environment(project.root, say, upgrade=True)
-    return Refreshed(release, tuple(_moved(before, _versions(project.locks))))
+    moved = _moved(before, _versions(project.locks), security)
+    # Only the first ones are shown.
+    return Refreshed(release, tuple(sorted(moved, key=lambda line: not line.endswith(_SECURITY))))
 
 
 def _versions(locks: Path) -> dict[str, dict[str, str]]:
@@ -146,7 +152,11 @@ def _versions(locks: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _moved(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _moved(
+    before: Mapping[str, Mapping[str, str]],
+    after: Mapping[str, Mapping[str, str]],
+    security: Mapping[str, Sequence[str]],
+) -> Iterator[str]:
     for lock, packages in after.items():
         old = before.get(lock)
         if old is None:
@@ -154,4 +164,5 @@ def _moved(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[
             continue
         for name in sorted(old.keys() | packages.keys()):
             if old.get(name) != packages.get(name):
-                yield f"{lock}: {name} {old.get(name, 'nothing')} → {packages.get(name, 'nothing')}"
+                mark = _SECURITY if name in security.get(lock, ()) else ""
+                yield f"{lock}: {name} {old.get(name, 'nothing')} → {packages.get(name, 'nothing')}{mark}"

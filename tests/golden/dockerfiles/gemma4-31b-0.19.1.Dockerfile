@@ -19,7 +19,7 @@ ARG SOURCE_DATE_EPOCH=315619200
 ARG MAX_JOBS=4
 
 # --- toolchain: gcc, cmake, ninja, ccache and CUDA 13 from wheels, assembled by the embedded engine and loaded
-FROM imagefactory/toolchain:bookworm AS toolchain
+FROM imagefactory/toolchain:trixie AS toolchain
 ENV TORCH_CUDA_ARCH_LIST="12.1a" \
     FLASHINFER_CUDA_ARCH_LIST="12.1a" \
     CCACHE_DIR="/ccache" \
@@ -66,7 +66,7 @@ FROM scratch AS compiled
 COPY --from=vllm /wheels/ /
 COPY --from=flashinfer /wheels/ /
 
-# --- base: Debian bookworm from 166 packages, assembled by the embedded engine and loaded
+# --- base: Debian trixie from 170 packages, assembled by the embedded engine and loaded
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 FROM imagefactory/base:0000000000000000
 
@@ -140,7 +140,7 @@ LABEL imagefactory.arch="gb10" \
       imagefactory.model="gemma4-31b" \
       imagefactory.mods="gb10-cutlass-fallback" \
       imagefactory.vllm="0.19.1" \
-      org.opencontainers.image.base.name="bookworm" \
+      org.opencontainers.image.base.name="trixie" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/OWNER/spark-image-factory" \
       org.opencontainers.image.title="vLLM 0.19.1 for gemma4-31b on gb10" \

@@ -10,7 +10,7 @@
 # One step per layer of the plan, slowest to change first: a changed wheel leaves the steps before it cached.
 # hadolint global ignore=DL3059
 
-# --- base: Debian bookworm from 166 packages, assembled by the embedded engine and loaded
+# --- base: Debian trixie from 170 packages, assembled by the embedded engine and loaded
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 FROM imagefactory/base:0000000000000000
 
@@ -199,33 +199,24 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- cuda-python: 1 wheel, 25.3 MB
-# layer key 0000000000000000000000000000000000000000000000000000000000000000
-RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/26-cuda-python,target=/srv \
-    python3 -IB /mnt/settle.py keep /srv/cuda-python.yields && \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/cuda-python.txt && \
-    python3 -IB /mnt/settle.py restore /srv/cuda-python.yields && \
-    python3 -IB /mnt/settle.py finish
-
 # --- nccl-extensions: 1 wheel, 22.3 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/27-nccl-extensions,target=/srv \
+    --mount=type=bind,source=wheels/26-nccl-extensions,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- pure-bundle: 105 wheels, 54.4 MB
+# --- pure-bundle: 107 wheels, 54.6 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/28-pure-bundle,target=/srv \
+    --mount=type=bind,source=wheels/27-pure-bundle,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- platform-bundle: 65 wheels, 156.2 MB
+# --- platform-bundle: 65 wheels, 155.1 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/29-platform-bundle,target=/srv \
+    --mount=type=bind,source=wheels/28-platform-bundle,target=/srv \
     python3 -IB /mnt/settle.py keep /srv/torch-c-dlpack-ext.yields && \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/torch-c-dlpack-ext.txt && \
     python3 -IB /mnt/settle.py restore /srv/torch-c-dlpack-ext.yields && \
@@ -287,7 +278,7 @@ LABEL imagefactory.arch="gb10" \
       imagefactory.mods="none" \
       imagefactory.plan="0000000000000000000000000000000000000000000000000000000000000000" \
       imagefactory.vllm="0.32.0" \
-      org.opencontainers.image.base.name="bookworm" \
+      org.opencontainers.image.base.name="trixie" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/OWNER/spark-image-factory" \
       org.opencontainers.image.title="vLLM 0.32.0 for gemma4-31b on gb10" \

@@ -64,7 +64,7 @@ class SmallToolchain(CompileProject):
 def toolchain() -> Iterator[tuple[CompileProject, str]]:
     """Assemble the small toolchain and load it; remove it from the daemon afterwards."""
     project = SmallToolchain(REPOSITORY)
-    cell = project.cell("bookworm", "0.32.0", PLATFORM)
+    cell = project.cell(next(iter(project.settings.toolchains)), "0.32.0", PLATFORM)
     assert len(project.wheel_lock(cell).wheels) == len(SMALL)
     plan = toolchain_plan(project, cell)
     name = provide(project, plan, RecordingWatcher())

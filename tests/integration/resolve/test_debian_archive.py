@@ -11,43 +11,50 @@ from imagefactory.build.layers.base_layer import base_entries
 from imagefactory.build.layers.debian.accounts import GROUPS, USERS
 from imagefactory.build.layers.debian.file_tree import read_content
 from imagefactory.locks.files import BaseLock
+from imagefactory.matrix.matrix import load_matrix
 from imagefactory.resolve.base_locks import deb_locations, lock_base
+from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors, local_path
 from imagefactory.store.digests import Sha256, sha256_of
+from tests.fixtures.checkouts import REPOSITORY
 
 pytestmark = pytest.mark.network
 
 
-MIRRORS = DebianMirrors.discover("bookworm")
+BASES = load_matrix(REPOSITORY / "matrix.yaml").bases
 
 
-def lock(platform: str, *packages: str) -> BaseLock:
+def lock(debian: str, platform: str, *packages: str) -> BaseLock:
+    mirrors = DebianMirrors.discover(debian)
+    index = read_index(debian=debian, platform=platform, mirrors=mirrors, say=lambda _line: None)
     return lock_base(
-        base="bookworm",
-        debian="bookworm",
+        index,
+        base=debian,
         packages=packages,
         platform=platform,
         made_from={"bases": Sha256("0" * 64)},
-        mirrors=MIRRORS,
         say=lambda _line: None,
     )
 
 
 @pytest.mark.parametrize("platform", ["linux/arm64", "linux/amd64"])
 def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
-    first, second = (lock(platform, "python3", "gcc", "ca-certificates") for _ in range(2))
+    first, second = (lock("trixie", platform, "python3", "gcc", "ca-certificates") for _ in range(2))
     assert first == second
     names = {deb.name for deb in first.debs}
-    assert {"libc6", "libpython3.11-stdlib", "gcc-12", "openssl"} <= names
+    assert {"libc6", f"libpython{BASES['trixie'].python}-stdlib", "gcc-14", "openssl"} <= names
     assert {deb.architecture for deb in first.debs} == {platform.removeprefix("linux/"), "all"}
-    assert deb_locations(first.debs[0], first.suites, MIRRORS)[0].endswith(first.debs[0].file)
+    mirrors = DebianMirrors.discover("trixie")
+    assert deb_locations(first.debs[0], first.suites, mirrors)[0].endswith(first.debs[0].file)
 
 
-def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path) -> None:
-    locked = lock("linux/arm64", "base-passwd")
+@pytest.mark.parametrize("debian", sorted({base.debian for base in BASES.values()}))
+def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path, debian: str) -> None:
+    locked = lock(debian, "linux/arm64", "base-passwd")
+    mirrors = DebianMirrors.discover(debian)
     debs = []
     for deb in locked.debs:
-        location = deb_locations(deb, locked.suites, MIRRORS)[0]
+        location = deb_locations(deb, locked.suites, mirrors)[0]
         local = local_path(location)
         data = local.read_bytes() if local else requests.get(location, timeout=60).content
         assert sha256_of(data) == deb.sha256

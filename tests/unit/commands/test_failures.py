@@ -93,7 +93,7 @@ def test_the_doctor_runs_after_the_first_failure_that_the_machine_may_have_cause
         Diagnosis("container engine", "run", "warning", "no docker", "Install it."),
         Diagnosis("cache", "build", "ok", "/cache"),
     ]
-    monkeypatch.setattr("imagefactory.resolve.doctor.examine", lambda _project: found)
+    monkeypatch.setattr("imagefactory.resolve.doctor.examine", lambda _project, _today: found)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / STAMPS).mkdir()
     fail(MatrixError, tmp_path)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.settings import FILE, load_settings
+from imagefactory.compile.settings import FILE, WHAT, load_settings
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.matrix.matrix import VllmVersion, load_matrix
 from tests.fixtures.checkouts import REPOSITORY
 
 SETTINGS = load_settings(REPOSITORY)
+MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
+OLDER = SETTINGS.toolchains["trixie"].model_copy(update={"python": "3.11", "glibc": "2.36", "gcc": 12})
 
 
 def release(number: str) -> VllmVersion:
@@ -19,9 +22,10 @@ def release(number: str) -> VllmVersion:
 
 
 def test_oldest_toolchain_with_a_new_enough_compiler_is_chosen() -> None:
-    assert SETTINGS.toolchain_for("flashinfer", release("0.32.0")) == "bookworm"
-    assert SETTINGS.toolchain_for("vllm", release("0.28.0")) == "bookworm"
-    assert SETTINGS.toolchain_for("vllm", release("0.32.0")) == "trixie"
+    settings = SETTINGS.model_copy(update={"toolchains": {"older": OLDER, **SETTINGS.toolchains}})
+    assert settings.toolchain_for("flashinfer", release("0.32.0")) == "older"
+    assert settings.toolchain_for("vllm", release("0.28.0")) == "older"
+    assert settings.toolchain_for("vllm", release("0.32.0")) == "trixie"
 
 
 def test_source_that_needs_a_newer_compiler_than_any_is_an_error() -> None:
@@ -60,9 +64,7 @@ def test_git_reference_has_the_dependencies_of_the_release_before_it() -> None:
 
 
 def test_every_release_of_the_matrix_has_its_dependencies_listed() -> None:
-    releases = {
-        item.release for item in load_matrix(REPOSITORY / "matrix.yaml").vllm.values() if item.release
-    }
+    releases = {item.release for item in MATRIX.vllm.values() if item.release}
     assert releases <= SETTINGS.sources["cutlass"].refs.keys()
 
 
@@ -76,7 +78,19 @@ def test_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     assert str(caught.value.where) == f"{FILE}:{line}"
 
 
-def test_wheel_runs_where_the_libc_is_not_older() -> None:
-    base = load_matrix(REPOSITORY / "matrix.yaml").bases["bookworm"]
-    assert SETTINGS.toolchains["bookworm"].runs_on(base)
-    assert not SETTINGS.toolchains["trixie"].runs_on(base)
+def test_wheel_runs_with_the_same_python_where_the_libc_is_not_older() -> None:
+    old, new = MATRIX.bases["bookworm"], MATRIX.bases["trixie"]
+    newest = SETTINGS.toolchains["trixie"]
+    assert OLDER.runs_on(old)
+    assert newest.runs_on(new)
+    assert not newest.runs_on(old.model_copy(update={"python": new.python}))
+    assert not OLDER.runs_on(new)
+
+
+def test_every_arch_with_a_gpu_has_compilers_for_its_base() -> None:
+    for name, arch in MATRIX.archs.items():
+        if not arch.torch_cuda_arch_list:
+            continue
+        for what, (vllm, version) in product(WHAT, MATRIX.vllm.items()):
+            toolchain = SETTINGS.toolchains[SETTINGS.toolchain_for(what, version)]
+            assert toolchain.runs_on(MATRIX.bases[arch.base]), (name, what, vllm)

@@ -62,7 +62,7 @@ def test_flashinfer_is_found_among_comments_and_options() -> None:
 
 def test_version_has_toolchains_for_both_platforms(project: CompileProject) -> None:
     names = [(cell.arch, cell.platform) for cell in toolchain_cells(project, "0.32.0")]
-    assert names == list(product(["toolchain-trixie", "toolchain-bookworm"], ["linux/amd64", "linux/arm64"]))
+    assert names == list(product(["toolchain-trixie"], ["linux/amd64", "linux/arm64"]))
 
 
 def test_committed_toolchains_match_the_matrix_and_contain_the_compilers(project: CompileProject) -> None:
@@ -87,7 +87,7 @@ def test_identity_of_a_toolchain_depends_on_its_files_and_not_on_its_layers(
     project: CompileProject,
 ) -> None:
     plans = [toolchain_plan(project, cell) for cell in toolchain_cells(project, "0.32.0")]
-    assert len({identity(plan) for plan in plans}) == 4
+    assert len({identity(plan) for plan in plans}) == 2
     repacked = plans[0].model_copy(
         update={"layers": tuple(layer.model_copy(update={"key": "0" * 64}) for layer in plans[0].layers)}
     )

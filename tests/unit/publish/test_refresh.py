@@ -8,10 +8,14 @@ import pytest
 
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.ci import ReleaseError
+from imagefactory.locks.project import Project
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.mods.compatibility import ModResult
-from imagefactory.publish.automation.refresh import Refreshed, add_release, newest_release
+from imagefactory.publish.automation.refresh import Refreshed, add_release, newest_release, refresh
+from imagefactory.resolve.mirrors import DebianMirrors
 from imagefactory.store.indexes import Indexes
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.debian_archive import DebianArchive, stanza
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_matrix import MATRIX
 from tests.fixtures.wheels import WheelFactory
@@ -40,6 +44,42 @@ def test_a_release_cannot_be_added_to_a_matrix_of_another_form(tmp_path: Path) -
     file.write_text('vllm: {"1.0": {release: "1.0"}}\n')
     with pytest.raises(ReleaseError):
         add_release(file, "2.0")
+
+
+def test_security_updates_of_debian_are_named_and_come_first(
+    locked_checkout: Checkout,
+    archive: DebianArchive,
+    simple_index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simple_index.add(wheel_factory("vllm", "2.0"))
+    mirrors = archive.mirrors
+    monkeypatch.setattr(DebianMirrors, "discover", lambda _debian: mirrors)
+    for outside in ("update_licences", "lock_environment"):  # they ask for what the test does not have
+        monkeypatch.setattr(f"imagefactory.publish.automation.refresh.{outside}", lambda *_, **__: None)
+
+    def refreshed() -> Refreshed:
+        archive.publish("arm64", "amd64")
+        indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
+        return refresh(Project(locked_checkout.root), indexes, ["base"], lambda _line: None)
+
+    base, old = stanza("base", "1.0", Architecture="all", Depends="openssl, bash"), "3.5.1-1"
+    archive.suites["bookworm"] = [
+        base,
+        *(stanza(name, old, Architecture="all") for name in ("bash", "openssl")),
+    ]
+    refreshed()
+    archive.suites["bookworm-updates"] = [stanza("bash", f"{old}+b1", Architecture="all")]
+    archive.suites["bookworm-security"] = [stanza("openssl", f"{old}+deb13u1", Architecture="all")]
+    found = refreshed()
+    assert found.packages == (
+        "bookworm/linux-amd64.toml: openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)",
+        "bookworm/linux-arm64.toml: openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)",
+        "bookworm/linux-amd64.toml: bash 3.5.1-1 → 3.5.1-1+b1",
+        "bookworm/linux-arm64.toml: bash 3.5.1-1 → 3.5.1-1+b1",
+    )
+    assert "4 packages moved, 2 of them with a security update from Debian:" in found.body([])
 
 
 def test_a_proposal_has_the_table_and_warns_of_mods_that_do_not_hold() -> None:

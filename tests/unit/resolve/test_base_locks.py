@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import lzma
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pysequoia
 import pytest
@@ -14,92 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
-from imagefactory.locks.files import BaseLock
-from imagefactory.resolve.base_locks import closure, deb_locations, lock_base, successor
-from imagefactory.resolve.debian_index import Index, read_index, read_keys
-from imagefactory.resolve.mirrors import KEYS, DebianMirrors
-from imagefactory.store.digests import Sha256
-
-MADE_FROM = {"bases": Sha256("0" * 64)}
-
-
-def stanza(name: str, version: str = "1.0", **fields: str) -> str:
-    """Describe a package as a Packages file does."""
-    architecture = fields.pop("Architecture", "arm64")
-    file = f"pool/main/{name}_{version.replace(':', '%3a')}_{architecture}.deb"
-    all_fields = {
-        "Package": name,
-        "Version": version,
-        "Architecture": architecture,
-        "Installed-Size": "7",
-        **{key.replace("_", "-"): value for key, value in fields.items()},
-        "Filename": file,
-        "Size": "100",
-        "SHA256": hashlib.sha256(file.encode()).hexdigest(),
-        "Description": "a package\n with: a second line",
-    }
-    return "".join(f"{key}: {value}\n" for key, value in all_fields.items())
-
-
-@dataclass
-class DebianArchive:
-    """A main and a security archive in two folders, signed with a key made for the test."""
-
-    folder: Path
-    key: pysequoia.Tsk
-    suites: dict[str, list[str]] = field(
-        default_factory=lambda: {"bookworm": [], "bookworm-updates": [], "bookworm-security": []}
-    )
-
-    @property
-    def mirrors(self) -> DebianMirrors:
-        return DebianMirrors(
-            main=(str(self.folder / "debian"),),
-            security=(str(self.folder / "debian-security"),),
-            snapshots=None,
-            keys=self.folder / "keys",
-        )
-
-    def suite(self, name: str) -> Path:
-        return self.folder / ("debian-security" if "security" in name else "debian") / "dists" / name
-
-    def publish(self, *, architecture: str = "arm64", codename: str = "") -> None:
-        (self.folder / "keys").mkdir(exist_ok=True)
-        (self.folder / "keys" / "bookworm-test.asc").write_text(str(self.key.extract_certificate()))
-        for name, stanzas in self.suites.items():
-            packages = lzma.compress("\n".join(stanzas).encode())
-            sha256 = hashlib.sha256(packages).hexdigest()
-            binary = self.suite(name) / "main" / f"binary-{architecture}"
-            binary.mkdir(parents=True, exist_ok=True)
-            (binary / "Packages.xz").write_bytes(packages)
-            release = (
-                f"Origin: Debian\nCodename: {codename or name}\nDate: Sat, 11 Jul 2026 10:16:37 UTC\n"
-                "Acquire-By-Hash: yes\nSHA256:\n"
-                f" {sha256} {len(packages):>8} main/binary-{architecture}/Packages.xz\n"
-            )
-            signed = pysequoia.sign(self.key.signer(), release.encode(), mode=pysequoia.SignatureMode.CLEAR)
-            (self.suite(name) / "InRelease").write_bytes(signed)
-
-    def index(self, mirrors: DebianMirrors | None = None) -> Index:
-        mirrors = mirrors or self.mirrors
-        return read_index(debian="bookworm", platform="linux/arm64", mirrors=mirrors, say=lambda _line: None)
-
-    def lock(self, *packages: str, say: Callable[[str], None] = lambda _line: None) -> BaseLock:
-        self.publish()
-        return lock_base(
-            base="bookworm",
-            debian="bookworm",
-            packages=packages,
-            platform="linux/arm64",
-            made_from=MADE_FROM,
-            mirrors=self.mirrors,
-            say=say,
-        )
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> DebianArchive:
-    return DebianArchive(tmp_path, pysequoia.Tsk.generate(user_id="A test archive"))
+from imagefactory.resolve.base_locks import closure, deb_locations, security_updates, successor
+from imagefactory.resolve.debian_index import read_keys
+from imagefactory.resolve.mirrors import KEYS
+from tests.fixtures.debian_archive import DebianArchive, stanza
 
 
 def test_dependencies_are_locked_with_the_packages_that_need_them(archive: DebianArchive) -> None:
@@ -242,7 +158,7 @@ def test_missing_mirror_is_reported_with_the_setting(archive: DebianArchive) -> 
 
 
 def test_mirror_without_the_platform_is_skipped(archive: DebianArchive) -> None:
-    archive.publish(architecture="amd64")
+    archive.publish("amd64")
     elsewhere = DebianArchive(archive.folder / "second", archive.key)
     elsewhere.folder.mkdir()
     elsewhere.suites["bookworm"] = [stanza("bash")]
@@ -312,6 +228,29 @@ def test_successor_of_a_vanished_package_is_its_newest_signed_version(archive: D
     assert (found.version, found.archive, found.needed_by) == ("1.1", "security", ("matrix.yaml",))
     with pytest.raises(DebianPackageError, match="no longer has gone for arm64"):
         successor(gone, index)
+
+
+@pytest.mark.parametrize(
+    ("main", "security", "expected"),
+    [
+        ("1.0", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u1", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u2", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u2", "1.0", ()),
+        ("1.0+deb12u1", "", ()),
+    ],
+    ids=["security", "after a point release", "overtaken", "locked already", "only in main"],
+)
+def test_update_from_the_security_suite_is_recognised(
+    archive: DebianArchive, main: str, security: str, expected: tuple[str, ...]
+) -> None:
+    archive.suites["bookworm"] = [stanza("openssl"), stanza("bash")]
+    old = archive.lock("openssl", "bash")
+    archive.suites["bookworm"] = [stanza("openssl", main), stanza("bash", "2.0")]
+    archive.suites["bookworm-security"] = [stanza("openssl", security)] if security else []
+    archive.suites["bookworm-security"].append(stanza("new"))
+    new = archive.lock("openssl", "bash", "new")
+    assert security_updates(old, new, archive.index()) == expected
 
 
 TANGLE = [

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.fixtures.checkouts import Checkout
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
+LAST_DAY = date(2026, 6, 10)
 Look = Callable[..., dict[str, Diagnosis]]
 
 
@@ -47,8 +49,10 @@ def index(
 def look(locked_checkout: Checkout) -> Look:
     """Examine a small checkout; everything that is not well must have a remedy."""
 
-    def examine_all(store: Store | None = None) -> dict[str, Diagnosis]:
-        found = list(examine(Project(locked_checkout.root, store=store or Store())))
+    locked_checkout.edit_matrix('"2.36"\n', f'"2.36"\n    supported_until: {LAST_DAY}\n')
+
+    def examine_all(store: Store | None = None, today: date = LAST_DAY) -> dict[str, Diagnosis]:
+        found = list(examine(Project(locked_checkout.root, store=store or Store()), today))
         for finding in found:
             assert finding.detail
             assert finding.remedy or finding.health == "ok", f"{finding.subject} has no remedy"
@@ -59,7 +63,7 @@ def look(locked_checkout: Checkout) -> Look:
 
 def test_healthy_machine_passes(look: Look) -> None:
     found = look()
-    healthy = {"system", "uv", "package index", "Debian mirror", "cache", "checkout"}
+    healthy = {"system", "uv", "package index", "Debian mirror", "Debian support", "cache", "checkout"}
     assert set(found) == {*healthy, "environment", "container engine", "free disk", "test programs"}
     assert {found[subject].health for subject in healthy} == {"ok"}, found
     assert sys.executable in found["system"].detail
@@ -73,6 +77,16 @@ def test_index_without_vllm_or_without_a_response_fails(
     assert look()["package index"].health == "failed"
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     assert look()["package index"].health == "failed"
+
+
+def test_debian_past_its_support_is_a_warning(look: Look, locked_checkout: Checkout) -> None:
+    found = look(today=LAST_DAY + timedelta(days=1))["Debian support"]
+    assert (found.health, found.detail) == (
+        "warning",
+        "Debian bookworm has had no security updates since 2026-06-10",
+    )
+    locked_checkout.edit_matrix(f"    supported_until: {LAST_DAY}\n", "")
+    assert look()["Debian support"].health == "warning"
 
 
 def test_mirror_without_the_release_fails(look: Look, mirror: Path) -> None:

@@ -99,7 +99,7 @@ def test_upgrade_base_means_every_debian_package(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error messages advise `lock --upgrade base`, whatever the base is called."""
-    monkeypatch.setattr("imagefactory.resolve.making.lock_base", lambda **_: pytest.fail("resolved again"))
+    monkeypatch.setattr("imagefactory.resolve.making.read_index", lambda **_: pytest.fail("resolved again"))
     lock(locked_checkout)
     with pytest.raises(pytest.fail.Exception, match="resolved again"):
         lock(locked_checkout, upgrade=("base",))

@@ -16,8 +16,9 @@ from imagefactory.errors.locks import (
     WheelMissingError,
 )
 from imagefactory.locks.files import LockedWheel
+from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Arch, Base, Conflict
+from imagefactory.matrix.matrix import Arch, Conflict
 from imagefactory.resolve.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256

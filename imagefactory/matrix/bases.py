@@ -1,0 +1,58 @@
+"""Describes the Debian systems that images are based on, and until when Debian fixes them."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from images.shipped.values import Name
+
+
+def unique(values: list[str]) -> list[str]:
+    """Reject a list with duplicates."""
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})
+    return values
+
+
+DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
+Day = Annotated[date, Field(strict=False)]
+"""A day, written as text: YYYY-MM-DD."""
+
+
+class Base(BaseModel):
+    """A Debian system that the images of an arch are based on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    debian: Name
+    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
+    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
+    supported_until: Day | None = None
+    """The last day on which Debian's security team supports the release; `plan` and `doctor` warn afterwards."""
+    long_term_support_until: Day | None = None
+    """The last day of Debian LTS: other volunteers, later fixes, amd64 and arm64 included."""
+    packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
+
+    @model_validator(mode="after")
+    def _regular_support_ends_first(self) -> Self:
+        regular, long_term = self.supported_until, self.long_term_support_until
+        if long_term and (regular is None or regular > long_term):
+            raise PydanticCustomError("support", "long-term support follows `supported_until`")
+        return self
+
+    def support_warning(self, today: date) -> str | None:
+        """Return what is wrong with the support of this Debian on a day; LTS does not count as regular support."""
+        regular, long_term = self.supported_until, self.long_term_support_until
+        if regular is None or today <= regular:
+            return None
+        if long_term is not None and today <= long_term:
+            return (
+                f"Debian {self.debian} has had no regular security support since {regular}; "
+                f"the LTS team still fixes it until {long_term}"
+            )
+        return f"Debian {self.debian} has had no security updates since {long_term or regular}"
