@@ -177,6 +177,7 @@ def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
         "archs": job.inputs.arch_list,
         "jobs": jobs,
         "modules": list(job.modules),
+        "options": [option for source in job.dependencies for option in source.options],
         "platform_tag": f"manylinux_{glibc}_{machine}",
         "targets": list(job.request.targets),
         "version": job.inputs.version,

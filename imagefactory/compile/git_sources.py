@@ -45,7 +45,14 @@ class CompileSource:
     @property
     def variable(self) -> dict[str, str]:
         """The environment variable that tells vLLM's CMake where it is in the container."""
-        return {self.settings.variable: f"/factory/src/{self.name}"} if self.settings else {}
+        settings = self.settings
+        return {settings.variable: f"/factory/src/{self.name}"} if settings and not settings.is_option else {}
+
+    @property
+    def options(self) -> list[str]:
+        """The option that tells CMake itself where it is in the container."""
+        settings = self.settings
+        return [f"-D{settings.variable}=/factory/src/{self.name}"] if settings and settings.is_option else []
 
 
 def read_replacements(texts: Sequence[str]) -> dict[str, Path]:

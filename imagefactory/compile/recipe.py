@@ -5,6 +5,7 @@ Without a lock, the Dockerfile is as exact as possible and lists what is missing
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from imagefactory.build.engines.docker.build_context import Copy, copied_layers, described_files, tools
@@ -33,10 +34,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     (serve, _), (model, _) = above
     mods = _mods(installed)
     copies = (serve, *(copy for copy, _ in mods), model)
-    dependencies = {
-        source.variable: name
-        for name, source in load_settings(project.root).sources_of(cell.vllm, version).items()
-    }
+    dependencies = load_settings(project.root).sources_of(cell.vllm, version)
     programs = tools(project.root, project.tool_lock.find("uv", cell.machine))
     files = [
         *described_files([*programs, *(piece for _, piece in above)]),
@@ -57,7 +55,12 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
         "venv": VENV,
         "job_memory": JOB_MEMORY,
         "source_mods": [mod.manifest for mod, _ in sources.mods],
-        "dependencies": dependencies,
+        "dependencies": {item.variable: name for name, item in dependencies.items() if not item.is_option},
+        "options": [
+            f"-D{item.variable}=/src/dependencies/{name}"
+            for name, item in dependencies.items()
+            if item.is_option
+        ],
         "copies": copies,
         "not_locked": _not_locked(project, cell, version),
     }
@@ -102,7 +105,7 @@ def _git(version: VllmVersion) -> str:
 
 
 def _described_sources(
-    project: Project, cell: Cell, mods: Chosen, dependencies: dict[str, str]
+    project: Project, cell: Cell, mods: Chosen, dependencies: Iterable[str]
 ) -> list[dict[str, Any]]:
     """Describe the sources that are compiled, and what mods change in them."""
     version = project.matrix.vllm[cell.vllm]
@@ -116,7 +119,7 @@ def _described_sources(
         {"name": mod.name, "sha256": mod.digest(variant), "changes": sorted(variant.paths)}
         for mod, variant in mods.mods
     ]
-    unlocked = {f"sources/dependencies/{folder}/": name for name, folder in dependencies.items()}
+    unlocked = {f"sources/dependencies/{name}/": name for name in dependencies}
     unlocked["sources/flashinfer/"] = "flashinfer-python"
     return [
         vllm,

@@ -77,7 +77,7 @@ class SourceSettings(_Model):
     """A dependency that vLLM's CMake would fetch with git."""
 
     git: HubRepo
-    variable: Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")]
+    variable: Annotated[str, StringConstraints(pattern=r"^([A-Z0-9_]+|FETCHCONTENT_SOURCE_DIR_[A-Z0-9_-]+)$")]
     marker: RelativePath
     """A file that a folder must contain to be accepted as this project."""
     refs: dict[Name, Ref]
@@ -89,6 +89,11 @@ class SourceSettings(_Model):
     targets: list[str] = []
     """The targets of vLLM's CMake that need it."""
     submodules: list[RelativePath] = []
+
+    @property
+    def is_option(self) -> bool:
+        """Whether the variable is CMake's own, which is passed as an option and not read from the environment."""
+        return self.variable.startswith("FETCHCONTENT_SOURCE_DIR_")
 
     def reference(self, vllm: str) -> tuple[str, str]:
         """Return the repository and the commit or tag for a vLLM version that uses it."""

@@ -40,19 +40,19 @@ def main() -> None:
         }
     )
     if job["targets"]:
-        build_targets(job["targets"], job["jobs"])
+        build_targets(job["targets"], job["jobs"], settings(job["options"]))
     else:
-        build_wheel()
+        build_wheel(settings(job["options"]))
 
 
-def build_wheel() -> None:
+def build_wheel(options: list[str]) -> None:
     """Build the wheel as vLLM's own releases do."""
-    os.environ["CMAKE_ARGS"] = " ".join(settings())
+    os.environ["CMAKE_ARGS"] = " ".join(options)
     command = [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", str(OUT), "--py-limited-api", "cp38"]
     subprocess.run(command, cwd=SOURCE, check=True)  # noqa: S603 - our own words
 
 
-def build_targets(targets: list[str], jobs: int) -> None:
+def build_targets(targets: list[str], jobs: int, options: list[str]) -> None:
     """Configure as setup.py would, and build only the given targets."""
     tree = BUILD / "cmake"
     configure = [
@@ -60,7 +60,7 @@ def build_targets(targets: list[str], jobs: int) -> None:
         "-DCMAKE_BUILD_TYPE=Release", "-DVLLM_TARGET_DEVICE=cuda", "-DNVCC_THREADS=1",
         f"-DVLLM_PYTHON_EXECUTABLE={sys.executable}", f"-DVLLM_PYTHON_PATH={':'.join(sys.path)}",
         f"-DFETCHCONTENT_BASE_DIR={BUILD / 'deps'}", "-DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc",
-        *settings(),
+        *options,
     ]  # fmt: skip
     subprocess.run(configure, check=True)  # noqa: S603 - our own words
     known = phony_targets(tree)
@@ -75,13 +75,13 @@ def build_targets(targets: list[str], jobs: int) -> None:
             shutil.copy2(library, OUT / library.name)
 
 
-def settings() -> list[str]:
-    """Describe what CMake is told beyond what setup.py says: how to call compilers, and how to link.
+def settings(options: list[str]) -> list[str]:
+    """Return what CMake is told beyond what setup.py says: where sources are, how to call compilers, and how to link.
 
     Links have no build ids, which differ each time, and no symbol tables, which name the compiler's temporary files.
     """
     launchers = [f"-DCMAKE_{language}_COMPILER_LAUNCHER={LAUNCHER}" for language in ("C", "CXX", "CUDA")]
-    return [*launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
+    return [*options, *launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
 
 
 def phony_targets(tree: Path) -> list[str]:

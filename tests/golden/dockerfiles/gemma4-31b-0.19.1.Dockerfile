@@ -33,7 +33,11 @@ ENV TORCH_CUDA_ARCH_LIST="12.1a" \
     UV_PYTHON="/opt/venv/bin/python3"
 
 # --- vLLM 0.19.1
+# with the mod fa3-on-hopper: Leaves FlashAttention 3 out of a compile without a Hopper among its chips, which are the only ones to run it
 # with the mod gb10-cutlass-fallback: Keeps FP8 layers off CUTLASS kernels that do not run on compute capability 12.1
+# with the mod marlin-fp8-sm121: Compiles the Marlin kernels with FP8 activations for 12.1 too, where they would be missing without an error
+# with the mod native-fa2: Compiles FlashAttention 2 for the chips that are asked for, instead of 8.0 and PTX for the driver to translate
+# with the mod no-older-kernels: Leaves the CUTLASS 2 kernels of Turing, Ampere and Ada out of a compile for newer chips, which never call them
 FROM toolchain AS vllm
 ARG SOURCE_DATE_EPOCH
 ARG MAX_JOBS
@@ -42,9 +46,9 @@ COPY sources/dependencies/ /src/dependencies/
 WORKDIR /src/vllm
 ENV VLLM_TARGET_DEVICE="cuda" \
     VLLM_VERSION_OVERRIDE="0.19.1" \
+    CMAKE_ARGS="-DFETCHCONTENT_SOURCE_DIR_VLLM-FLASH-ATTN=/src/dependencies/flash-attention" \
     VLLM_CUTLASS_SRC_DIR="/src/dependencies/cutlass" \
     FLASH_MLA_SRC_DIR="/src/dependencies/flashmla" \
-    VLLM_FLASH_ATTN_SRC_DIR="/src/dependencies/flash-attention" \
     QUTLASS_SRC_DIR="/src/dependencies/qutlass" \
     TRITON_KERNELS_SRC_DIR="/src/dependencies/triton_kernels"
 RUN --mount=type=bind,source=tools,target=/mnt \

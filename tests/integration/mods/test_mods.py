@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from imagefactory.compile.settings import load_settings
 from imagefactory.errors import FactoryError
 from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError
 from imagefactory.errors.store import DamagedCacheError
@@ -276,6 +277,52 @@ def test_vllms_cmake_keeps_12_1a_only_with_the_mod(
     (tmp_path / "utils.cmake").write_text(functions)
     assert chosen_archs(cmake, before, tmp_path, cuda) == ("12.0", {"12.0f"})
     assert chosen_archs(cmake, applied.files["CMakeLists.txt"], tmp_path, cuda) == ("12.1a", {"12.1a"})
+
+
+FLASH_ATTENTION = """\
+set_property(SOURCE ${CMAKE_CURRENT_LIST_DIR}/a.cu APPEND PROPERTY COMPILE_OPTIONS -gencode arch=compute_80,code=sm_80)
+add_custom_target(_vllm_fa2_C SOURCES ${CMAKE_CURRENT_LIST_DIR}/a.cu b.cpp)
+"""
+AROUND = """\
+cmake_minimum_required(VERSION 3.26)
+project(vllm NONE)
+include(FetchContent)
+set(VLLM_GPU_LANG CUDA)
+set(CUDA_ARCHS "12.0a;12.1a")
+include(vllm_flash_attn.cmake)
+get_source_file_property(FLAGS ${vllm-flash-attn_SOURCE_DIR}/a.cu TARGET_DIRECTORY _vllm_fa2_C COMPILE_OPTIONS)
+file(WRITE ${CMAKE_BINARY_DIR}/flags "${FLAGS}")
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("vllm", RELEASES)
+def test_flash_attention_is_compiled_for_the_chips_and_installed_with_imports_that_work(
+    project: Project, cmake: Path, tmp_path: Path, vllm: str
+) -> None:
+    mod = project.mods["native-fa2"]
+    variant = mod.variant(Version(vllm), "source")
+    assert variant is not None
+    [applied] = apply_mods([(mod, variant)], Trees(project).tree(mod, variant, vllm).read)
+    [source] = [item for item in load_settings(REPOSITORY).sources.values() if item.part == "vllm_flash_attn"]
+    fetched = tmp_path / "flash-attention"
+    (fetched / "flash_attn" / "cute").mkdir(parents=True)
+    (fetched / "CMakeLists.txt").write_text(FLASH_ATTENTION)
+    for name in ("a.cu", "b.cpp"):
+        (fetched / name).touch()
+    (fetched / "flash_attn" / "cute" / "a.py").write_text("from flash_attn.cute import b\n")
+    (tmp_path / "CMakeLists.txt").write_text(AROUND)
+    (tmp_path / "vllm_flash_attn.cmake").write_text(*applied.files.values())
+    options = ["-G", "Unix Makefiles", "-DCMAKE_MAKE_PROGRAM=true", f"-D{source.variable}={fetched}"]
+    subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build", *options], check=True)
+    install = ["--component", "_vllm_fa4_cutedsl_C", "--prefix", tmp_path / "installed"]
+    subprocess.run([cmake, "--install", tmp_path / "build", *install], check=True)
+    assert (tmp_path / "build" / "flags").read_text().split(";") == [
+        "-gencode", "arch=compute_120a,code=sm_120a", "-gencode", "arch=compute_121a,code=sm_121a"
+    ]  # fmt: skip
+    cute = tmp_path / "installed" / "vllm" / "vllm_flash_attn" / "cute"
+    assert not cute.is_symlink()
+    assert (cute / "a.py").read_text() == "from vllm.vllm_flash_attn.cute import b\n"
 
 
 def chosen_archs(cmake: Path, cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[str]]:

@@ -140,7 +140,7 @@ def test_dockerfile_with_a_compile_lists_what_is_not_locked(rendered: dict[str, 
     assert "`invoke compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
     assert described(value)["plan"] is None
     [sources] = [file for file in described(value)["files"] if file["path"] == "sources/vllm/"]
-    assert [mod["name"] for mod in sources["mods"]] == ["gb10-cutlass-fallback"]
+    assert "gb10-cutlass-fallback" in [mod["name"] for mod in sources["mods"]]
     assert sources["made_from"][0]["name"] == "vllm-0.19.1.tar.gz"
 
 

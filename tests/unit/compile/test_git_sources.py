@@ -100,6 +100,14 @@ def test_source_is_identified_by_its_files_or_its_commit(tmp_path: Path) -> None
     assert sources[0].digest == tree_digest(tmp_path)
     assert sources[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
     assert sources[1].variable == {"QUTLASS_SRC_DIR": "/factory/src/qutlass"}
+    assert sources[1].options == []
+
+
+def test_flash_attention_is_an_option_of_cmake() -> None:
+    sources, _ = choose_sources(SETTINGS, "0.32.0", NEW, {}, ("_vllm_fa2_C",))
+    found = next(source for source in sources if source.name == "flash-attention")
+    assert found.variable == {}
+    assert found.options == ["-DFETCHCONTENT_SOURCE_DIR_VLLM-FLASH-ATTN=/factory/src/flash-attention"]
 
 
 def test_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:

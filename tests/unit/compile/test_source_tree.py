@@ -78,21 +78,47 @@ def test_sdist_cannot_write_outside_of_its_folder(
 
 def test_mod_changes_the_sources_unless_it_is_left_out(tmp_path: Path, project: CompileProject) -> None:
     with_it, without = vllm(tmp_path / "a"), vllm(tmp_path / "b")
-    mods = source_mods(project, "0.32.0", "gb10", ())
-    assert [mod.name for mod, _ in mods] == ["preserve-sm121a"]
-    assert source_mods(project, "0.32.0", "gb10", ["preserve-sm121a"]) == []
-    assert source_mods(project, "0.32.0", "rtx5090", ()) == []
-    change(with_it, mods, ())
+    mods = {mod.name: (mod, variant) for mod, variant in source_mods(project, "0.32.0", "gb10", ())}
+    fewer = source_mods(project, "0.32.0", "gb10", ["preserve-sm121a"])
+    assert [mod.name for mod, _ in fewer] == [name for name in mods if name != "preserve-sm121a"]
+    change(with_it, [mods["preserve-sm121a"]], ())
     change(without, (), ())
     assert (with_it / "CMakeLists.txt").read_text() == CMAKE.replace('12.0")', '12.0;12.1")')
     assert (without / "CMakeLists.txt").read_text() == CMAKE
 
 
+@pytest.mark.parametrize(
+    ("vllm", "arch", "names"),
+    [
+        ("0.32.0", "gb10", ["fa3-on-hopper", "native-fa2", "no-older-kernels", "preserve-sm121a"]),
+        ("0.32.0", "rtx5090", ["fa3-on-hopper", "native-fa2", "no-older-kernels"]),
+        ("0.32.0", "h100", ["native-fa2", "no-older-kernels"]),
+        (
+            "0.20.2",
+            "gb10",
+            [
+                "fa3-on-hopper",
+                "gb10-cutlass-fallback",
+                "marlin-fp8-sm121",
+                "native-fa2",
+                "no-older-kernels",
+                "preserve-sm121a",
+            ],
+        ),
+    ],
+)
+def test_sources_get_the_mods_of_their_chip(
+    project: CompileProject, vllm: str, arch: str, names: list[str]
+) -> None:
+    assert [mod.name for mod, _ in source_mods(project, vllm, arch, ())] == names
+
+
 def test_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: CompileProject) -> None:
     tree = vllm(tmp_path / "vllm")
     (tree / "CMakeLists.txt").write_text("nothing of the kind\n")
+    mods = [pair for pair in source_mods(project, "0.32.0", "gb10", ()) if pair[0].name == "preserve-sm121a"]
     with pytest.raises(AnchorError):
-        change(tree, source_mods(project, "0.32.0", "gb10", ()), ())
+        change(tree, mods, ())
 
 
 def test_left_out_parts_are_empty(tmp_path: Path) -> None:
