@@ -12,6 +12,7 @@ import requests
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
+from imagefactory.compile.carried import carry
 from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
 from imagefactory.compile.git_sources import place
@@ -76,6 +77,8 @@ def compile_kernels(
     jobs = _check_room(project, job, compiler)
     for mod, _ in job.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
+    if job.carried is not None:
+        say(str(job.carried))
     if job.left_out:
         say(f"left out, since no target needs them: {', '.join(job.left_out)}")
     folder = job.folder(project.store)
@@ -166,6 +169,10 @@ def _fill(project: CompileProject, job: Job, target: Path) -> None:
         place(job.source, main, project.store)
     for source in job.dependencies:
         place(source, target / source.name, project.store)
+    if job.carried is not None and job.carried.wheel is not None:
+        with requests.Session() as session:
+            published = download(indexed_file(job.carried.wheel), project.store, session, lambda _: None)
+        carry(job.carried, published, main)
     change(main, job.mods, job.left_out)
 
 
@@ -200,6 +207,7 @@ def _environment(job: Job) -> dict[str, str]:
         "TORCH_CUDA_ARCH_LIST": job.inputs.arch_list,
         "USER": "factory",
         **variables,
+        **(job.carried.environment if job.carried else {}),
     }
 
 

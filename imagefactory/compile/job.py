@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from imagefactory.compile.carried import Carried, find_carried
 from imagefactory.compile.git_sources import (
     MARKERS,
     CompileSource,
@@ -67,6 +68,7 @@ class Job:
     mods: tuple[tuple[Mod, Variant], ...]
     inputs: CompileInputs
     modules: tuple[str, ...] = ()
+    carried: Carried | None = None
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
@@ -110,7 +112,9 @@ def work_out(project: CompileProject, request: Request) -> Job:
     dependencies: list[CompileSource] = []
     left_out: list[str] = []
     mods: list[tuple[Mod, Variant]] = []
+    carried: Carried | None = None
     if request.what == "vllm":
+        carried = find_carried(project, request.vllm, version, platform, request.targets)
         dependencies, left_out = choose_sources(settings, request.vllm, version, replaced, request.targets)
         mods = source_mods(project, request.vllm, request.arch, request.without_mods)
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
@@ -120,7 +124,11 @@ def work_out(project: CompileProject, request: Request) -> Job:
     inputs = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
         version=_version(project, request, version, source),
-        sources={request.what: origin, **{item.name: item.digest for item in dependencies}},
+        sources={
+            request.what: origin,
+            **{item.name: item.digest for item in dependencies},
+            **(carried.sources if carried else {}),
+        },
         mods=tuple(mod.digest(variant) for mod, variant in mods),
         toolchain=identity(plan),
         arch_list=archs,
@@ -134,7 +142,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     )
     return Job(
         request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
-        inputs, modules,
+        inputs, modules, carried,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ What = Literal["vllm", "flashinfer"]
 WHAT: tuple[What, ...] = get_args(What)
 Ref = Annotated[str, StringConstraints(pattern=r"^([\w.-]+/[\w.-]+@)?[\w.-]+$")]
 RelativePath = Annotated[str, StringConstraints(pattern=r"^[\w-][\w./-]*$")]
+RelativePattern = Annotated[str, StringConstraints(pattern=r"^vllm/[\w*-][\w.*-]*$")]
 
 
 class _Model(BaseModel):
@@ -67,6 +68,14 @@ class Cost(_Model):
     disk_gb: Annotated[float, Field(gt=0)]
 
 
+class CarriedFiles(_Model):
+    """Files that a whole compile takes over from the published wheel of the same release."""
+
+    vllm: Specifier
+    files: Annotated[list[RelativePattern], Field(min_length=1)]
+    reason: Annotated[str, Field(min_length=10)]
+
+
 class FlashInferModules(_Model):
     """The modules of FlashInfer that are compiled ahead of time."""
 
@@ -110,6 +119,7 @@ class CompileSettings(_Model):
     wheels: Wheels
     compilers: list[CompilerNeed] = []
     costs: dict[What, Cost]
+    carried: list[CarriedFiles] = []
     flashinfer: FlashInferModules
     sources: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")], SourceSettings]
 
@@ -125,6 +135,15 @@ class CompileSettings(_Model):
             if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True):
                 return need
         return None
+
+    def carried_by(self, version: VllmVersion) -> tuple[str, ...]:
+        """Return the patterns of the files that a vLLM version takes over from its published wheel."""
+        found = (
+            item
+            for item in self.carried
+            if SpecifierSet(item.vllm).contains(version.version, prereleases=True)
+        )
+        return tuple(pattern for item in found for pattern in item.files)
 
     def toolchain_for(self, what: What, version: VllmVersion) -> str:
         """Return the oldest toolchain whose compiler is new enough."""

@@ -43,3 +43,7 @@ class CompileDataError(LibraryError, exit_code=39):
 
 class UnknownTargetError(LibraryError, exit_code=54):
     """The sources have no such target or module to compile."""
+
+
+class NothingToCarryError(LibraryError, exit_code=232):
+    """No published wheel has what a compile takes over from it."""

@@ -315,7 +315,7 @@ def test_flash_attention_is_compiled_for_the_chips_and_installed_with_imports_th
     (tmp_path / "vllm_flash_attn.cmake").write_text(*applied.files.values())
     options = ["-G", "Unix Makefiles", "-DCMAKE_MAKE_PROGRAM=true", f"-D{source.variable}={fetched}"]
     subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build", *options], check=True)
-    install = ["--component", "_vllm_fa4_cutedsl_C", "--prefix", tmp_path / "installed"]
+    install = ["--component", "_vllm_fa4_cutedsl_C", "--prefix", f"{tmp_path}/installed"]
     subprocess.run([cmake, "--install", tmp_path / "build", *install], check=True)
     assert (tmp_path / "build" / "flags").read_text().split(";") == [
         "-gencode", "arch=compute_120a,code=sm_120a", "-gencode", "arch=compute_121a,code=sm_121a"
