@@ -77,6 +77,7 @@ def compile_(
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to check for (default: the target's, else the matrix's)",
         "check": "only check that locks/kernels.toml matches the target's wheels",
+        "reaches": "look for the kernels that vLLM calls on the arch, by name",
         "json": options.JSON,
         "markdown": options.MARKDOWN,
     },
@@ -86,6 +87,7 @@ def audit(
     subject: str,
     arch: str = "",
     check: bool = False,
+    reaches: bool = False,
     json: bool = False,
     markdown: bool = False,
 ) -> None:
@@ -94,6 +96,20 @@ def audit(
     from imagefactory.resolve.audit.auditing import audit, refuse_failing, refuse_wrong_record
 
     options.at_most_one(check=check, json=json, markdown=markdown)
+    options.at_most_one(check=check, reaches=reaches)
+    if reaches:
+        from imagefactory.resolve.audit.reaching import reaches as find_kernels
+        from imagefactory.resolve.audit.reaching import refuse_unreached
+
+        found = find_kernels(project, subject, arch)
+        if json:
+            print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
+        elif markdown:
+            print(tables.reached_markdown(found))
+        else:
+            show(tables.reached_table(found))
+        refuse_unreached(subject, found)
+        return
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
         return

@@ -47,3 +47,7 @@ class UnknownTargetError(LibraryError, exit_code=54):
 
 class NothingToCarryError(LibraryError, exit_code=232):
     """No published wheel has what a compile takes over from it."""
+
+
+class NotReachedError(LibraryError, exit_code=233):
+    """vLLM would call a kernel on this chip that is missing or empty."""

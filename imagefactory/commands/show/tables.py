@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from imagefactory.publish.history import CurrentImage, Line
     from imagefactory.publish.promote import Promoted
     from imagefactory.publish.prune import Pruning
+    from imagefactory.resolve.audit.reaching import Reached
     from imagefactory.resolve.doctor import Diagnosis
     from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
@@ -112,6 +113,21 @@ def audit_markdown(verdicts: Sequence[KernelVerdict]) -> str:
     """Return the same table as Markdown."""
     rows = [(one.library, one.outcome, one.why) for one in verdicts]
     return markdown_table(rows, "library", "outcome", "why")
+
+
+def reached_table(found: Sequence[Reached]) -> Table:
+    """Show which calls of vLLM find their kernels, and for what they are used."""
+    styles = {"native": "green", "jit": "yellow", "empty": "bold red", "missing": "bold red"}
+    rows = [
+        (one.call.call, Text(one.outcome, styles[one.outcome]), one.why, one.call.used_by) for one in found
+    ]
+    return _table(rows, "call", "reaches", "why", "used by")
+
+
+def reached_markdown(found: Sequence[Reached]) -> str:
+    """Return the same table as Markdown."""
+    rows = [(one.call.call, one.outcome, one.why, one.call.used_by) for one in found]
+    return markdown_table(rows, "call", "reaches", "why", "used by")
 
 
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:

@@ -21,6 +21,7 @@ from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, L
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
+from imagefactory.matrix.matrix import Arch, CubinPolicy
 from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
@@ -36,6 +37,12 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
     """Judge every library of a subject by an arch's policy; by default the target's own arch, else the matrix's."""
+    libraries, arch = libraries_of(project, subject, arch)
+    return judge_libraries(project, libraries, arch)
+
+
+def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterator[GpuLibrary], str]:
+    """Return the libraries of a subject, and the arch to judge them for."""
     path = Path(subject)
     if subject in project.matrix.vllm:
         libraries = _of_release(project, subject)
@@ -50,7 +57,7 @@ def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]
         arch = arch or cell.arch
         wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])
         libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
-    return judge_libraries(project, libraries, arch or project.matrix.defaults.arch)
+    return libraries, arch or project.matrix.defaults.arch
 
 
 def _refuse_missing_path(subject: str) -> None:
@@ -126,6 +133,13 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by the policy of an arch, leaving out those without GPU code."""
+    settings, _ = settings_of(project, arch)
+    verdicts = [judge(library.name, _kernels(project, library), settings) for library in libraries]
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def settings_of(project: Project, arch: str) -> tuple[Arch, CubinPolicy]:
+    """Return an arch and its policy, or raise an error for one without a GPU."""
     if arch not in project.matrix.archs:
         raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
     settings = project.matrix.archs[arch]
@@ -136,8 +150,7 @@ def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str
             why="It has no `cubins` or no `capability`, so there is no GPU.",
             fix="Name an arch with a GPU, or give this one a policy.",
         )
-    verdicts = [judge(library.name, _kernels(project, library), settings) for library in libraries]
-    return [verdict for verdict in verdicts if verdict is not None]
+    return settings, settings.cubins
 
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:

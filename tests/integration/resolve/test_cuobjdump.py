@@ -11,6 +11,7 @@ from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.locks.kernels import GpuCode, judge
 from imagefactory.locks.project import Project
 from imagefactory.resolve.audit.auditing import audit, cuobjdump, refuse_failing
+from imagefactory.resolve.audit.kernel_names import read_names
 from imagefactory.resolve.audit.libraries import read_kernels
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import Nvcc
@@ -63,6 +64,26 @@ def test_gpu_targets_decide_how_kernels_run_on_a_spark(
     verdict = judge("vllm/_C.abi3.so", kernels, project.matrix.archs["gb10"])
     assert verdict is not None
     assert verdict.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "found_as"),
+    [
+        (["sm_121a"], ["native"]),
+        (["sm_120f", "sm_80"], ["native"]),
+        (["sm_80", "compute_80"], ["translated"]),
+        (["sm_120a"], []),
+    ],
+)
+def test_kernels_are_found_by_name(
+    project: Project, nvcc: Nvcc, tmp_path: Path, code: list[str], found_as: list[str]
+) -> None:
+    policy = project.matrix.archs["gb10"].cubins
+    assert policy is not None
+    (tmp_path / "scratch").mkdir()
+    found = read_names(nvcc(*code), cuobjdump(project), policy.accept, "12.1", tmp_path / "scratch")
+    assert [name for name, kernels in vars(found).items() if "_Z5twicePf" in kernels] == found_as
+    assert all(size > 0 for size in found.native.values())
 
 
 def test_local_wheel_is_audited(project: Project, nvcc: Nvcc, tmp_path: Path) -> None:
