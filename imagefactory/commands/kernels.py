@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     help={
         "vllm": options.VLLM,
         "arch": "the arch to compile for (default: the matrix's)",
-        "what": "vllm, flashinfer, or both separated by a comma (default)",
+        "what": "vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
         "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, or modules of "
         "FlashInfer such as norm; the libraries go to build/kernels/, not to the wheelhouse",
+        "only": "graft only these extensions, separated by commas, and leave the others as published (default: all "
+        "that images/compile.yaml lists)",
         "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
         "without_mod": "do not apply this mod to the sources; repeatable",
         "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",
@@ -31,11 +33,15 @@ def compile_(
     without_mod: list[str],
     vllm: str = "",
     arch: str = "",
-    what: str = "vllm,flashinfer",
+    what: str = "",
     targets: str = "",
+    only: str = "",
     jobs: str = "",
 ) -> None:
     """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers.
+
+    Where matrix.yaml says `compile: graft`, only the extensions that matter on the chip are compiled, and replace
+    those of the published wheel.
 
     `invoke lock --toolchain VERSION` pins the compilers. An interrupted compile resumes where it stopped, and a
     finished wheel is kept under a key of all its inputs, so nothing is compiled twice.
@@ -47,6 +53,7 @@ def compile_(
     from imagefactory.compile.toolchain import CompileProject
 
     count = options.processes("--jobs", jobs)
+    options.at_most_one(targets=bool(targets), only=bool(only))
     for text in source:
         if (place := text.partition("=")[2]).strip():
             options.existing("--source", place, folder=True)
@@ -57,6 +64,7 @@ def compile_(
         vllm=vllm,
         arch=arch,
         targets=targets,
+        only=only,
         sources=source,
         without_mods=without_mod,
         jobs=count or 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -15,15 +16,22 @@ from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
 from imagefactory.compile.carried import carry
 from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
-from imagefactory.compile.git_sources import place
+from imagefactory.compile.git_sources import CompileSource, place
+from imagefactory.compile.graft import make_graft
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
+from imagefactory.compile.packing import repack
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
-from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
+from imagefactory.errors.kernels import (
+    CompileBusyError,
+    CompileFailedError,
+    SourceUnreachableError,
+    UnknownTargetError,
+)
 from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
@@ -64,7 +72,7 @@ def compile_kernels(
 ) -> Compiled:
     """Compile what the request names, unless the wheelhouse has it already."""
     job = work_out(project, request)
-    if not request.targets:
+    if not request.inspects:
         kept = find(project.store, job.inputs.key)
         if kept is not None:
             return Compiled(job.inputs, kept, (), None)
@@ -131,8 +139,8 @@ def _compile(
 
     ended = compiler.run(
         image,
-        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(project, job, jobs))],
-        key=job.inputs.key,
+        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
+        key=job.tree.key,
         mounts=[
             Mount(tree, "/factory/src"),
             Mount(build, "/factory/build"),
@@ -146,11 +154,21 @@ def _compile(
     )
     if ended.status != 0:
         raise _failed(ended, folder / "log", jobs)
-    if job.request.targets:
+    if job.request.inspects:
         return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
-    wheel = next(iter(sorted(out.glob("*.whl"))), None)
-    if wheel is None:
-        raise _failed(Ended(1, ("The build ended without a wheel.",)), folder / "log", jobs)
+    made = {path.name.partition(".")[0]: path for path in sorted(out.glob("*.so"))}
+    missing = [name for name in job.request.targets if name not in made]
+    wheels = sorted(out.glob("*.whl"))
+    if missing or not (wheels or job.request.graft):
+        said = f"The build ended without {', '.join(missing) or 'a wheel'}."
+        raise _failed(Ended(1, (said,)), folder / "log", jobs)
+    wheel = (
+        _graft(project, job, [made[name] for name in job.request.targets], out)
+        if job.request.graft
+        else wheels[0]
+    )
+    if not wheel.stem.endswith(f"-{job.platform_tag}"):
+        wheel = repack(wheel, out, platform_tag=job.platform_tag)  # setup.py does not name the glibc
     refuse_failing(wheel.name, audit(project, str(wheel), job.request.arch))
     kept = keep(project.store, job.inputs, wheel)
     for finished in (tree, build, out):  # tens of gigabytes that are of no use once there is a wheel
@@ -168,7 +186,10 @@ def _fill(project: CompileProject, job: Job, target: Path) -> None:
     elif job.source is not None:
         place(job.source, main, project.store)
     for source in job.dependencies:
-        place(source, target / source.name, project.store)
+        try:
+            place(source, target / source.name, project.store)
+        except SourceUnreachableError as error:
+            raise _with_way_round(job, source, error) from None
     if job.carried is not None and job.carried.wheel is not None:
         with requests.Session() as session:
             published = download(indexed_file(job.carried.wheel), project.store, session, lambda _: None)
@@ -176,16 +197,24 @@ def _fill(project: CompileProject, job: Job, target: Path) -> None:
     change(main, job.mods, job.left_out)
 
 
-def _order(project: CompileProject, job: Job, jobs: int) -> dict[str, object]:
+def _with_way_round(job: Job, source: CompileSource, error: SourceUnreachableError) -> SourceUnreachableError:
+    """Add to the remedies, if a graft can do without a source: leave out the extensions that need it."""
+    needing = source.settings.targets if source.settings else []
+    others = [name for name in job.request.targets if name not in needing]
+    if not (job.request.graft and needing and others):
+        return error
+    fix = f"{error.fix} Or leave {', '.join(needing)} as published: --only {','.join(others)}."
+    return SourceUnreachableError(error.what, where=error.where, why=error.why, fix=fix)
+
+
+def _order(job: Job, jobs: int) -> dict[str, object]:
     """Return the job description for the program in the container."""
-    glibc = project.settings.toolchains[job.cell.arch.removeprefix("toolchain-")].glibc.replace(".", "_")
-    machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[job.inputs.platform]
     return {
         "archs": job.inputs.arch_list,
         "jobs": jobs,
         "modules": list(job.modules),
         "options": [option for source in job.dependencies for option in source.options],
-        "platform_tag": f"manylinux_{glibc}_{machine}",
+        "platform_tag": job.platform_tag,
         "targets": list(job.request.targets),
         "version": job.inputs.version,
     }
@@ -209,6 +238,25 @@ def _environment(job: Job) -> dict[str, str]:
         **variables,
         **(job.carried.environment if job.carried else {}),
     }
+
+
+def _graft(project: CompileProject, job: Job, libraries: Sequence[Path], out: Path) -> Path:
+    """Put the compiled libraries into the published wheel."""
+    published = job.published
+    assert published is not None  # noqa: S101 - every graft has one
+    with requests.Session() as session:
+        wheel = download(indexed_file(published), project.store, session, lambda _: None)
+    return make_graft(
+        wheel,
+        published.file,
+        libraries,
+        out,
+        inputs=job.inputs,
+        arch=job.request.arch,
+        platform_tag=job.platform_tag,
+        mods={mod.name: mod.digest(variant) for mod, variant in job.mods},
+        other_chips=project.settings.graft.other_chips,
+    )
 
 
 def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:

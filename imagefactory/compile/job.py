@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +16,19 @@ from imagefactory.compile.git_sources import (
     resolve,
     tree_digest,
 )
+from imagefactory.compile.graft import published_wheel
 from imagefactory.compile.settings import FILE, What
 from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
 from imagefactory.compile.toolchain_locks import locked_flashinfer
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
-from imagefactory.locks.files import LockedSource
+from imagefactory.locks.files import LockedSource, LockedWheel
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Arch, VllmVersion
 from imagefactory.matrix.targets import host_machine
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
+from imagefactory.resolve.wheelhouse.fit import MACHINES
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
@@ -44,11 +46,18 @@ class Request:
     vllm: str
     arch: str
     targets: tuple[str, ...] = ()
-    """Compile only these, for inspection; if empty, the whole wheel is compiled and kept."""
+    """Compile only these, for inspection or for a graft; if empty, the whole wheel is compiled and kept."""
+    graft: bool = False
+    """Whether the targets replace those of the published wheel, in a wheel that is kept."""
     sources: tuple[str, ...] = ()
     """Folders that replace sources, as NAME=DIR."""
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
+
+    @property
+    def inspects(self) -> bool:
+        """Whether the result is a few libraries to look at rather than a wheel."""
+        return bool(self.targets) and not self.graft
 
 
 @dataclass(frozen=True)
@@ -67,12 +76,17 @@ class Job:
     left_out: tuple[str, ...]
     mods: tuple[tuple[Mod, Variant], ...]
     inputs: CompileInputs
+    tree: CompileInputs
+    """What decides the objects. A graft and a compile of the same targets for inspection share them."""
+    platform_tag: str
     modules: tuple[str, ...] = ()
     carried: Carried | None = None
+    published: LockedWheel | LockedSource | None = None
+    """The wheel that a graft replaces libraries of."""
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
-        return store.own / "compile" / self.inputs.key
+        return store.own / "compile" / self.tree.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:
@@ -90,7 +104,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         )
     toolchain = settings.toolchain_for(request.what, version)
     compilers, base = settings.toolchains[toolchain], matrix.bases[arch.base]
-    if not request.targets and not compilers.runs_on(base):
+    if not request.inspects and not compilers.runs_on(base):
         raise ToolchainMisfitError(
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
             where=f"{FILE}, toolchains.{toolchain}",
@@ -121,7 +135,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
-    inputs = CompileInputs(
+    tree = CompileInputs(
         name="vllm" if request.what == "vllm" else "flashinfer-jit-cache",
         version=_version(project, request, version, source),
         sources={
@@ -140,9 +154,18 @@ def work_out(project: CompileProject, request: Request) -> Job:
             *(f"left-out:{name}" for name in left_out),
         ),
     )
+    published = published_wheel(project, str(version.release), platform) if request.graft else None
+    system = {"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda}
+    inputs = tree if request.inspects else replace(tree, system=system)
+    if published is not None:
+        sources = {**tree.sources, "published": f"wheel:{published.sha256}"}
+        inputs = replace(inputs, sources=sources, kind="graft")
     return Job(
-        request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods),
-        inputs, modules, carried,
+        request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods), inputs, tree,
+        platform_tag=f"manylinux_{compilers.glibc.replace('.', '_')}_{MACHINES[platform][0]}",
+        modules=modules,
+        published=published,
+        carried=carried,
     )  # fmt: skip
 
 

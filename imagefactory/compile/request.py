@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from imagefactory.compile.job import Request
-from imagefactory.compile.settings import WHAT, What
+from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import did_you_mean
+from imagefactory.errors.commands import OptionError
+from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.matrix.compile_choices import choice_for
 
 
 def requests_of(
@@ -21,6 +24,7 @@ def requests_of(
     sources: Sequence[str],
     without_mods: Sequence[str],
     jobs: int,
+    only: str = "",
 ) -> list[Request]:
     """Return a request for each project to compile; unknown names are refused with the closest matches."""
     matrix = project.matrix
@@ -31,8 +35,22 @@ def requests_of(
     )
     for name in without_mods:
         _refuse_unknown("mod", name, project.mods, "--without-mod")
+    kind, named = choice_for(matrix.vllm[vllm].compile, arch)
+    extensions = _extensions(project, vllm, arch, only) if kind == "graft" else ()
+    if only and kind != "graft":
+        raise OptionError(
+            f"vLLM {vllm} is not grafted for {arch}.",
+            where="the --only option",
+            why=f"It names the extensions of a graft, and matrix.yaml does not say `graft` for {arch}.",
+            fix="Name a version with `compile: graft`, or compile single targets to look at them (`--targets`).",
+        )
     wanted: list[What] = []
-    for text in _split(what):
+    usual = (
+        "vllm"
+        if kind == "graft" and not any(name.startswith("flashinfer") for name in named)
+        else ",".join(WHAT)
+    )
+    for text in _split(what or usual):
         _refuse_unknown("project to compile", text, WHAT, "--what")
         wanted += [name for name in WHAT if name == text]
     dependencies = project.settings.sources_of(vllm, matrix.vllm[vllm])
@@ -45,13 +63,29 @@ def requests_of(
             what=item,
             vllm=vllm,
             arch=arch,
-            targets=tuple(_split(targets)),
+            targets=tuple(_split(targets)) or (extensions if item == "vllm" else ()),
+            graft=item == "vllm" and bool(extensions) and not targets.strip(),
             sources=tuple(text for text in sources if text.partition("=")[0] in known[item]),
             without_mods=tuple(sorted(without_mods)),
             jobs=jobs,
         )
         for item in wanted
     ]
+
+
+def _extensions(project: CompileProject, vllm: str, arch: str, only: str) -> tuple[str, ...]:
+    """Return the extensions that a graft replaces: those that the user names, else all that compile.yaml lists."""
+    listed = project.settings.graft.extensions_of(project.matrix.vllm[vllm])
+    for name in _split(only):
+        _refuse_unknown("extension", name, listed, "--only")
+    if not listed:
+        raise CompileDataError(
+            f"There is nothing to graft into vLLM {vllm} for {arch}.",
+            where=f"{FILE}, graft.extensions",
+            why="No extension is listed for this version.",
+            fix="Add its extensions, or choose `whole` in matrix.yaml.",
+        )
+    return tuple(name for name in listed if not only.strip() or name in _split(only))
 
 
 def _split(text: str) -> list[str]:

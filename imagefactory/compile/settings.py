@@ -82,6 +82,19 @@ class FlashInferModules(_Model):
     modules: Annotated[list[str], Field(min_length=1)]
 
 
+class GraftSettings(_Model):
+    """Which extensions of the published wheel a grafted one replaces."""
+
+    extensions: Annotated[dict[str, Specifier], Field(min_length=1)]
+    """The extensions whose kernels matter on a chip, and the vLLM versions that have them."""
+    other_chips: dict[str, Annotated[str, Field(min_length=10)]] = {}
+    """Operators that a compile for one chip may lack, and why."""
+
+    def extensions_of(self, version: VllmVersion) -> tuple[str, ...]:
+        """List the extensions of a vLLM version."""
+        return tuple(name for name, versions in self.extensions.items() if version.within(versions))
+
+
 class SourceSettings(_Model):
     """A dependency that vLLM's CMake would fetch with git."""
 
@@ -121,6 +134,7 @@ class CompileSettings(_Model):
     costs: dict[What, Cost]
     carried: list[CarriedFiles] = []
     flashinfer: FlashInferModules
+    graft: GraftSettings
     sources: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")], SourceSettings]
 
     @property

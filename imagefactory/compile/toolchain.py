@@ -18,7 +18,7 @@ from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project
 from imagefactory.matrix.bases import Base
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, first_of_release
 from imagefactory.matrix.matrix import Arch, Matrix, Platform
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
@@ -63,8 +63,8 @@ class CompileProject(Project):
         return plain.model_copy(update={"bases": bases, "archs": archs})
 
     def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
-        """Return the cell that stands for a toolchain of a vLLM version."""
-        return Cell(MODEL, vllm, arch_name(toolchain), platform)
+        """Return the cell that stands for a toolchain of a vLLM version; versions of one release share it."""
+        return Cell(MODEL, first_of_release(self.matrix, vllm), arch_name(toolchain), platform)
 
 
 def arch_name(toolchain: str) -> str:

@@ -20,7 +20,7 @@ from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, arch_of
+from imagefactory.matrix.cells import Cell, arch_of, first_of_release
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.resolve.drift import (
     Expected,
@@ -61,8 +61,9 @@ def make_toolchain_locks(
     project: CompileProject, versions: Sequence[str], *, upgrade: bool = False, say: Say
 ) -> Iterator[LockResult]:
     """Pin the toolchains of vLLM versions; locks that still match matrix.yaml and compile.yaml are left alone."""
-    for vllm in versions:
-        release = _release(project, vllm)
+    for name in versions:
+        release = _release(project, name)
+        vllm = first_of_release(project.matrix, name)
         sdist = project.source_lock.find(release, ".tar.gz")
         if sdist is None:
             raise CompileDataError(
@@ -87,7 +88,8 @@ def make_toolchain_locks(
 
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:
     """Return the locked sdist of FlashInfer for a vLLM version."""
-    [sdist] = FlashInferLock.read(FlashInferLock.path(project.locks, vllm)).sources
+    named = first_of_release(project.matrix, vllm)
+    [sdist] = FlashInferLock.read(FlashInferLock.path(project.locks, named)).sources
     return sdist
 
 

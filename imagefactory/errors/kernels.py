@@ -1,4 +1,4 @@
-"""Compiling and auditing kernels: 95 to 99, 36 to 39, and 54."""
+"""Compiling and auditing kernels: 95 to 99, 36 to 39, 54, 226 and 228."""
 
 from __future__ import annotations
 
@@ -51,3 +51,11 @@ class NothingToCarryError(LibraryError, exit_code=232):
 
 class NotReachedError(LibraryError, exit_code=233):
     """vLLM would call a kernel on this chip that is missing or empty."""
+
+
+class GraftMismatchError(LibraryError, exit_code=226):
+    """A compiled library does not offer what the published one does, or needs other libraries."""
+
+
+class GraftBaseError(LibraryError, exit_code=228):
+    """There is no published wheel to graft kernels into, or it lacks a library that would be replaced."""

@@ -1,4 +1,4 @@
-"""Keeping, sharing and adopting compiled wheels: 73 to 79."""
+"""Keeping, sharing and adopting compiled wheels: 73 to 79, and 227."""
 
 from __future__ import annotations
 
@@ -31,3 +31,7 @@ class NoRegistryError(LibraryError, exit_code=78):
 
 class KernelRecordError(LibraryError, exit_code=79):
     """locks/kernels.toml does not record the kernels of a wheel."""
+
+
+class UnfitWheelError(LibraryError, exit_code=227):
+    """A compiled wheel is for another Python, glibc or CUDA than the image's, or is not of the kind that it wants."""

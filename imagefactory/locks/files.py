@@ -38,6 +38,24 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
+class ReplacedFile(_Frozen):
+    """A file of a published wheel that a compiled one took the place of."""
+
+    path: str
+    published: Hash
+    """The sha256 of the published file."""
+    sha256: Hash
+
+
+class Graft(_Frozen):
+    """What a grafted wheel consists of: files of a published wheel, and those that replaced some of them."""
+
+    file: str
+    """The published wheel."""
+    sha256: Hash
+    replaced: tuple[ReplacedFile, ...] = Field(min_length=1)
+
+
 class LockedWheel(_Frozen):
     """One wheel, identified by its sha256 on whichever index it is found."""
 
@@ -52,12 +70,14 @@ class LockedWheel(_Frozen):
     """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
     compiled: Hash | None = None
     """The key of the compile that produced the wheel; None for a published wheel."""
+    graft: Graft | None = None
+    """Which files are whose, in a wheel that was compiled in part."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out an empty `compiled`, so that locks from before this field existed keep their checksums."""
+        """Leave out what is not set, so that locks from before these fields existed keep their checksums."""
         data: dict[str, Any] = serialize(self)
-        return {name: value for name, value in data.items() if name != "compiled" or value is not None}
+        return {name: value for name, value in data.items() if value is not None}
 
     @property
     def pure(self) -> bool:

@@ -10,10 +10,13 @@ from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from imagefactory.matrix.matrix import Arch, Drafter, Matrix
+from imagefactory.matrix.compile_choices import choice_for
+from imagefactory.matrix.matrix import Arch, Drafter, Matrix, VllmVersion
 from images.shipped.conditions import Condition
 
-KernelOrigin = Literal["upstream", "compiled"]
+KernelOrigin = Literal["upstream", "graft", "compiled"]
+"""Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,
+or a compile of the whole."""
 
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """The settings of an arch that a vLLM version can add to."""
@@ -77,6 +80,9 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
         return f"{cell.model} needs vLLM {model.vllm}"
     if arch.distribution != "vllm" and version.release is None:
         return f"{arch.distribution} exists for releases only"
+    same = first_of_release(matrix, cell.vllm)
+    if same != cell.vllm and not compiled_distributions(matrix, cell):
+        return f"nothing is compiled for {cell.arch}, which makes it the same as vLLM {same}"
     for rule in matrix.exclude:
         if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):
             return rule.reason
@@ -138,7 +144,9 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
 
 def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
     """Return where a cell's vLLM kernels have to come from, according to the matrix."""
-    return "compiled" if "vllm" in compiled_distributions(matrix, cell) else "upstream"
+    if "vllm" not in compiled_distributions(matrix, cell):
+        return "upstream"
+    return "graft" if choice_for(matrix.vllm[cell.vllm].compile, cell.arch)[0] == "graft" else "compiled"
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
@@ -146,9 +154,21 @@ def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     version = matrix.vllm[cell.vllm]
     if matrix.archs[cell.arch].distribution != "vllm":
         return ()
-    vllm = ["vllm"] if version.git is not None or version.compile == "required" else []
-    named = version.compile if isinstance(version.compile, list) else []
+    kind, named = choice_for(version.compile, cell.arch)
+    vllm = ["vllm"] if version.git is not None or kind != "published" else []
     return tuple(dict.fromkeys([*vllm, *named]))
+
+
+def first_of_release(matrix: Matrix, vllm: str) -> str:
+    """Return the first version of the same release and with the same needs, whose sources and compilers it shares."""
+    version = matrix.vllm[vllm]
+    if version.release is None:
+        return vllm
+
+    def needs(other: VllmVersion) -> list[object]:
+        return [other.release, *(getattr(other, name) for name in VERSION_NEEDS)]
+
+    return next(name for name, other in matrix.vllm.items() if needs(other) == needs(version))
 
 
 def arch_of(matrix: Matrix, cell: Cell) -> Arch:

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
 from imagefactory.matrix.bases import Base, unique
+from imagefactory.matrix.compile_choices import CompileChoices, choice_for
 from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
@@ -104,8 +105,9 @@ class VllmVersion(_Model):
     ref: str | None = None
     counts_as: VersionText | None = None
     """The version that a git reference counts as among the releases."""
-    compile: Literal["required", "optional"] | Annotated[list[Distribution], Field(min_length=1)] = "optional"
-    """What we compile ourselves: vLLM if `required`, or the packages listed."""
+    compile: CompileChoices = "published"
+    """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
+    and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
     also: list[str] = []
     """Additional requirements on machines with a GPU, beyond vLLM's and the arch's."""
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
@@ -119,6 +121,11 @@ class VllmVersion(_Model):
             raise PydanticCustomError("origin", "give either `release`, or `git` with `ref` and `counts_as`")
         if self.git and not (self.ref and self.counts_as):
             raise PydanticCustomError("origin", "a `git` version needs `ref` and `counts_as`")
+        archs = self.compile if isinstance(self.compile, dict) else {"": ""}
+        if self.git and any(choice_for(self.compile, arch)[0] == "graft" for arch in archs):
+            raise PydanticCustomError(
+                "compile", "only a `release` has a published wheel to graft kernels into"
+            )
         return self
 
     @cached_property
@@ -361,6 +368,12 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             (("models", name, "arch"), model.arch, matrix.archs, "arch")
             for name, model in matrix.models.items()
             if model.arch
+        ),
+        *(
+            (("vllm", name, "compile", arch), arch, matrix.archs, "arch")
+            for name, version in matrix.vllm.items()
+            if isinstance(version.compile, dict)
+            for arch in version.compile
         ),
     ]
     for path, value, known, what in references:

@@ -28,7 +28,7 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     """Choose the mods that change a cell's installed files: those listed, or with `auto` those it needs."""
     automatic = matrix.models[cell.model].mods == "auto"
     version = matrix.vllm[cell.vllm].version
-    compiled = intended_kernels(matrix, cell) == "compiled"
+    compiled = intended_kernels(matrix, cell) != "upstream"
     picked: Picked = {}
     notes: list[str] = []
     for mod in _wanted(matrix, cell, mods):

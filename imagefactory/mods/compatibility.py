@@ -24,6 +24,7 @@ from imagefactory.errors.mods import (
     PatchError,
 )
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import first_of_release
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.source_files import FolderSource, git_source
@@ -76,7 +77,12 @@ def check_mods(
     refuse_idle_variants(mods, project.matrix)
     for name in versions:
         refuse_unknown_version(project.matrix, name)
-    releases = [name for name, version in project.matrix.vllm.items() if version.release is not None]
+    matrix = project.matrix
+    releases = [
+        name
+        for name, version in matrix.vllm.items()
+        if version.release is not None and first_of_release(matrix, name) == name
+    ]
     checked = versions or (releases if folder is None else ["nightly"])
     trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:

@@ -49,7 +49,7 @@ class Trees:
         found: LockedSource | LockedWheel | None
         if distribution == "vllm":
             suffix = ".whl" if variant.stage == "installed" else ".tar.gz"
-            found = self._project.source_lock.find(vllm, suffix)
+            found = self._project.source_lock.find(self._project.matrix.vllm[vllm].release or vllm, suffix)
         else:
             found = self._locked_wheel(distribution, vllm)
         if found is None:

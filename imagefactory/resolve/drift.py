@@ -22,6 +22,7 @@ from imagefactory.locks.files import (
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable
+from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.matrix.matrix import Matrix, VllmVersion
 from imagefactory.store.digests import checksum
 
@@ -91,7 +92,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     arch = matrix.archs[cell.arch]
     base = matrix.bases[arch.base]
     return {
-        f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm])),
+        f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm], cell.arch)),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -102,9 +103,14 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     }
 
 
-def version_facts(version: VllmVersion) -> dict[str, object]:
-    """Return a version's settings without empty needs, so that older locks keep their checksums."""
-    facts = version.model_dump(mode="json")
+def version_facts(version: VllmVersion, arch: str = "") -> dict[str, object]:
+    """Return a version's settings for an arch, in a form in which older locks keep their checksums.
+
+    Empty needs are left out, and what is not compiled is called optional.
+    """
+    kind, named = choice_for(version.compile, arch)
+    compiled = list(named) if kind == "published" else [kind, *named]
+    facts = version.model_dump(mode="json") | {"compile": compiled or "optional"}
     return {name: value for name, value in facts.items() if name not in VERSION_NEEDS or value}
 
 
@@ -127,8 +133,8 @@ def models_made_from(matrix: Matrix) -> MadeFrom:
 def sources_made_from(matrix: Matrix) -> MadeFrom:
     """Checksum the vLLM releases of the matrix."""
     return {
-        f"vllm.{name}": checksum(version.release)
-        for name, version in matrix.vllm.items()
+        f"vllm.{version.release}": checksum(version.release)
+        for version in matrix.vllm.values()
         if version.release is not None
     }
 

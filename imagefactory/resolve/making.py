@@ -21,7 +21,7 @@ from imagefactory.locks.files import (
 )
 from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions
+from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions, intended_kernels
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base, security_updates
 from imagefactory.resolve.debian_index import read_index
@@ -102,6 +102,7 @@ def _make_wheel_lock(
         conflicts=matrix.conflicts,
         made_from=made_from,
         compiled=compiled_distributions(matrix, cell),
+        kernels=intended_kernels(matrix, cell),
     )
     keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
@@ -157,7 +158,8 @@ def _make_source_lock(project: Project, say: Say) -> LockResult:
     made_from = sources_made_from(project.matrix)
     if path.exists() and SourceLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
-    releases = [version.release for version in project.matrix.vllm.values() if version.release is not None]
+    named = [version.release for version in project.matrix.vllm.values() if version.release is not None]
+    releases = list(dict.fromkeys(named))
     say(f"Looking up the archives of {len(releases)} releases")
     indexes = configured_indexes()
     sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]

@@ -28,9 +28,10 @@ from imagefactory.errors.locks import (
 )
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix.bases import Base
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.matrix.matrix import Arch, Conflict
 from imagefactory.resolve.wheel_contents import WheelContents, settle, wheel_contents
+from imagefactory.resolve.wheelhouse.graft_record import read_graft
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
@@ -62,6 +63,7 @@ class WheelRequest:
     made_from: MadeFrom
     compiled: tuple[str, ...] = ()
     """Packages whose wheels we compile ourselves."""
+    kernels: KernelOrigin = "upstream"
 
     def __str__(self) -> str:
         return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
@@ -117,6 +119,7 @@ def lock_wheels(
                 unpacked=contents.unpacked,
                 needed_by=pin.needed_by,
                 compiled=own.key if own else None,
+                graft=read_graft(own.path, own.inputs) if own and own.inputs.kind == "graft" else None,
             )
             return wheel, contents
 
@@ -127,7 +130,7 @@ def lock_wheels(
         arch=request.cell.arch,
         platform=request.cell.platform,
         python=request.base.python,
-        kernels="compiled" if "vllm" in request.compiled else "upstream",
+        kernels=request.kernels,
         wheels=tuple(settle(found, request.conflicts)),
     )
 

@@ -110,13 +110,15 @@ def _memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
     """Return the requirements that the serve program checks."""
     version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    origin = kernels or intended_kernels(matrix, cell)
     facts: dict[str, object] = {
         "target": str(cell),
         "vllm": str(version.version),
         "arch": cell.arch,
         "capability": arch.capability or "",
         "driver": _driver_minimum(matrix, cell),
-        "kernels": kernels or intended_kernels(matrix, cell),
+        # The serve program only has to know whether the kernels are for one chip, as those of a graft are.
+        "kernels": "compiled" if origin == "graft" else origin,
         "weights": matrix.models[cell.model].weights,
         "mods_module": MODS_AT_START,
     }

@@ -19,7 +19,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.publish.automation.jobs import Compile
 from imagefactory.resolve.making import make_locks
-from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
+from imagefactory.resolve.wheelhouse.adopt import mods_of_sources, why_not_for
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
 
 Heads = Callable[[str, str], str | None]
@@ -91,6 +91,7 @@ def _choose(
         for wheel in shared
         if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list)
         == (name, cell.platform, chips or "")
+        and why_not_for(project, cell, wheel.inputs) is None
     ]
     if name != "vllm":
         return (mine[-1], "") if mine else (None, f"{name} was never compiled for {cell.arch}")

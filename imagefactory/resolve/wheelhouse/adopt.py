@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
 from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import CompileNeededError
-from imagefactory.errors.wheelhouse import SeveralWheelsError, WheelNotKeptError, WrongWheelError
-from imagefactory.locks.files import WheelLock
+from imagefactory.errors.wheelhouse import (
+    SeveralWheelsError,
+    UnfitWheelError,
+    WheelNotKeptError,
+    WrongWheelError,
+)
+from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, compiled_distributions
+from imagefactory.matrix.cells import Cell, compiled_distributions, intended_kernels
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.resolve.audit.auditing import look_into, refuse_failing
-from imagefactory.resolve.wheelhouse.fit import same_version
-from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, refuse_damaged
+from imagefactory.resolve.wheelhouse.fit import runs_with_cuda, same_version, why_unfit
+from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find, refuse_damaged
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, pull, remote_wheels, shared_at
 
 
@@ -37,12 +42,19 @@ def choose_compiled(
     A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
     """
     wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
+    unfit: dict[str, str] = {}
 
-    def fits(inputs: CompileInputs) -> bool:
-        found = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
-        return found == wanted and same_version(inputs.version, version)
+    def fits(wheel: KeptWheel | RemoteWheel) -> bool:
+        inputs = wheel.inputs
+        described = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
+        if described != wanted or not same_version(inputs.version, version):
+            return False
+        why = why_not_for(project, cell, inputs)
+        if why:
+            unfit[wheel.key] = why
+        return not why
 
-    found: list[KeptWheel | RemoteWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel.inputs)]
+    found: list[KeptWheel | RemoteWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel)]
     prefixes = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
     if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
@@ -50,7 +62,10 @@ def choose_compiled(
         here = {wheel.key for wheel in found}
         with Repository.open(where) as repository:
             offers = remote_wheels(repository, name)
-        found += [wheel for wheel in offers if fits(wheel.inputs) and wheel.key not in here]
+        found += [wheel for wheel in offers if wheel.key not in here and fits(wheel)]
+    refused = {key: why for key, why in unfit.items() if not asked or key.startswith(tuple(asked))}
+    if refused and (asked or not found):
+        raise _unfit(cell, name, refused)
     if not found:
         raise _compile_needed(project, cell, name, version)
     wheel = _one_of(found, project, cell, asked, locked)
@@ -87,6 +102,7 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
     for wheel in audited_wheels(lock.wheels, arch):
         if wheel.compiled is None:
             continue
+        _refuse_other_cuda(project, cell, wheel, lock)
         verdicts = verdicts_of([look_into(project, wheel)], arch)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
@@ -115,7 +131,8 @@ def _one_of(
     if len(fitting) == 1:
         return fitting[0]
     documents = [wheel.inputs.as_json() for wheel in found]
-    differing = [name for name in documents[0] if len({str(data[name]) for data in documents}) > 1]
+    names = dict.fromkeys(name for data in documents for name in data)
+    differing = [name for name in names if len({str(data.get(name)) for data in documents}) > 1]
     raise SeveralWheelsError(
         f"{len(found)} compiled wheels fit {cell}.",
         where="the wheelhouse (`invoke wheels.list`)",
@@ -127,6 +144,36 @@ def _one_of(
 def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
     """List the digests of the mods that a compile for this cell would apply to the sources."""
     return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
+
+
+def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | None:
+    """Return why a wheel of the right package and chips does not fit a cell, or None if it does."""
+    matrix = project.matrix
+    wanted = "graft" if inputs.name == "vllm" and intended_kernels(matrix, cell) == "graft" else "whole"
+    if inputs.kind != wanted:
+        return f"it is a {inputs.kind} wheel, and matrix.yaml wants a {wanted} one"
+    return why_unfit(inputs.system, matrix.bases[matrix.archs[cell.arch].base])
+
+
+def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> UnfitWheelError:
+    several = f"None of {len(reasons)} compiled wheels of {name} fits" if len(reasons) > 1 else None
+    return UnfitWheelError(
+        f"{several or f'The compiled wheel of {name} does not fit'} {cell}.",
+        where="the wheelhouse (`invoke wheels.list`)",
+        why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
+        fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
+    )
+
+
+def _refuse_other_cuda(project: Project, cell: Cell, wheel: LockedWheel, lock: WheelLock) -> None:
+    """Raise an error if a wheel was compiled with a CUDA whose code the locked runtime does not run."""
+    kept = find(project.store, str(wheel.compiled))
+    runtime = next((other for other in lock.wheels if other.name.startswith("nvidia-cuda-runtime")), None)
+    if kept is not None and runtime is not None:
+        compiled = kept.inputs.system["cuda"]
+        if not runs_with_cuda(compiled, runtime.version):
+            why = f"it was compiled with CUDA {compiled}, and the image gets {runtime.name} {runtime.version}"
+            raise _unfit(cell, wheel.name, {kept.key: why})
 
 
 def _chips(project: Project, cell: Cell, name: str) -> str:

@@ -1,10 +1,10 @@
-"""Checks that a wheel is of the expected package, version and platform."""
+"""Checks that a wheel is of the expected package, version and platform, and runs on a base."""
 
 from __future__ import annotations
 
 import email
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from zipfile import BadZipFile, ZipFile
@@ -13,6 +13,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from imagefactory.errors.wheelhouse import WrongWheelError
+from imagefactory.matrix.bases import Base
 
 MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
 """The machine of each platform in wheel tags and in ELF headers (e_machine)."""
@@ -54,6 +55,23 @@ def same_version(found: str, wanted: str) -> bool:
     except InvalidVersion:
         return False
     return version == expected if expected.local else version.public == expected.public
+
+
+def why_unfit(system: Mapping[str, str], base: Base) -> str | None:
+    """Return why code compiled for a system would not run on a base, or None if it does."""
+    if not system.keys() >= {"python", "glibc", "cuda"}:
+        return "it does not say which Python, glibc and CUDA it was compiled for"
+    if system["python"] != base.python:
+        return f"it is for Python {system['python']}, and the base has {base.python}"
+    if Version(system["glibc"]) > Version(base.glibc):
+        return f"it needs glibc {system['glibc']}, and the base has {base.glibc}"
+    return None
+
+
+def runs_with_cuda(compiled: str, runtime: str) -> bool:
+    """Return whether code of a CUDA release runs with a runtime: one of the same major version that is not older."""
+    needed, found = Version(compiled).release, Version(runtime).release
+    return needed[0] == found[0] and needed <= found
 
 
 def _metadata(archive: ZipFile) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from packaging.utils import canonicalize_name
 
@@ -18,6 +18,7 @@ from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, checksum, file_sha256
 
+CompiledKind = Literal["whole", "graft"]
 FORMAT: Final = 1
 _RECORD = "inputs.json"
 
@@ -40,6 +41,9 @@ class CompileInputs:
     platform: str
     """linux/arm64 or linux/amd64."""
     flags: tuple[str, ...] = ()
+    kind: CompiledKind = "whole"
+    system: Mapping[str, str] = field(default_factory=dict)
+    """The Python, glibc and CUDA that the result is for; empty for libraries that no image gets."""
 
     @property
     def key(self) -> Sha256:
@@ -48,20 +52,29 @@ class CompileInputs:
 
     def as_json(self) -> dict[str, Any]:
         """Return the inputs as plain values."""
-        return asdict(self) | {
+        data = asdict(self) | {
             "name": canonicalize_name(self.name),
             "sources": dict(sorted(self.sources.items())),
             "mods": list(self.mods),
             "flags": list(self.flags),
+            "system": dict(sorted(self.system.items())),
         }
+        unset = {"kind": "whole", "system": {}}  # left out, as in keys from before these existed
+        return {name: value for name, value in data.items() if name not in unset or value != unset[name]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CompileInputs:
         """Parse the result of `as_json`; raise KeyError, TypeError or ValueError for anything else."""
         texts = {name: str(data[name]) for name in ("name", "version", "toolchain", "arch_list", "platform")}
-        sources = {str(name): str(value) for name, value in dict(data["sources"]).items()}
+        sources, system = (
+            {str(name): str(value) for name, value in dict(found).items()}
+            for found in (data["sources"], data.get("system", {}))
+        )
         mods, flags = (tuple(str(item) for item in data[name]) for name in ("mods", "flags"))
-        return cls(**texts, sources=sources, mods=mods, flags=flags)
+        kind = next((kind for kind in get_args(CompiledKind) if kind == data.get("kind", "whole")), None)
+        if kind is None:
+            raise ValueError(f"there is no kind {data['kind']}")
+        return cls(**texts, sources=sources, mods=mods, flags=flags, kind=kind, system=system)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Machine:
         self.small = SmallFactory(folder)
         self.store = Store(self.small.cache)
         self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
-        self.edit('{release: "1.0"}', '{release: "1.0", compile: required}')
+        self.edit('{release: "1.0"}', '{release: "1.0", compile: whole}')
         if chip:
             self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
             self._bring_cuobjdump()

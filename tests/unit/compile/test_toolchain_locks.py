@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from imagefactory.compile.job import Request
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import (
     CompileProject,
@@ -23,6 +24,7 @@ from imagefactory.compile.toolchain_locks import (
     make_toolchain_locks,
     pinned,
 )
+from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
@@ -112,6 +114,7 @@ OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
         ({"arch": "toolchain-trixie"}, [], "arch 'toolchain-trixie'"),
         ({"what": "torch"}, [], "project to compile 'torch'"),
         ({}, ["cutlas=/x"], "source 'cutlas'"),
+        ({"vllm": "0.28.0-graft", "only": "_qutlas_C"}, [], "extension '_qutlas_C'"),
     ],
 )
 def test_unknown_name_is_refused(
@@ -119,6 +122,27 @@ def test_unknown_name_is_refused(
 ) -> None:
     with pytest.raises(UnknownNameError, match=unknown):
         requests_of(project, **{**OPTIONS, **options}, sources=sources, without_mods=[], jobs=0)
+
+
+def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: CompileProject) -> None:
+    def requests(**options: str) -> list[Request]:
+        known = {**OPTIONS, "what": "", "vllm": "0.28.0-graft", **options}
+        return requests_of(project, **known, sources=[], without_mods=[], jobs=0)
+
+    [every] = requests()
+    assert (every.what, every.graft, every.inspects) == ("vllm", True, False)
+    assert every.targets == ("_C_stable_libtorch", "_moe_C_stable_libtorch", "_qutlass_C", "_flashkda_C")
+    [some] = requests(only="_qutlass_C, _C_stable_libtorch")
+    assert some.targets == ("_C_stable_libtorch", "_qutlass_C")
+    [looked_at, _] = requests(targets="_qutlass_C", what="vllm,flashinfer")
+    assert (looked_at.targets, looked_at.graft, looked_at.inspects) == (("_qutlass_C",), False, True)
+    with pytest.raises(OptionError, match="is not grafted for gb10"):
+        requests(vllm="0.28.0", only="_qutlass_C")
+
+
+def test_graft_shares_the_compilers_of_its_release(project: CompileProject) -> None:
+    assert toolchain_cells(project, "0.28.0-graft") == toolchain_cells(project, "0.28.0")
+    assert locked_flashinfer(project, "0.28.0-graft") == locked_flashinfer(project, "0.28.0")
 
 
 def test_request_has_the_sources_of_its_project(project: CompileProject) -> None:

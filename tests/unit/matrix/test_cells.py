@@ -12,6 +12,7 @@ from imagefactory.matrix.cells import (
     compiled_distributions,
     drafter_exclusions,
     exclusions,
+    first_of_release,
     intended_kernels,
     reason_excluded,
     usable_drafters,
@@ -78,6 +79,35 @@ def test_kernels_are_compiled_for_git_references_and_where_required(matrix: Matr
     assert intended_kernels(matrix, cell("large")) == "upstream"
     assert intended_kernels(matrix, cell("large", "nightly")) == "compiled"
     assert intended_kernels(matrix, cell("large", "1.0")) == "compiled"
+
+
+def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix(
+        '  "3.0": {release: "3.0"}\n',
+        '  "3.0": {release: "3.0"}\n'
+        '  3.0-own: {release: "3.0", compile: {spark: [graft, flashinfer-jit-cache], server: whole}}\n',
+    )
+    matrix = load_matrix(small_matrix.matrix)
+    graft, whole = cell("large", "3.0-own"), cell("large", "3.0-own", "server", "linux/amd64")
+    assert intended_kernels(matrix, graft) == "graft"
+    assert compiled_distributions(matrix, graft) == ("vllm", "flashinfer-jit-cache")
+    assert intended_kernels(matrix, whole) == "compiled"
+    assert compiled_distributions(matrix, whole) == ("vllm",)
+    assert intended_kernels(matrix, cell("tiny", "3.0-own", "cpu")) == "upstream"
+    assert reason_excluded(matrix, graft) is None
+    same = reason_excluded(matrix, cell("tiny", "3.0-own", "cpu"))
+    assert same == "nothing is compiled for cpu, which makes it the same as vLLM 3.0"
+
+
+def test_versions_of_one_release_share_sources_unless_their_needs_differ(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix(
+        '  "3.0": {release: "3.0"}\n',
+        '  "3.0": {release: "3.0"}\n  same: {release: "3.0", compile: whole}\n'
+        '  other: {release: "3.0", also: [torch==9]}\n',
+    )
+    matrix = load_matrix(small_matrix.matrix)
+    shared = [first_of_release(matrix, name) for name in ("3.0", "same", "other", "nightly")]
+    assert shared == ["3.0", "3.0", "other", "nightly"]
 
 
 def test_cell_has_a_display_name_and_a_slug() -> None:

@@ -66,6 +66,14 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),
     ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", MatrixError, "linux/arm64"),
     ("ref: main, counts_as", "counts_as", MatrixError, "ref"),
+    ("    compile: whole", "    compile: required", MatrixError, "`required` is written as `whole`"),
+    ("    compile: whole", "    compile: grafted", MatrixError, "did you mean graft"),
+    ("    compile: whole", "    compile: {spark: gratf}", MatrixError, "spark: there is no 'gratf'"),
+    ("    compile: whole", "    compile: {sprak: graft}", UnknownNameError, "spark"),
+    ("    compile: whole", "    compile: [graft, whole]", MatrixError, "choose one of"),
+    ("    compile: whole", "    compile: {}", MatrixError, "name an arch"),
+    ("    compile: whole", "    compile: 3", MatrixError, "a list of packages"),
+    ("ref: main, counts_as", "ref: main, compile: graft, counts_as", MatrixError, "published wheel to graft"),
     ("    without: [torchvision,", "    without: ['torch vision',", MatrixError, "Python package"),
 ]
 

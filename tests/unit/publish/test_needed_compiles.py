@@ -20,8 +20,10 @@ from imagefactory.resolve.wheelhouse.remote import RemoteWheel
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.small_factory import CELL
+from tests.fixtures.wheelhouse import INPUTS
 
 HEAD = "a" * 40
+SYSTEM = INPUTS.system
 
 
 @dataclass
@@ -39,12 +41,15 @@ class Branch:
         repository = Repository.open("127.0.0.1:9/a/b")
         return find_compiles(self.project, repository, self.cells, heads=lambda *_: HEAD)
 
-    def compile(self, commit: str, mods: tuple[str, ...] | None = None) -> RemoteWheel:
+    def compile(
+        self, commit: str, mods: tuple[str, ...] | None = None, system: dict[str, str] | None = None
+    ) -> RemoteWheel:
         cell = self.cells[0]
         inputs = CompileInputs(
             name="vllm", version="2.1.0.dev1", sources={"vllm": f"some/where@{commit}"}, toolchain="sha256:1",
             mods=mods_of_sources(self.project, cell) if mods is None else mods,
             arch_list=str(self.project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
+            system=dict(SYSTEM, **(system or {})),
         )  # fmt: skip
         wheel = RemoteWheel("vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
         self.shared.append(wheel)
@@ -79,6 +84,7 @@ def test_a_wheel_of_the_newest_commit_waits_for_a_lock_and_an_older_one_does_not
 
 def test_a_wheel_with_other_mods_is_compiled_again(branch: Branch) -> None:
     branch.compile(HEAD, mods=("f" * 64,))
+    branch.compile(HEAD, system={"python": "3.13"})
     [vllm] = branch.compiles().jobs
     assert vllm.reason == "the mods of its sources changed"
 

@@ -18,6 +18,7 @@ from imagefactory.errors.store import DownloadError
 from imagefactory.errors.wheelhouse import (
     DamagedWheelError,
     SeveralWheelsError,
+    UnfitWheelError,
     WheelNotKeptError,
     WrongWheelError,
 )
@@ -169,6 +170,46 @@ def test_wheel_for_something_else_is_not_adopted_but_mentioned(
 ) -> None:
     wheelhouse.keep(replace(INPUTS, **other))  # type: ignore[arg-type]
     assert mentioned in wheelhouse.refusal(CompileNeededError).why
+
+
+def with_system(**changes: str) -> CompileInputs:
+    return replace(INPUTS, system={**INPUTS.system, **changes})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        (with_system(python="3.13"), "it is for Python 3.13, and the base has 3.11"),
+        (with_system(glibc="2.41"), "it needs glibc 2.41, and the base has 2.36"),
+        (replace(INPUTS, system={}), "does not say which Python, glibc and CUDA"),
+        (replace(INPUTS, kind="graft"), "it is a graft wheel, and matrix.yaml wants a whole one"),
+        (with_system(cuda="12.8"), "compiled with CUDA 12.8, and the image gets nvidia-cuda-runtime 13.0.96"),
+        (with_system(cuda="13.2"), "compiled with CUDA 13.2"),
+    ],
+)
+def test_wheel_for_another_system_or_of_another_kind_is_refused_with_the_reason(
+    wheelhouse: Wheelhouse,
+    simple_index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    inputs: CompileInputs,
+    reason: str,
+) -> None:
+    tag = "cp311-cp311-manylinux_2_28_aarch64"
+    simple_index.add(
+        wheel_factory("torch", "1.0+cu130", tag=tag, requires=["nvidia-cuda-runtime"]),
+        wheel_factory("nvidia-cuda-runtime", "13.0.96"),
+    )
+    kept = wheelhouse.keep(inputs)
+    for error in (wheelhouse.refusal(UnfitWheelError), wheelhouse.refusal(UnfitWheelError, kept.key)):
+        assert reason in error.why
+        assert kept.key[:16] in error.why
+        assert "invoke compile --vllm 1.0 --arch gpu --what vllm" in error.fix
+
+
+def test_unfit_wheel_does_not_stand_in_the_way_of_one_that_fits(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.keep(with_system(python="3.13"))
+    kept = wheelhouse.keep()
+    assert find(wheelhouse.lock()).compiled == kept.key
 
 
 @pytest.mark.parametrize(
