@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from imagefactory.errors.layers import PathNotFoundError
+from imagefactory.locks.files import LockedWheel
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.built_layers import read_owners
@@ -25,6 +27,8 @@ class Ownership:
     lock: Path | None
     version: str
     needed_by: tuple[str, ...]
+    whose: str = ""
+    """Who made the file, in a wheel that we compiled."""
 
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:
@@ -61,9 +65,23 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            lock = project.wheel_lock_path(cell)
-            return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by)
+            lock, whose = project.wheel_lock_path(cell), _whose(wheel, path)
+            return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by, whose)
     for deb in project.base_lock(cell).debs:
         if deb.name == owner:
             return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)
     return Ownership(path, layer, owner, None, "", ())
+
+
+def _whose(wheel: LockedWheel, path: str) -> str:
+    """Tell the compiled files of a wheel from those that its publisher made."""
+    if wheel.compiled is None:
+        return ""
+    if wheel.graft is None:
+        return f"compiled as {wheel.compiled[:16]}"
+    for file in wheel.graft.replaced:
+        if path.endswith(f"/{file.path}"):
+            return f"compiled as {wheel.compiled[:16]}, in place of the published {file.published[:16]}"
+    if re.search(r"\.dist-info/(METADATA|WHEEL|RECORD|imagefactory\.json)$", path):
+        return "written for the grafted wheel"
+    return f"published in {wheel.graft.file}"

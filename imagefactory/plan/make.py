@@ -275,11 +275,14 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Return a label with the wheels that the factory compiled and their keys."""
-    names = [
-        f"{wheel.name}:{wheel.compiled}" for wheel in (wheels.wheels if wheels else ()) if wheel.compiled
-    ]
-    return {"imagefactory.compiled": " ".join(sorted(names))} if names else {}
+    """Return labels with the wheels that the factory compiled and their keys, and the libraries of a graft."""
+    compiled = [wheel for wheel in (wheels.wheels if wheels else ()) if wheel.compiled]
+    grafted = [file.path for wheel in compiled if wheel.graft for file in wheel.graft.replaced]
+    labels = {
+        "imagefactory.compiled": [f"{wheel.name}:{wheel.compiled}" for wheel in compiled],
+        "imagefactory.grafted": grafted,
+    }
+    return {name: " ".join(sorted(values)) for name, values in labels.items() if values}
 
 
 def _licences(chosen: Chosen) -> list[str]:

@@ -141,7 +141,7 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
         places = [name for name, there in (("here", wheel.here), ("registry", wheel.shared)) if there]
         table.add_row(
             wheel.inputs.name,
-            wheel.inputs.version,
+            f"{wheel.inputs.version}{' graft' if wheel.inputs.kind == 'graft' else ''}",
             wheel.inputs.arch_list or "none",
             wheel.inputs.platform,
             size(wheel.size),
@@ -191,6 +191,8 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     table.add_row("path", f"/{ownership.path}")
     table.add_row("layer", f"{ownership.layer.kind} {ownership.layer.name} (key {ownership.layer.key[:12]})")
     table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
+    if ownership.whose:
+        table.add_row("made by", ownership.whose)
     if ownership.lock:
         table.add_row("locked in", str(ownership.lock.relative_to(root)))
         table.add_row("needed by", ", ".join(ownership.needed_by))

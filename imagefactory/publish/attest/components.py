@@ -6,12 +6,13 @@ The list is made from the inputs of the plan's layers, so nothing that goes into
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import quote
 
-from imagefactory.locks.files import LicenceLock, LockedDeb, LockedWheel
+from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.project import Project
+from imagefactory.oci.format import VENV
 from imagefactory.plan.plan import (
     BaseLayer,
     Layer,
@@ -23,6 +24,7 @@ from imagefactory.plan.plan import (
     WheelLayer,
 )
 from imagefactory.publish.attest.licence_record import Licences
+from imagefactory.resolve.wheel_contents import installed_path
 from imagefactory.store.digests import Sha256
 
 OWN_LICENCE: Final = "Apache-2.0"
@@ -49,7 +51,9 @@ class Component:
     size: int | None = None
     needed_by: tuple[str, ...] = ("matrix.yaml",)
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that are not components themselves, such as those of the serve program."""
+    """Files that are not components themselves, such as those of the serve program, or the compiled ones of a graft."""
+    graft: Graft | None = None
+    """The published wheel that all other files of a graft are from."""
 
     @property
     def reference(self) -> str:
@@ -65,7 +69,8 @@ class Component:
 def components_of(project: Project, plan: Plan) -> list[Component]:
     """List everything that a plan puts into an image, and the models that it serves."""
     licences = Licences(LicenceLock.path(project.locks))
-    wheels = {wheel.sha256: wheel for wheel in project.wheel_lock(plan.cell).wheels}
+    lock = project.wheel_lock(plan.cell)
+    wheels, python = {wheel.sha256: wheel for wheel in lock.wheels}, lock.python
     base = project.base_lock(plan.cell)
     debs = {deb.sha256: deb for deb in base.debs}
     distribution = project.matrix.bases[base.base].debian
@@ -79,7 +84,15 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
                 ]
             case WheelLayer():
                 named = [wheels[item.sha256] for item in layer.inputs]
-                found += [_package("wheel", wheel, wheel_purl(wheel), licences, layer) for wheel in named]
+                parts = [
+                    (wheel, _package("wheel", wheel, wheel_purl(wheel), licences, layer)) for wheel in named
+                ]
+                found += [
+                    replace(part, graft=wheel.graft, files=grafted_files(wheel, python))
+                    if wheel.graft
+                    else part
+                    for wheel, part in parts
+                ]
             case ServeLayer():
                 files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
                 found.append(_own("program", "imagefactory-serve", layer, files))
@@ -98,6 +111,17 @@ def wheel_purl(wheel: LockedWheel) -> str:
     if wheel.compiled is None:
         return f"pkg:pypi/{name}?{file}"
     return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
+
+
+def grafted_files(wheel: LockedWheel, python: str) -> dict[str, Sha256]:
+    """Return the paths and hashes of the files in an image that were compiled for a grafted wheel."""
+    replaced = wheel.graft.replaced if wheel.graft else ()
+    return {installed_file(file.path, wheel, python): file.sha256 for file in replaced}
+
+
+def installed_file(path: str, wheel: LockedWheel, python: str) -> str:
+    """Return where an image has a file of a wheel."""
+    return f"/{VENV}/{installed_path(path, distribution=wheel.name, python=python)}"
 
 
 def deb_purl(deb: LockedDeb, distribution: str) -> str:

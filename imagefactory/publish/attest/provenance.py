@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +47,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
     dependencies: list[dict[str, Any]] = [
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
     ]
+    dependencies += _grafts(project, plan)
     if source.commit:
         dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
     made = sbom.make_sbom(project, plan)
@@ -71,6 +72,17 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
             ],
         },
     }
+
+
+def _grafts(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
+    """Name the published wheel behind every grafted one, and the files that were compiled in its place."""
+    for wheel in project.wheel_lock(plan.cell).wheels:
+        if wheel.graft is not None:
+            yield {"name": wheel.graft.file, "digest": {"sha256": wheel.graft.sha256}}
+            for file in wheel.graft.replaced:
+                notes = {"compiledAs": wheel.compiled, "replacesSha256": file.published}
+                name = f"{wheel.file}/{file.path}"
+                yield {"name": name, "digest": {"sha256": file.sha256}, "annotations": notes}
 
 
 def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:

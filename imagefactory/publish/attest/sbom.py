@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
+from imagefactory.locks.files import Graft
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of
@@ -91,6 +92,8 @@ def _component(part: Component) -> dict[str, Any]:
         component["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
     if part.licence not in (None, UNDECLARED):
         component["licenses"] = [{"expression": part.licence, "acknowledgement": "declared"}]
+    if part.graft is not None:
+        component["pedigree"] = _pedigree(part.graft)
     if part.files:
         component["components"] = [
             {
@@ -102,6 +105,24 @@ def _component(part: Component) -> dict[str, Any]:
             for path, sha256 in sorted(part.files.items())
         ]
     return component
+
+
+def _pedigree(graft: Graft) -> dict[str, Any]:
+    """Name the published wheel that a grafted one was made from, and the files of it that were replaced."""
+    name, version, *_ = graft.file.split("-")
+    ancestor = {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "purl": f"pkg:pypi/{name}@{version}?file_name={graft.file}",
+        "hashes": [{"alg": "SHA-256", "content": graft.sha256}],
+        "components": [
+            {"type": "file", "name": file.path, "hashes": [{"alg": "SHA-256", "content": file.published}]}
+            for file in graft.replaced
+        ],
+    }
+    notes = "The files listed in the ancestor were replaced by compiled ones; all others are the ancestor's."
+    return {"ancestors": [ancestor], "notes": notes}
 
 
 def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:

@@ -28,6 +28,20 @@ def test_file_of_a_wheel_is_explained_by_wheel_and_lock(built: SmallFactory) -> 
     assert ownership.lock == built.project.wheel_lock_path(CELL)
 
 
+def test_files_of_a_graft_are_told_apart(built: SmallFactory) -> None:
+    wheel = built.graft()
+    assert wheel.graft is not None
+    [file] = wheel.graft.replaced
+    folder = file.path.rpartition("/")[0]
+
+    def whose(path: str) -> str:
+        return explain(built.project, CELL, f"{SITE}/{path}").whose
+
+    assert whose(file.path) == f"compiled as {'a' * 16}, in place of the published {'c' * 16}"
+    assert whose(f"{folder}/__init__.py") == f"published in {wheel.graft.file}"
+    assert whose(f"{wheel.name}-{wheel.version}.dist-info/METADATA") == "written for the grafted wheel"
+
+
 def test_file_of_a_package_is_explained_by_the_package(built: SmallFactory) -> None:
     ownership = explain(built.project, CELL, "/etc/motd")
     assert (ownership.owner, ownership.version, ownership.layer.kind) == ("base", "1.0", "base")

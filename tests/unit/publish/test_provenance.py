@@ -47,6 +47,21 @@ def test_provenance_names_the_plan_the_locks_the_commit_and_the_sbom(small_facto
     assert details["byproducts"][0]["digest"] == {"sha256": sha256_of(make_sbom(project, plan))}
 
 
+def test_a_graft_names_the_published_wheel_and_what_was_compiled(small_factory: SmallFactory) -> None:
+    wheel = small_factory.graft()
+    assert wheel.graft is not None
+    [file] = wheel.graft.replaced
+    project = small_factory.project
+    plan = make_plan(project, CELL)
+    made = make_provenance(project, plan, source=CheckoutState(None), run=Run("builder"))
+    *_, published, compiled = made["buildDefinition"]["resolvedDependencies"]
+    assert published == {"name": wheel.graft.file, "digest": {"sha256": wheel.graft.sha256}}
+    assert compiled["name"] == f"{wheel.file}/{file.path}"
+    assert compiled["digest"] == {"sha256": file.sha256}
+    assert compiled["annotations"] == {"compiledAs": wheel.compiled, "replacesSha256": file.published}
+    assert plan.config.labels["imagefactory.grafted"] == file.path
+
+
 def test_two_runs_differ_only_in_the_run(small_factory: SmallFactory) -> None:
     project = small_factory.project
     plan = make_plan(project, CELL)

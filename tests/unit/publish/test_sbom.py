@@ -73,6 +73,24 @@ def test_a_compiled_wheel_is_not_taken_for_its_publishers(small_factory: SmallFa
     assert parsed.qualifiers == {"checksum": f"sha256:{published.sha256}", "file_name": published.file}
 
 
+def test_a_graft_names_the_published_wheel_and_the_files_that_were_compiled(
+    small_factory: SmallFactory,
+) -> None:
+    wheel = small_factory.graft()
+    data = sbom_of(small_factory)
+    assert VALIDATOR.validate_str(data.decode()) is None
+    [part] = [part for part in json.loads(data)["components"] if part.get("pedigree")]
+    assert part["purl"].startswith(f"pkg:generic/{wheel.name}@")
+    assert wheel.graft is not None
+    [file], [ancestor] = wheel.graft.replaced, part["pedigree"]["ancestors"]
+    assert ancestor["hashes"][0]["content"] == wheel.graft.sha256
+    assert ancestor["purl"].startswith(f"pkg:pypi/{wheel.name}@1.0?")
+    assert [found["hashes"][0]["content"] for found in ancestor["components"]] == [file.published]
+    [compiled] = part["components"]
+    assert compiled["name"] == f"/opt/venv/lib/python3.11/site-packages/{file.path}"
+    assert compiled["hashes"][0]["content"] == file.sha256
+
+
 def test_the_graph_connects_every_component_to_what_needs_it(small_factory: SmallFactory) -> None:
     path = small_factory.project.wheel_lock_path(CELL)
     lock = WheelLock.read(path)

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from imagefactory.build.inputs import LayerInputs
+from imagefactory.compile.graft import make_graft
 from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors import FactoryError
 from imagefactory.errors.kernels import AuditFailedError
@@ -30,10 +31,13 @@ from imagefactory.plan.make import make_plan
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.making import make_locks
 from imagefactory.resolve.wheelhouse.adopt import mods_of_sources
+from imagefactory.resolve.wheelhouse.graft_record import read_graft
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, keep
 from imagefactory.resolve.wheelhouse.share import compiled_locations
+from imagefactory.store.digests import file_sha256
 from imagefactory.store.downloads import fetch
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.extensions import extension
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheelhouse import INPUTS, TAG
@@ -75,6 +79,10 @@ class Wheelhouse:
         say = self.said.append
         list(make_locks(self.project, [self.cell], upgrade=upgrade, wheels=wheels, say=say))
         return WheelLock.read(self.path)
+
+    def refused_after_keeping(self, inputs: CompileInputs) -> FactoryError:
+        self.keep(inputs)
+        return self.refusal(UnfitWheelError)
 
     def refusal(self, kind: type[FactoryError], *wheels: str) -> FactoryError:
         """Return the error of a lock that fails, and leaves no lock behind."""
@@ -204,6 +212,36 @@ def test_wheel_for_another_system_or_of_another_kind_is_refused_with_the_reason(
         assert reason in error.why
         assert kept.key[:16] in error.why
         assert "invoke compile --vllm 1.0 --arch gpu --what vllm" in error.fix
+
+
+def test_lock_says_which_files_of_a_graft_are_whose(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.checkout.edit_matrix("compile: whole", "compile: {gpu: graft}")
+    library = wheelhouse.folder / "_C.abi3.so"
+    files: dict[str, bytes | str] = {"vllm/_C.abi3.so": extension("_C", platform="linux/arm64")}
+    tag = "cp38-abi3-manylinux_2_28_aarch64"
+    published = make_wheel(
+        wheelhouse.folder / "published", "vllm", "1.0", files=files, tag=tag, requires=["torch==1.0"]
+    )
+    library.write_bytes(extension("_C", code="own", platform="linux/arm64"))
+    sources = {**INPUTS.sources, "published": f"wheel:{file_sha256(published)}"}
+    inputs = replace(INPUTS, kind="graft", sources=sources)
+    made = make_graft(
+        published, published.name, [library], wheelhouse.folder, inputs=inputs, arch="gpu",
+        platform_tag="manylinux_2_36_aarch64", mods={}, other_chips={},
+    )  # fmt: skip
+    assert "wants a graft one" in wheelhouse.refused_after_keeping(INPUTS).why
+    kept = keep(wheelhouse.project.store, inputs, made)
+    lock = wheelhouse.lock()
+    wheel = find(lock)
+    assert (lock.kernels, wheel.compiled, wheel.file) == ("graft", kept.key, kept.filename)
+    assert wheel.version == f"1.0+graft.gpu.{kept.key[:8]}"
+    assert wheel.graft == read_graft(kept.path, inputs)
+    assert [file.path for file in wheel.graft.replaced] == ["vllm/_C.abi3.so"]
+    check_all_locks(wheelhouse.project)
+    plan = make_plan(wheelhouse.project, wheelhouse.cell)
+    assert plan.config.labels["imagefactory.kernels"] == plan.kernels == "graft"
+    assert plan.config.labels["imagefactory.grafted"] == "vllm/_C.abi3.so"
+    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
 
 
 def test_unfit_wheel_does_not_stand_in_the_way_of_one_that_fits(wheelhouse: Wheelhouse) -> None:
