@@ -84,6 +84,7 @@ def compile_(
     help={
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to check for (default: the target's, else the matrix's)",
+        "beside": "compare with this, library by library: another wheel, target or version; repeatable",
         "check": "only check that locks/kernels.toml matches the target's wheels",
         "reaches": "look for the kernels that vLLM calls on the arch, by name",
         "json": options.JSON,
@@ -93,6 +94,7 @@ def compile_(
 def audit(
     project: Project,
     subject: str,
+    beside: list[str],
     arch: str = "",
     check: bool = False,
     reaches: bool = False,
@@ -102,7 +104,9 @@ def audit(
     """Check whether the kernels in a library, wheel or image run on an arch."""
     from imagefactory.commands.show import tables
     from imagefactory.resolve.audit.auditing import audit, refuse_failing, refuse_wrong_record
+    from imagefactory.resolve.audit.side_by_side import audit_all, grafted_libraries
 
+    options.at_most_one(check=check, beside=bool(beside))
     options.at_most_one(check=check, json=json, markdown=markdown)
     options.at_most_one(check=check, reaches=reaches)
     if reaches:
@@ -121,6 +125,15 @@ def audit(
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
         return
+    if beside:
+        audited = audit_all(project, [subject, *beside], arch)
+        if json:
+            print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
+        elif markdown:
+            print(tables.comparison_markdown(audited))
+        else:
+            show(tables.comparison_table(audited))
+        return
     verdicts = audit(project, subject, arch)
     if json:
         print_json([asdict(verdict) for verdict in verdicts])
@@ -128,4 +141,6 @@ def audit(
         print(tables.audit_markdown(verdicts))
     else:
         show(tables.audit_table(verdicts))
+    if grafted := grafted_libraries(project, subject):
+        say(f"compiled in place of the published ones: {', '.join(sorted(grafted))}")
     refuse_failing(subject, verdicts)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from imagefactory.publish.promote import Promoted
     from imagefactory.publish.prune import Pruning
     from imagefactory.resolve.audit.reaching import Reached
+    from imagefactory.resolve.audit.side_by_side import Audited
     from imagefactory.resolve.doctor import Diagnosis
     from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
@@ -128,6 +129,21 @@ def reached_markdown(found: Sequence[Reached]) -> str:
     """Return the same table as Markdown."""
     rows = [(one.call.call, one.outcome, one.why, one.call.used_by) for one in found]
     return markdown_table(rows, "call", "reaches", "why", "used by")
+
+
+def comparison_table(audited: Sequence[Audited]) -> Table:
+    """Show the libraries of several wheels or targets side by side."""
+    return _table(_comparison(audited), "library", *(Path(one.subject).name for one in audited))
+
+
+def comparison_markdown(audited: Sequence[Audited]) -> str:
+    """Return the same table as Markdown."""
+    return markdown_table(_comparison(audited), "library", *(Path(one.subject).name for one in audited))
+
+
+def _comparison(audited: Sequence[Audited]) -> list[list[str]]:
+    names = sorted({verdict.library for one in audited for verdict in one.verdicts})
+    return [[name, *(one.about(name) or "-" for one in audited)] for name in names]
 
 
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:

@@ -21,6 +21,7 @@ from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, L
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import first_of_release
 from imagefactory.matrix.matrix import Arch, CubinPolicy
 from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
@@ -45,6 +46,7 @@ def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterat
     """Return the libraries of a subject, and the arch to judge them for."""
     path = Path(subject)
     if subject in project.matrix.vllm:
+        _refuse_compiled_version(project, subject)
         libraries = _of_release(project, subject)
     elif path.is_file():
         libraries = from_wheel(ZipFile(path), file_sha256(path)) if is_zipfile(path) else from_file(path)
@@ -58,6 +60,18 @@ def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterat
         wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])
         libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
     return libraries, arch or project.matrix.defaults.arch
+
+
+def _refuse_compiled_version(project: Project, name: str) -> None:
+    """Raise an error for a version of the matrix that has no published wheel of its own."""
+    published = first_of_release(project.matrix, name)
+    if published != name:
+        raise AuditError(
+            f"vLLM {name} has no published wheel of its own.",
+            where="the audit's argument",
+            why=f"It is compiled from the same release as {published}, differently for every arch.",
+            fix=f"Name a target such as MODEL@{name}, a wheel (`invoke wheels.list`), or {published}.",
+        )
 
 
 def _refuse_missing_path(subject: str) -> None:
