@@ -21,6 +21,7 @@ from imagefactory.compile.graft import make_graft
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.packing import repack
+from imagefactory.compile.power_loss import drop_doubtful, marked
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.environment.file_lock import exclusive
@@ -32,13 +33,16 @@ from imagefactory.errors.kernels import (
     SourceUnreachableError,
     UnknownTargetError,
 )
+from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
+from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.downloads import fetch as download
 
 _KILLED = 137
+_DISK_FULL = "No space left on device"
 _DOCKER: Final = Compiler()
 
 
@@ -130,28 +134,34 @@ def _compile(
     shutil.rmtree(out, ignore_errors=True)
     for path in (build, out, ccache):
         path.mkdir(parents=True, exist_ok=True)
+    if dropped := drop_doubtful(folder, build):
+        say(
+            f"the machine went down during the last run: {dropped} files that may not be whole are made again"
+        )
     reader = NinjaReader()
+    with translating_disk_full(folder), marked(folder, build) as keep_safe:
 
-    def hear(line: str) -> None:
-        progress = reader.read(line)
-        if progress is not None:
-            watch.step(progress)
+        def hear(line: str) -> None:
+            keep_safe()
+            progress = reader.read(line)
+            if progress is not None:
+                watch.step(progress)
 
-    ended = compiler.run(
-        image,
-        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
-        key=job.tree.key,
-        mounts=[
-            Mount(tree, "/factory/src"),
-            Mount(build, "/factory/build"),
-            Mount(out, "/factory/out"),
-            Mount(ccache, "/ccache"),
-            Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
-        ],
-        environment=_environment(job),
-        log=folder / "log",
-        hear=hear,
-    )
+        ended = compiler.run(
+            image,
+            ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
+            key=job.tree.key,
+            mounts=[
+                Mount(tree, "/factory/src"),
+                Mount(build, "/factory/build"),
+                Mount(out, "/factory/out"),
+                Mount(ccache, "/ccache"),
+                Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
+            ],
+            environment=_environment(job),
+            log=folder / "log",
+            hear=hear,
+        )
     if ended.status != 0:
         raise _failed(ended, folder / "log", jobs)
     if job.request.inspects:
@@ -279,6 +289,13 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
             where="the --targets option",
             why=f"These sources, for this arch, have {len(found['known'])} others.",
             fix=did_you_mean(found["unknown"][0], found["known"]).capitalize(),
+        )
+    if any(_DISK_FULL in line for line in ended.telling):
+        return DiskFullError(
+            "The disk was full before the compile ended.",
+            where=log.parent,
+            why=next(line for line in ended.telling if _DISK_FULL in line)[:400],
+            fix="Make room (`invoke clean` removes old downloads) and run it again: what is compiled already is kept.",
         )
     killed = ended.status == _KILLED or any("Killed" in line for line in ended.telling)
     return CompileFailedError(

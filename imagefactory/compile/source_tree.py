@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import shutil
 import tarfile
@@ -31,6 +32,7 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
         writing.mkdir(parents=True)
         try:
             fill(writing)
+            os.sync()  # a power failure must not leave a tree with empty files
             writing.rename(tree)
         except BaseException:
             shutil.rmtree(writing, ignore_errors=True)

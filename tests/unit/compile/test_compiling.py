@@ -20,6 +20,7 @@ from imagefactory.compile.compiling import Compiled, compile_kernels
 from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress
+from imagefactory.compile.power_loss import MARK
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import FactoryError
@@ -35,6 +36,7 @@ from imagefactory.errors.kernels import (
     WrongSourceError,
 )
 from imagefactory.errors.locks import LockMissingError
+from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.files import LockedSource
 from imagefactory.matrix.targets import host_machine
 from imagefactory.plan.plan import Plan
@@ -77,7 +79,7 @@ class FakeCompiler(Compiler):
     def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
         self.work = work
         self.at = machine
-        self.failure = ("nvcc error   : it broke",)
+        self.failure: tuple[str, ...] = ("nvcc error   : it broke",)
         self.provided: list[str] = []
         self.asked: list[dict[str, Any]] = []
 
@@ -285,6 +287,44 @@ def test_interrupted_compile_is_resumed(project: CompileProject, whole: Request)
     with pytest.raises(KeyboardInterrupt):
         compile_it(project, whole, FakeCompiler(interrupted))
     assert list(all_kept(project.store)) == []
+    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
+
+
+def test_objects_that_a_power_failure_may_have_damaged_are_made_again(
+    project: CompileProject, whole: Request
+) -> None:
+    def cut_off(build: Path, _: Path) -> int:
+        (build / "a.o").write_text("half")
+        shutil.copy(build.parent / MARK, build.parent / "saved")
+        raise KeyboardInterrupt
+
+    def resumed(build: Path, out: Path) -> int:
+        assert not (build / "a.o").exists()
+        return wheel(out)
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_it(project, whole, FakeCompiler(cut_off))
+    folder = work_out(project, whole).folder(project.store)
+    said = json.loads((folder / "saved").read_text())
+    (folder / MARK).write_text(json.dumps({**said, "boot": "another"}))
+    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
+
+
+def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject, whole: Request) -> None:
+    def full(build: Path, _: Path) -> int:
+        (build / "99.o").write_text("object")
+        return 1
+
+    def resumed(build: Path, out: Path) -> int:
+        assert (build / "99.o").read_text() == "object"
+        return wheel(out)
+
+    compiler = FakeCompiler(full)
+    compiler.failure = ("FAILED: 100.o", "fatal error: error writing to 100.o: No space left on device")
+    with pytest.raises(DiskFullError, match="disk was full") as caught:
+        compile_it(project, whole, compiler)
+    assert "100.o" in caught.value.why
+    assert "kept" in caught.value.fix
     assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
 
 
