@@ -5,23 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.build.watch import Watcher
-from imagefactory.compile.capacity import BuildMachine
-from imagefactory.compile.compiler import Compiler
-from imagefactory.compile.compiling import Compiled, compile_kernels
-from imagefactory.compile.container import Ended
 from imagefactory.compile.job import Request, work_out
-from imagefactory.compile.ninja_progress import CompileProgress
 from imagefactory.compile.power_loss import MARK
-from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import FactoryError
 from imagefactory.errors.kernels import (
@@ -30,79 +22,18 @@ from imagefactory.errors.kernels import (
     CompileDataError,
     CompileFailedError,
     NotEnoughRoomError,
-    SourceUnreachableError,
     ToolchainMisfitError,
     UnknownTargetError,
     WrongSourceError,
 )
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.files import LockedSource
-from imagefactory.matrix.targets import host_machine
-from imagefactory.plan.plan import Plan
-from imagefactory.resolve.wheelhouse.graft_record import read_graft
 from imagefactory.resolve.wheelhouse.keep import all_kept
-from imagefactory.store.cache import Store
-from imagefactory.store.digests import file_sha256
-from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.extensions import extension
+from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, compile_it, source
 from tests.fixtures.platforms import MACHINE, wheel_tag
-from tests.fixtures.small_factory import RecordingWatcher
-from tests.fixtures.wheels import make_wheel
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
 VERSION = "0.7.0.post1"
-FITTING, FOREIGN = "sm_121a", "sm_120a"
-IMAGES = Path("/images")
-
-
-class Watch(RecordingWatcher):
-    def step(self, progress: CompileProgress) -> None:
-        assert (progress.done, progress.total) == (1, 2)
-
-
-@dataclass(frozen=True)
-class Machine(BuildMachine):
-    free: float = 1000.0
-    free_for_images: float = 1000.0
-
-    def free_gb(self, folder: Path) -> float:
-        return self.free_for_images if folder == IMAGES else self.free
-
-
-ROOMY = Machine(4, 64.0)
-
-
-class FakeCompiler(Compiler):
-    """A compiler without Docker: records what it is asked to do, and does what a test says."""
-
-    def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
-        self.work = work
-        self.at = machine
-        self.failure: tuple[str, ...] = ("nvcc error   : it broke",)
-        self.provided: list[str] = []
-        self.asked: list[dict[str, Any]] = []
-
-    def machine(self) -> BuildMachine:
-        return self.at
-
-    def refuse_foreign(self, platform: str) -> None:
-        assert platform == f"linux/{MACHINE}"
-
-    def image_folder(self, plan: Plan) -> Path:  # noqa: ARG002
-        return IMAGES
-
-    def provide(self, project: CompileProject, plan: Plan, watch: Watcher) -> str:  # noqa: ARG002
-        self.provided.append(plan.key)
-        return "toolchain"
-
-    def run(self, image: str, command: Sequence[str], **options: Any) -> Ended:
-        self.asked.append({"image": image, "command": command, **options})
-        places = {mount.place: mount.folder for mount in options["mounts"]}
-        options["hear"]("[1/2] Building a.o")
-        options["log"].write_text("[1/2] Building a.o\n")
-        status = self.work(places["/factory/build"], places["/factory/out"])
-        return Ended(status, () if status == 0 else self.failure)
 
 
 def wheel(out: Path, chip: str = FITTING) -> int:
@@ -120,31 +51,6 @@ def library(out: Path) -> int:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> CompileProject:
-    """A checkout with its own store, whose cuobjdump prints the library itself."""
-    root = tmp_path / "checkout"
-    root.mkdir()
-    shutil.copy(REPOSITORY / "matrix.yaml", root)
-    for name in ("locks", "mods", "images"):
-        (root / name).symlink_to(REPOSITORY / name)
-    project = CompileProject(root, Store(tmp_path / "store"))
-    tool = project.tool_lock.find("nvidia-cuda-cuobjdump", host_machine())
-    cuobjdump = project.store.root / "tools" / tool.sha256 / "cuobjdump"
-    cuobjdump.parent.mkdir(parents=True)
-    cuobjdump.write_text('#!/bin/sh\ncat "$1"\n')
-    cuobjdump.chmod(0o755)
-    return project
-
-
-def source(folder: Path, name: str, marker: str) -> str:
-    """Make a folder that passes for a project, and return the --source option for it."""
-    file = folder / name / marker
-    file.parent.mkdir(parents=True)
-    file.touch()
-    return f"{name}={folder / name}"
-
-
-@pytest.fixture
 def whole(tmp_path: Path) -> Request:
     """A request for all of FlashInfer, from a folder of sources."""
     return replace(WHOLE, sources=(source(tmp_path, "flashinfer", "flashinfer/jit/core.py"),))
@@ -154,10 +60,6 @@ def whole(tmp_path: Path) -> Request:
 def part(whole: Request) -> Request:
     """A request for one module of FlashInfer."""
     return replace(whole, targets=("norm",))
-
-
-def compile_it(project: CompileProject, request: Request, compiler: FakeCompiler) -> Compiled:
-    return compile_kernels(project, request, Watch(), lambda _: None, compiler=compiler)
 
 
 def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
@@ -172,85 +74,6 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
         path.name for path in (project.store.root / "compile" / work_out(project, whole).tree.key).iterdir()
     }
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
-
-
-@pytest.fixture
-def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
-    """A request for a graft of two extensions, and the published wheel in the store."""
-    names = ("_C_stable_libtorch", "_qutlass_C")
-    files: dict[str, bytes | str] = {f"vllm/{name}.abi3.so": extension(name, code="sm_80") for name in names}
-    tag = wheel_tag(tag="cp38-abi3-manylinux_2_28")
-    wheel = make_wheel(tmp_path / "published", "vllm", "0.28.0", files=files, tag=tag)
-    published = LockedSource(
-        name="vllm", version="0.28.0", file=wheel.name, sha256=file_sha256(wheel), size=wheel.stat().st_size
-    )
-    stored = project.store.download(published.sha256)
-    stored.parent.mkdir(parents=True)
-    shutil.copy(wheel, stored)
-    monkeypatch.setattr("imagefactory.compile.job.published_wheel", lambda *_: published)
-    markers = {
-        "vllm": "vllm/envs.py",
-        "cutlass": "include/cutlass/cutlass.h",
-        "qutlass": "qutlass/csrc/bindings.cpp",
-    }
-    sources = tuple(source(tmp_path, name, marker) for name, marker in markers.items())
-    (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
-    [request] = requests_of(
-        project, what="", vllm="0.28.0-graft", arch="gb10", targets="", only=",".join(names), sources=sources,
-        without_mods=["no-older-kernels", "preserve-sm121a"], jobs=0,
-    )  # fmt: skip
-    return request
-
-
-def libraries(out: Path, names: Sequence[str], chip: str = FITTING) -> int:
-    for name in names:
-        code = f"\nFatbin elf code:\n=====\narch = {chip}\n"
-        (out / f"{name}.abi3.so").write_bytes(extension(name, code=code, search_path="/opt/venv"))
-    return 0
-
-
-def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
-    project: CompileProject, graft: Request
-) -> None:
-    compiler = FakeCompiler(lambda _, out: libraries(out, [*graft.targets, "_C_stable_libtorch_other"]))
-    inspected = compile_it(project, replace(graft, graft=False), compiler)
-    made = compile_it(project, graft, compiler)
-    assert compile_it(project, graft, compiler).log is None
-    assert inspected.wheel is None
-    assert made.wheel is not None
-    assert made.wheel.filename.startswith(
-        f"vllm-0.28.0+graft.gb10.{made.inputs.key[:8]}-cp38-abi3-manylinux_2_41_"
-    )
-    asked = [(run["command"], run["environment"], run["key"]) for run in compiler.asked]
-    assert len(asked) == 2
-    assert asked[0] == asked[1], "the container cannot tell a graft from an inspection"
-    inputs = made.inputs
-    assert (inputs.kind, inputs.version) == ("graft", "0.28.0")
-    assert inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
-    recorded = read_graft(made.wheel.path, inputs)
-    assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
-
-
-def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
-    with pytest.raises(AuditFailedError, match="would not run"):
-        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, FOREIGN)))
-    assert list(all_kept(project.store)) == []
-
-
-def test_graft_without_one_of_its_libraries_is_refused(project: CompileProject, graft: Request) -> None:
-    with pytest.raises(CompileFailedError, match="failed") as caught:
-        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:1])))
-    assert "_qutlass_C" in caught.value.why
-
-
-def test_source_that_a_graft_can_do_without_is_named_with_the_way_round(
-    project: CompileProject, graft: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FACTORY_GIT_HOST", str(tmp_path / "nowhere"))
-    sources = tuple(text for text in graft.sources if not text.startswith("qutlass"))
-    with pytest.raises(SourceUnreachableError) as caught:
-        compile_it(project, replace(graft, sources=sources), FakeCompiler(lambda *_: 0))
-    assert "Or leave _qutlass_C as published: --only _C_stable_libtorch." in caught.value.fix
 
 
 def test_libraries_of_single_targets_are_copied_but_not_kept(project: CompileProject, part: Request) -> None:

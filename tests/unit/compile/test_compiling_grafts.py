@@ -1,0 +1,102 @@
+"""A graft is compiled like an inspection of the same targets, and kept as a wheel."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.job import Request
+from imagefactory.compile.request import requests_of
+from imagefactory.compile.toolchain import CompileProject
+from imagefactory.errors.kernels import AuditFailedError, CompileFailedError, SourceUnreachableError
+from imagefactory.locks.files import LockedSource
+from imagefactory.resolve.wheelhouse.graft_record import read_graft
+from imagefactory.resolve.wheelhouse.keep import all_kept
+from imagefactory.store.digests import file_sha256
+from tests.fixtures.extensions import extension
+from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, compile_it, source
+from tests.fixtures.platforms import wheel_tag
+from tests.fixtures.wheels import make_wheel
+
+
+@pytest.fixture
+def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A request for a graft of two extensions, and the published wheel in the store."""
+    names = ("_C_stable_libtorch", "_qutlass_C")
+    files: dict[str, bytes | str] = {f"vllm/{name}.abi3.so": extension(name, code="sm_80") for name in names}
+    tag = wheel_tag(tag="cp38-abi3-manylinux_2_28")
+    wheel = make_wheel(tmp_path / "published", "vllm", "0.28.0", files=files, tag=tag)
+    published = LockedSource(
+        name="vllm", version="0.28.0", file=wheel.name, sha256=file_sha256(wheel), size=wheel.stat().st_size
+    )
+    stored = project.store.download(published.sha256)
+    stored.parent.mkdir(parents=True)
+    shutil.copy(wheel, stored)
+    monkeypatch.setattr("imagefactory.compile.job.published_wheel", lambda *_: published)
+    markers = {
+        "vllm": "vllm/envs.py",
+        "cutlass": "include/cutlass/cutlass.h",
+        "qutlass": "qutlass/csrc/bindings.cpp",
+    }
+    sources = tuple(source(tmp_path, name, marker) for name, marker in markers.items())
+    (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
+    [request] = requests_of(
+        project, what="", vllm="0.28.0-graft", arch="gb10", targets="", only=",".join(names), sources=sources,
+        without_mods=["no-older-kernels", "preserve-sm121a"], jobs=0,
+    )  # fmt: skip
+    return request
+
+
+def libraries(out: Path, names: Sequence[str], chip: str = FITTING) -> int:
+    for name in names:
+        code = f"\nFatbin elf code:\n=====\narch = {chip}\n"
+        (out / f"{name}.abi3.so").write_bytes(extension(name, code=code, search_path="/opt/venv"))
+    return 0
+
+
+def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
+    project: CompileProject, graft: Request
+) -> None:
+    compiler = FakeCompiler(lambda _, out: libraries(out, [*graft.targets, "_C_stable_libtorch_other"]))
+    inspected = compile_it(project, replace(graft, graft=False), compiler)
+    made = compile_it(project, graft, compiler)
+    assert compile_it(project, graft, compiler).log is None
+    assert inspected.wheel is None
+    assert made.wheel is not None
+    assert made.wheel.filename.startswith(
+        f"vllm-0.28.0+graft.gb10.{made.inputs.key[:8]}-cp38-abi3-manylinux_2_41_"
+    )
+    asked = [(run["command"], run["environment"], run["key"]) for run in compiler.asked]
+    assert len(asked) == 2
+    assert asked[0] == asked[1], "the container cannot tell a graft from an inspection"
+    inputs = made.inputs
+    assert (inputs.kind, inputs.version) == ("graft", "0.28.0")
+    assert inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
+    recorded = read_graft(made.wheel.path, inputs)
+    assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
+
+
+def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
+    with pytest.raises(AuditFailedError, match="would not run"):
+        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, FOREIGN)))
+    assert list(all_kept(project.store)) == []
+
+
+def test_graft_without_one_of_its_libraries_is_refused(project: CompileProject, graft: Request) -> None:
+    with pytest.raises(CompileFailedError, match="failed") as caught:
+        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:1])))
+    assert "_qutlass_C" in caught.value.why
+
+
+def test_source_that_a_graft_can_do_without_is_named_with_the_way_round(
+    project: CompileProject, graft: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FACTORY_GIT_HOST", str(tmp_path / "nowhere"))
+    sources = tuple(text for text in graft.sources if not text.startswith("qutlass"))
+    with pytest.raises(SourceUnreachableError) as caught:
+        compile_it(project, replace(graft, sources=sources), FakeCompiler(lambda *_: 0))
+    assert "Or leave _qutlass_C as published: --only _C_stable_libtorch." in caught.value.fix
