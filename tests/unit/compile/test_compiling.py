@@ -31,6 +31,7 @@ from imagefactory.errors.store import DiskFullError
 from imagefactory.resolve.wheelhouse.keep import all_kept
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, compile_it, source
 from tests.fixtures.platforms import MACHINE, wheel_tag
+from tests.fixtures.wheels import make_wheel
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
 VERSION = "0.7.0.post1"
@@ -74,6 +75,21 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
         path.name for path in (project.store.root / "compile" / work_out(project, whole).tree.key).iterdir()
     }
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
+
+
+def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(
+    project: CompileProject, whole: Request
+) -> None:
+    def unnamed(_: Path, out: Path) -> int:
+        code = f"Fatbin elf code:\n=====\narch = {FITTING}\n"
+        files: dict[str, bytes | str] = {"flashinfer_jit_cache/norm.so": code}
+        make_wheel(out, "flashinfer-jit-cache", VERSION, files=files, tag=wheel_tag(tag="py3-none-linux"))
+        return 0
+
+    made = compile_it(project, whole, FakeCompiler(unnamed))
+    assert made.wheel is not None
+    assert made.wheel.filename.endswith(f"-py3-none-{wheel_tag(tag='manylinux_2_41')}.whl")
+    assert made.inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
 
 
 def test_libraries_of_single_targets_are_copied_but_not_kept(project: CompileProject, part: Request) -> None:
