@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from imagefactory.commands import options
 from imagefactory.commands.command import command, print_json, say, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
+
+
+Style = Literal["table", "json", "markdown"]
 
 
 @command(
@@ -102,42 +105,57 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
-    from imagefactory.commands.show import tables
-    from imagefactory.resolve.audit.auditing import audit, refuse_failing, refuse_wrong_record
-    from imagefactory.resolve.audit.side_by_side import audit_all, grafted_libraries
+    from imagefactory.resolve.audit.auditing import refuse_wrong_record
 
-    options.at_most_one(check=check, beside=bool(beside))
     options.at_most_one(check=check, json=json, markdown=markdown)
-    options.at_most_one(check=check, reaches=reaches)
-    if reaches:
-        from imagefactory.resolve.audit.reaching import reaches as find_kernels
-        from imagefactory.resolve.audit.reaching import refuse_unreached
-
-        found = find_kernels(project, subject, arch)
-        if json:
-            print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
-        elif markdown:
-            print(tables.reached_markdown(found))
-        else:
-            show(tables.reached_table(found))
-        refuse_unreached(subject, found)
-        return
+    options.at_most_one(check=check, reaches=reaches, beside=bool(beside))
+    style: Style = "json" if json else "markdown" if markdown else "table"
     if check:
         say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
-        return
-    if beside:
-        audited = audit_all(project, [subject, *beside], arch)
-        if json:
-            print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
-        elif markdown:
-            print(tables.comparison_markdown(audited))
-        else:
-            show(tables.comparison_table(audited))
-        return
+    elif reaches:
+        _look_for_kernels(project, subject, arch, style)
+    elif beside:
+        _audit_side_by_side(project, [subject, *beside], arch, style)
+    else:
+        _audit_one(project, subject, arch, style)
+
+
+def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -> None:
+    from imagefactory.commands.show import tables
+    from imagefactory.resolve.audit.reaching import reaches, refuse_unreached
+
+    found = reaches(project, subject, arch)
+    if style == "json":
+        print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
+    elif style == "markdown":
+        print(tables.reached_markdown(found))
+    else:
+        show(tables.reached_table(found))
+    refuse_unreached(subject, found)
+
+
+def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
+    from imagefactory.commands.show import tables
+    from imagefactory.resolve.audit.side_by_side import audit_all
+
+    audited = audit_all(project, subjects, arch)
+    if style == "json":
+        print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
+    elif style == "markdown":
+        print(tables.comparison_markdown(audited))
+    else:
+        show(tables.comparison_table(audited))
+
+
+def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
+    from imagefactory.commands.show import tables
+    from imagefactory.resolve.audit.auditing import audit, refuse_failing
+    from imagefactory.resolve.audit.side_by_side import grafted_libraries
+
     verdicts = audit(project, subject, arch)
-    if json:
+    if style == "json":
         print_json([asdict(verdict) for verdict in verdicts])
-    elif markdown:
+    elif style == "markdown":
         print(tables.audit_markdown(verdicts))
     else:
         show(tables.audit_table(verdicts))
