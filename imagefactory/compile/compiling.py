@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
@@ -17,7 +16,7 @@ from imagefactory.compile.carried import carry
 from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
 from imagefactory.compile.git_sources import CompileSource, place
-from imagefactory.compile.graft import make_graft
+from imagefactory.compile.graft import make_graft, refuse_other_chips
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
 from imagefactory.compile.packing import repack
@@ -37,6 +36,7 @@ from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
 from imagefactory.resolve.audit.auditing import audit, refuse_failing
+from imagefactory.resolve.audit.side_by_side import grafted_libraries
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.downloads import fetch as download
@@ -166,20 +166,13 @@ def _compile(
         raise _failed(ended, folder / "log", jobs)
     if job.request.inspects:
         return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
-    made = {path.name.partition(".")[0]: path for path in sorted(out.glob("*.so"))}
-    missing = [name for name in job.request.targets if name not in made]
-    wheels = sorted(out.glob("*.whl"))
-    if missing or not (wheels or job.request.graft):
-        said = f"The build ended without {', '.join(missing) or 'a wheel'}."
-        raise _failed(Ended(1, (said,)), folder / "log", jobs)
-    wheel = (
-        _graft(project, job, [made[name] for name in job.request.targets], out)
-        if job.request.graft
-        else wheels[0]
-    )
-    if not wheel.stem.endswith(f"-{job.platform_tag}"):
-        wheel = repack(wheel, out, platform_tag=job.platform_tag)  # setup.py does not name the glibc
-    refuse_failing(wheel.name, audit(project, str(wheel), job.request.arch))
+    missing = _missing(job, out)
+    if missing:
+        raise _failed(Ended(1, (f"The build ended without {missing}.",)), folder / "log", jobs)
+    wheel = _finished_wheel(project, job, out)
+    verdicts = audit(project, str(wheel), job.request.arch)
+    refuse_failing(wheel.name, verdicts)
+    refuse_other_chips(grafted_libraries(project, str(wheel)), verdicts, job.request.arch)
     kept = keep(project.store, job.inputs, wheel)
     for finished in (tree, build, out):  # tens of gigabytes that are of no use once there is a wheel
         shutil.rmtree(finished, ignore_errors=True)
@@ -250,16 +243,27 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _graft(project: CompileProject, job: Job, libraries: Sequence[Path], out: Path) -> Path:
-    """Put the compiled libraries into the published wheel."""
+def _missing(job: Job, out: Path) -> str:
+    """Name what a compile should have made and has not."""
+    made = {path.name.partition(".")[0] for path in out.glob("*.so")}
+    if job.request.graft:
+        return ", ".join(name for name in job.request.targets if name not in made)
+    return "" if any(out.glob("*.whl")) else "a wheel"
+
+
+def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
+    """Return the compiled wheel under a name with its glibc, or the published one with the compiled libraries."""
     published = job.published
-    assert published is not None  # noqa: S101 - every graft has one
+    if published is None:
+        wheel = min(out.glob("*.whl"))
+        named = wheel.stem.endswith(f"-{job.platform_tag}")  # setup.py does not name the glibc
+        return wheel if named else repack(wheel, out, platform_tag=job.platform_tag)
     with requests.Session() as session:
         wheel = download(indexed_file(published), project.store, session, lambda _: None)
     return make_graft(
         wheel,
         published.file,
-        libraries,
+        [path for path in out.glob("*.so") if path.name.partition(".")[0] in job.request.targets],
         out,
         inputs=job.inputs,
         arch=job.request.arch,

@@ -16,8 +16,9 @@ from packaging.version import Version
 from imagefactory.compile.extensions import read_extension, refuse_other_interface, without_search_path
 from imagefactory.compile.packing import repack
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import GraftBaseError
+from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
 from imagefactory.locks.files import Graft, LockedSource, LockedWheel, ReplacedFile
+from imagefactory.locks.kernels import KernelVerdict
 from imagefactory.locks.project import locked_cells
 from imagefactory.resolve.wheelhouse.fit import MACHINES
 from imagefactory.resolve.wheelhouse.graft_record import FORMAT, RECORD
@@ -99,6 +100,20 @@ def make_graft(
         replaced=replaced,
         added={RECORD: json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"},
     )
+
+
+def refuse_other_chips(replaced: Iterable[str], verdicts: Iterable[KernelVerdict], arch: str) -> None:
+    """Raise an error unless every library that was replaced has code for the chip that it was compiled for."""
+    outcomes = {verdict.library: verdict for verdict in verdicts}
+    for path in sorted(replaced):
+        found = outcomes.get(path)
+        if found is None or found.outcome != "native":
+            raise GraftMismatchError(
+                f"The compiled {path} has no code for {arch}.",
+                where=path,
+                why=f"It has {found.why if found else 'no GPU code at all'}.",
+                fix="Leave it as published (`--only`), or correct the arch list in matrix.yaml.",
+            )
 
 
 def _place_of(archive: ZipFile, library: str, file: str) -> str:

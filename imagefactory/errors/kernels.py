@@ -54,7 +54,7 @@ class NotReachedError(LibraryError, exit_code=233):
 
 
 class GraftMismatchError(LibraryError, exit_code=226):
-    """A compiled library does not offer what the published one does, or needs other libraries."""
+    """A compiled library does not offer what the published one does, needs other libraries, or is for other chips."""
 
 
 class GraftBaseError(LibraryError, exit_code=228):

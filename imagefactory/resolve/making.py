@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagefactory.environment.index_config import IndexConfig
@@ -21,7 +21,13 @@ from imagefactory.locks.files import (
 )
 from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, arch_of, compiled_distributions, intended_kernels
+from imagefactory.matrix.cells import (
+    Cell,
+    arch_of,
+    compiled_distributions,
+    first_of_release,
+    intended_kernels,
+)
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base, security_updates
 from imagefactory.resolve.debian_index import read_index
@@ -104,7 +110,8 @@ def _make_wheel_lock(
         compiled=compiled_distributions(matrix, cell),
         kernels=intended_kernels(matrix, cell),
     )
-    keep = [] if old is None or UPGRADE_ALL in upgrade else [w for w in old.wheels if w.name not in upgrade]
+    like = old or _lock_of_same_release(project, cell)
+    keep = [] if like is None or UPGRADE_ALL in upgrade else [w for w in like.wheels if w.name not in upgrade]
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
 
     def adopt(name: str, version: str) -> KeptWheel:
@@ -115,6 +122,12 @@ def _make_wheel_lock(
     )
     refuse_unfit_kernels(project, cell, lock)
     return LockResult(path, changed=lock.write(path))
+
+
+def _lock_of_same_release(project: Project, cell: Cell) -> WheelLock | None:
+    """Return the lock of the published wheel that a cell's is compiled from, so that they differ in nothing else."""
+    path = project.wheel_lock_path(replace(cell, vllm=first_of_release(project.matrix, cell.vllm)))
+    return WheelLock.read(path) if path.exists() else None
 
 
 def _make_kernel_lock(project: Project, say: Say) -> LockResult:

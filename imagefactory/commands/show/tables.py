@@ -133,12 +133,12 @@ def reached_markdown(found: Sequence[Reached]) -> str:
 
 def comparison_table(audited: Sequence[Audited]) -> Table:
     """Show the libraries of several wheels or targets side by side."""
-    return _table(_comparison(audited), "library", *(Path(one.subject).name for one in audited))
+    return _table(_comparison(audited), "library", *(one.title for one in audited))
 
 
 def comparison_markdown(audited: Sequence[Audited]) -> str:
     """Return the same table as Markdown."""
-    return markdown_table(_comparison(audited), "library", *(Path(one.subject).name for one in audited))
+    return markdown_table(_comparison(audited), "library", *(one.title for one in audited))
 
 
 def _comparison(audited: Sequence[Audited]) -> list[list[str]]:

@@ -26,6 +26,11 @@ class Audited:
     verdicts: tuple[KernelVerdict, ...]
     grafted: frozenset[str]
 
+    @property
+    def title(self) -> str:
+        """The subject, or the name of its file."""
+        return Path(self.subject).name if Path(self.subject).exists() else self.subject
+
     def about(self, library: str) -> str:
         """Return what there is to say about a library, or nothing if the subject has no GPU code in it."""
         for verdict in self.verdicts:

@@ -12,7 +12,12 @@ import pytest
 from imagefactory.compile.job import Request
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import AuditFailedError, CompileFailedError, SourceUnreachableError
+from imagefactory.errors.kernels import (
+    AuditFailedError,
+    CompileFailedError,
+    GraftMismatchError,
+    SourceUnreachableError,
+)
 from imagefactory.locks.files import LockedSource
 from imagefactory.resolve.wheelhouse.graft_record import read_graft
 from imagefactory.resolve.wheelhouse.keep import all_kept
@@ -83,6 +88,13 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
 def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
     with pytest.raises(AuditFailedError, match="would not run"):
         compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, FOREIGN)))
+    assert list(all_kept(project.store)) == []
+
+
+def test_graft_of_a_library_for_other_chips_is_refused(project: CompileProject, graft: Request) -> None:
+    with pytest.raises(GraftMismatchError, match="has no code for gb10") as caught:
+        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, "sm_100f")))
+    assert "only sm_100f" in caught.value.why
     assert list(all_kept(project.store)) == []
 
 

@@ -14,7 +14,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.resolve.audit import auditing
 from imagefactory.resolve.audit.auditing import audit
-from imagefactory.resolve.audit.side_by_side import audit_all, grafted_libraries
+from imagefactory.resolve.audit.side_by_side import Audited, audit_all, grafted_libraries
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv
@@ -50,6 +50,8 @@ def test_published_and_grafted_wheel_stand_side_by_side(project: Project, tmp_pa
     assert (left.about(C), right.about(C)) == ("native: sm_120f x3", "compiled, native: sm_121a x3")
     assert left.about(MOE) == right.about(MOE) == "native: sm_120f x3"
     assert left.about("vllm/other.so") == ""
+    assert left.title == published.name
+    assert Audited("big@2.0/gpu", (), frozenset()).title == "big@2.0/gpu"
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"graft": {"file": 3}}'])

@@ -244,6 +244,26 @@ def test_lock_says_which_files_of_a_graft_are_whose(wheelhouse: Wheelhouse) -> N
     assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
 
 
+def test_version_of_the_same_release_keeps_the_other_packages(
+    wheelhouse: Wheelhouse, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    wheelhouse.checkout.edit_matrix(
+        '"2.0": {release: "2.0"}', '"2.0": {release: "2.0"}\n  own: {release: "2.0", compile: whole}'
+    )
+    simple_index.add(wheel_factory("vllm", "2.0", requires=["small"]), wheel_factory("small", "1.0"))
+    wheelhouse.cell = replace(wheelhouse.cell, vllm="2.0")
+    wheelhouse.path.unlink()
+    assert find(wheelhouse.lock(), "small").version == "1.0"
+    simple_index.add(wheel_factory("small", "2.0"))
+    inputs = replace(INPUTS, version="2.0")
+    files: dict[str, bytes | str] = {"vllm/_C.abi3.so": "code"}
+    compiled = make_wheel(wheelhouse.folder / "own", "vllm", "2.0", requires=["small"], tag=TAG, files=files)
+    keep(wheelhouse.project.store, inputs, compiled)
+    wheelhouse.cell = replace(wheelhouse.cell, vllm="own")
+    assert find(wheelhouse.lock(), "small").version == "1.0"
+    assert find(wheelhouse.lock(upgrade=("small",)), "small").version == "2.0"
+
+
 def test_unfit_wheel_does_not_stand_in_the_way_of_one_that_fits(wheelhouse: Wheelhouse) -> None:
     wheelhouse.keep(with_system(python="3.13"))
     kept = wheelhouse.keep()
