@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors.wheelhouse import DamagedWheelError, WrongWheelError
-from imagefactory.resolve.wheelhouse.keep import all_kept, find, keep, refuse_damaged
+from imagefactory.resolve.wheelhouse.keep import CompileInputs, all_kept, find, keep, refuse_damaged
 from imagefactory.store.cache import Store
 from tests.fixtures.wheelhouse import INPUTS, TAG
 from tests.fixtures.wheels import WheelFactory, make_wheel, sha256_of_file
@@ -174,3 +174,20 @@ def test_damaged_record_is_refused(store: Store, wheel: Path, text: str | None) 
         find(store, INPUTS.key)
     assert caught.value.where == str(record)
     assert ("another key" if text is None else "cannot be read") in caught.value.why
+
+
+def test_inputs_tell_kinds_and_systems_apart_and_older_keys_stay() -> None:
+    former = replace(INPUTS, system={})
+    assert not {"kind", "system"} & former.as_json().keys(), (
+        "as when the key was made of the other fields alone"
+    )
+    kinds = [
+        former,
+        INPUTS,
+        replace(INPUTS, kind="graft"),
+        replace(INPUTS, system={**INPUTS.system, "cuda": "13.1"}),
+    ]
+    assert len({inputs.key for inputs in kinds}) == 4
+    assert [CompileInputs.from_json(inputs.as_json()) for inputs in kinds] == kinds
+    with pytest.raises(ValueError, match="no kind half"):
+        CompileInputs.from_json({**INPUTS.as_json(), "kind": "half"})
