@@ -51,7 +51,7 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
     [request] = requests_of(
         project, what="", vllm="0.28.0-graft", arch="gb10", targets="", only=",".join(names), sources=sources,
-        without_mods=["no-older-kernels", "preserve-sm121a"], jobs=0,
+        without_mods=list(project.mods), jobs=0,
     )  # fmt: skip
     return request
 
