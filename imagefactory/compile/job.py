@@ -132,7 +132,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         dependencies, left_out = choose_sources(settings, request.vllm, version, replaced, request.targets)
         mods = source_mods(project, request.vllm, request.arch, request.without_mods)
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
-    modules = tuple(settings.flashinfer.modules) if request.what == "flashinfer" else ()
+    modules = settings.flashinfer.of(request.arch) if request.what == "flashinfer" else ()
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     tree = CompileInputs(

@@ -94,3 +94,12 @@ def test_every_arch_with_a_gpu_has_compilers_for_its_base() -> None:
         for what, (vllm, version) in product(WHAT, MATRIX.vllm.items()):
             toolchain = SETTINGS.toolchains[SETTINGS.toolchain_for(what, version)]
             assert toolchain.runs_on(MATRIX.bases[arch.base]), (name, what, vllm)
+
+
+def test_flashinfer_gets_the_modules_that_models_reach_on_the_arch() -> None:
+    modules = SETTINGS.flashinfer
+    reached = ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
+    assert modules.of("gb10") == modules.of("rtx5090") == reached
+    assert modules.of("h100") == modules.of("b200") == ("sampling",)
+
+    assert {arch for module in modules.modules for arch in module.archs} <= set(MATRIX.archs)
