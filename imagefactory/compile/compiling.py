@@ -39,8 +39,10 @@ from imagefactory.resolve.audit.auditing import audit, refuse_failing
 from imagefactory.resolve.audit.side_by_side import grafted_libraries
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.atomic import translating_disk_full
+from imagefactory.store.digests import sha256_of
 from imagefactory.store.downloads import fetch as download
 
+_LONGEST_NAME = 100
 _KILLED = 137
 _DISK_FULL = "No space left on device"
 _DOCKER: Final = Compiler()
@@ -277,6 +279,8 @@ def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
     """Copy libraries into the checkout's build folder; being only part of a wheel, they never enter the wheelhouse."""
     request = job.request
     without = "".join(f"-without-{name}" for name in request.without_mods)
+    if len(without) > _LONGEST_NAME:
+        without = f"-without-{len(request.without_mods)}-mods-{sha256_of(without.encode())[:8]}"
     machine = job.inputs.platform.rpartition("/")[2]
     name = f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
     folder = project.root / "build" / "kernels" / name
