@@ -36,6 +36,7 @@ pytest_plugins = (
     "tests.fixtures.fake_github",
     "tests.fixtures.cuda",
     "tests.fixtures.cmake",
+    "tests.fixtures.compiling",
     "tests.fixtures.local_sigstore",
     "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",

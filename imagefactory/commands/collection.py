@@ -19,6 +19,7 @@ from imagefactory.commands import (
     keys,
     matrix,
     mods,
+    objects,
     publishing,
     rebuilds,
     repository,
@@ -34,7 +35,7 @@ def collection(root: Path) -> Collection:
     for module in (matrix, images, kernels, publishing, repository):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
-    for module in (mods, wheels, keys, rebuilds, ci):
+    for module in (mods, wheels, objects, keys, rebuilds, ci):
         namespace.add_collection(Collection.from_module(module))
     namespace.configure({"checkout": str(root)})
     return namespace

@@ -15,14 +15,19 @@ from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
 from imagefactory.compile.carried import carry
 from imagefactory.compile.compiler import Compiler
 from imagefactory.compile.container import Ended, Mount
+from imagefactory.compile.estimate import read_work
 from imagefactory.compile.git_sources import CompileSource, place
 from imagefactory.compile.graft import make_graft, refuse_other_chips
 from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
 from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
+from imagefactory.compile.object_cache import cache_folder
 from imagefactory.compile.packing import repack
 from imagefactory.compile.power_loss import drop_doubtful, marked
 from imagefactory.compile.source_tree import change, prepare, unpack_sdist
+from imagefactory.compile.tended import tended
 from imagefactory.compile.toolchain import CompileProject
+from imagefactory.compile.under_way import forget
+from imagefactory.compile.weights import FACTORY, WEIGHTS
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
@@ -129,10 +134,10 @@ def _compile(
     image = compiler.provide(project, job.plan, watch)
     folder = job.folder(project.store)
     tree, build, out = (folder / name for name in ("src", "build", "out"))
-    ccache = project.store.own / "ccache"
+    ccache = cache_folder(project.store, job.inputs.toolchain)
     fresh = prepare(tree, lambda target: _fill(project, job, target))
     say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
-    say(f"for {job.inputs.arch_list}, {jobs} compiler{'s' if jobs > 1 else ''} at once")
+    say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")
     shutil.rmtree(out, ignore_errors=True)
     for path in (build, out, ccache):
         path.mkdir(parents=True, exist_ok=True)
@@ -140,8 +145,9 @@ def _compile(
         say(
             f"the machine went down during the last run: {dropped} files that may not be whole are made again"
         )
-    reader = NinjaReader()
-    with translating_disk_full(folder), marked(folder, build) as keep_safe:
+    reader = NinjaReader(work=lambda: read_work(folder))
+    tending = tended(project.store, project.settings, job, compiler.machine(), jobs)
+    with translating_disk_full(folder), marked(folder, build) as keep_safe, tending:
 
         def hear(line: str) -> None:
             keep_safe()
@@ -164,8 +170,10 @@ def _compile(
             log=folder / "log",
             hear=hear,
         )
-    if ended.status != 0:
-        raise _failed(ended, folder / "log", jobs)
+        if ended.status != 0 and not reader.group_done:
+            raise _failed(ended, folder / "log", jobs)
+    if job.request.group:
+        return Compiled(job.inputs, None, (), folder / "log", reader.objects)
     if job.request.inspects:
         return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
     missing = _missing(job, out)
@@ -176,6 +184,7 @@ def _compile(
     refuse_failing(wheel.name, verdicts)
     refuse_other_chips(grafted_libraries(project, str(wheel)), verdicts, job.request.arch)
     kept = keep(project.store, job.inputs, wheel)
+    forget(folder)
     for finished in (tree, build, out):  # tens of gigabytes that are of no use once there is a wheel
         shutil.rmtree(finished, ignore_errors=True)
     return Compiled(job.inputs, kept, (), folder / "log", reader.objects)
@@ -231,9 +240,11 @@ def _environment(job: Job) -> dict[str, str]:
         "CCACHE_COMPILERCHECK": f"string:{job.inputs.toolchain}",
         "CCACHE_DIR": "/ccache",
         "CCACHE_NOHASHDIR": "1",
+        "FACTORY_WEIGHTS": str(FACTORY / WEIGHTS),
         "FLASHINFER_CUDA_ARCH_LIST": job.inputs.arch_list,
         "HOME": "/factory/build",
         "LC_ALL": "C.UTF-8",
+        "PATH": f"/factory/tools:{job.plan.config.env['PATH']}",  # our own ninja before the real one
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",

@@ -53,6 +53,8 @@ class Request:
     """Folders that replace sources, as NAME=DIR."""
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
+    group: str = ""
+    """Compile only this group of objects, given as NUMBER/COUNT, for a run that links them later."""
 
     @property
     def inspects(self) -> bool:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from imagefactory.compile.estimate import ObjectWork
+
 _STEP = re.compile(r"^\[(\d+)/(\d+)\] ?(.*)")
 
 
@@ -20,10 +22,14 @@ class CompileProgress:
     """Seconds since this run of ninja started."""
     here: int
     """Objects made by this run; those of earlier runs took none of its time."""
+    work: ObjectWork | None = None
+    """What the objects have taken and will take, if that is known."""
 
     @property
     def left(self) -> float | None:
-        """The estimated seconds left at the current pace; None before anything is done."""
+        """The estimated seconds left: by the work, else at the current pace; None before anything is done."""
+        if self.work is not None:
+            return self.work.remaining
         if not self.here or not self.elapsed:
             return None
         return self.elapsed / self.here * (self.total - self.done)
@@ -34,6 +40,7 @@ class NinjaReader:
     """Reads the output of one or more consecutive runs of ninja (CMake's own checks run it, too)."""
 
     clock: Callable[[], float] = time.monotonic
+    work: Callable[[], ObjectWork | None] = lambda: None
     _silent: float | None = None
     """The time of the last line that is not ninja's, which is when the next step started."""
     _began: float | None = None
@@ -41,11 +48,14 @@ class NinjaReader:
     _last: tuple[int, int] = (0, 0)
     objects: int = field(default=0, init=False)
     """The steps done by this compile, over all runs of ninja."""
+    group_done: bool = field(default=False, init=False)
+    """Whether ninja compiled the group of objects that it was asked for, and stopped before linking."""
 
     def read(self, line: str) -> CompileProgress | None:
         """Read a line, and return the progress if it is one of ninja's."""
         match = _STEP.match(line)
         if match is None:
+            self.group_done |= line.startswith("FACTORY-GROUP ")
             self._silent = self.clock()
             return None
         done, total = int(match[1]), int(match[2])
@@ -55,7 +65,8 @@ class NinjaReader:
             self._base = done - 1
         self._last = (done, total)
         self.objects += 1
-        return CompileProgress(done, total, self.clock() - self._began, done - self._base)
+        elapsed = self.clock() - self._began
+        return CompileProgress(done, total, elapsed, done - self._base, self.work())
 
 
 def duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from imagefactory.compile.job import Request
@@ -25,11 +26,12 @@ def requests_of(
     without_mods: Sequence[str],
     jobs: int,
     only: str = "",
+    group: str = "",
 ) -> list[Request]:
     """Return a request for each project to compile; unknown names are refused with the closest matches."""
     matrix = project.matrix
-    vllm, arch = vllm or matrix.defaults.vllm, arch or matrix.defaults.arch
-    _refuse_unknown("vLLM version", vllm, matrix.vllm, "--vllm")
+    vllm, arch = known_version(project, vllm), arch or matrix.defaults.arch
+    _refuse_wrong_group(group)
     _refuse_unknown(
         "arch", arch, [name for name in matrix.archs if not name.startswith("toolchain-")], "--arch"
     )
@@ -68,6 +70,7 @@ def requests_of(
             sources=tuple(text for text in sources if text.partition("=")[0] in known[item]),
             without_mods=tuple(sorted(without_mods)),
             jobs=jobs,
+            group=group,
         )
         for item in wanted
     ]
@@ -86,6 +89,24 @@ def _extensions(project: CompileProject, vllm: str, arch: str, only: str) -> tup
             fix="Add its extensions, or choose `whole` in matrix.yaml.",
         )
     return tuple(name for name in listed if not only.strip() or name in _split(only))
+
+
+def known_version(project: CompileProject, vllm: str) -> str:
+    """Return a vLLM version, by default the matrix's; unknown ones are refused with the closest matches."""
+    version = vllm or project.matrix.defaults.vllm
+    _refuse_unknown("vLLM version", version, project.matrix.vllm, "--vllm")
+    return version
+
+
+def _refuse_wrong_group(group: str) -> None:
+    match = re.fullmatch(r"([1-9]\d{0,2})/([1-9]\d{0,2})", group, re.ASCII)
+    if group and (match is None or int(match[1]) > int(match[2])):
+        raise OptionError(
+            f"There is no group {group!r}.",
+            where="the --group option",
+            why="It is NUMBER/COUNT, such as 2/5 for the second of five.",
+            fix="Name a group in that form, or leave the option out to compile everything.",
+        )
 
 
 def _split(text: str) -> list[str]:

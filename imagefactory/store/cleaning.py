@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +14,8 @@ from imagefactory.store.atomic import WRITING
 from imagefactory.store.cache import Store
 
 _PARTS = ("downloads", "blobs", "layers", "facts", "reports")
-_TREES = ("compile/*", "sources/*/*", "ccache")
-"""Folders that are only useful as a whole: compiled trees, checked-out sources, the compilers' cache."""
+_TREES = ("compile/*", "sources/*/*", "ccache/*")
+"""Folders that are only useful as a whole: compiled trees, checked-out sources, the compilers' caches."""
 DAY = 86_400
 HOUR = 3600
 
@@ -72,8 +74,17 @@ def _files(store: Store) -> list[tuple[Path, float, int]]:
 def _tree(folder: Path) -> tuple[Path, float, int]:
     """Treat a folder as one file; its top level shows when it was last used."""
     used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()) if not path.is_symlink())
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return folder, used, sum(path.stat().st_size for path in files)
+    return folder, used, folder_size(folder)
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes of all files in a folder; those that vanish meanwhile count nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - much faster for large trees
+    return total
 
 
 def _leftovers(store: Store) -> Iterator[Path]:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from imagefactory.build.watch import LayerState
 from imagefactory.commands.show.terminal import err
+from imagefactory.compile.estimate import ObjectWork
 from imagefactory.compile.ninja_progress import CompileProgress, duration
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
@@ -131,9 +132,16 @@ def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
         yield display
 
 
+def work_left(work: ObjectWork) -> str:
+    """Describe the work that is left of a compile, with the standard error of the estimate."""
+    return f"{work.left / 60:.0f} core-minutes ±{work.doubt:.0%}"
+
+
 def compile_progress(progress: CompileProgress) -> str:
     """Describe a compile's progress in one line."""
     left = "" if progress.left is None else f", about {duration(progress.left)} left"
+    if progress.work is not None:
+        left += f" ({work_left(progress.work)})"
     return f"{progress.done} of {progress.total} objects, {duration(progress.elapsed)} so far{left}"
 
 
@@ -169,6 +177,8 @@ class LiveCompile:
     def step(self, progress: CompileProgress) -> None:
         """Report how many objects are compiled."""
         left = "" if progress.left is None else f"about {duration(progress.left)} left"
+        if progress.work is not None:
+            left += f" ({work_left(progress.work)})"
         self._bar.update(
             self._objects, total=progress.total, completed=progress.done, left=left, visible=True
         )

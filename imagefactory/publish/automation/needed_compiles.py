@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagefactory.compile.capacity import groups_for
 from imagefactory.compile.git_sources import head_of
+from imagefactory.compile.settings import load_settings
 from imagefactory.environment.progress import Say
 from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.locks.project import Project
@@ -44,6 +46,8 @@ def find_compiles(
     shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
+    costs = load_settings(project.root).costs if wanted else {}
+    groups: dict[str, int] = {what: groups_for(cost) for what, cost in costs.items()}
     for cell, names in wanted.items():
         version = project.matrix.vllm[cell.vllm]
         if version.git and cell.vllm not in commits:
@@ -55,7 +59,7 @@ def find_compiles(
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.vllm))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
-                job = Compile(what, cell.vllm, cell.arch, cell.platform, why)
+                job = Compile(what, cell.vllm, cell.arch, cell.platform, why, groups[what])
                 jobs.setdefault((what, cell.vllm, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)

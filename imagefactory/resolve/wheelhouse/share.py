@@ -47,7 +47,7 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, RemoteWheel] = {}
     if remote:
-        with Repository.open(_registry(project)) as repository:
+        with Repository.open(registry_of(project)) as repository:
             shared = {wheel.key: wheel for wheel in remote_wheels(repository, name)}
     locked = _locked_keys(project)
     everything: dict[str, CompiledWheel] = {**shared, **kept}
@@ -72,7 +72,7 @@ def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
     wheels = [wheel for wheel in all_kept(project.store) if _wanted(wheel, name, key)]
     if not wheels:
         raise _nothing(project, name, key, "the wheelhouse of this machine")
-    with Repository.open(_registry(project)) as repository:
+    with Repository.open(registry_of(project)) as repository:
         for wheel in wheels:
             outcome = push(repository, wheel)
             yield Moved(wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}")
@@ -82,7 +82,7 @@ def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Mov
     """Pull the wheels that a name or key selects, by default those that the locks refer to."""
     asked = bool(name or key)
     locked = set() if asked else _locked_keys(project)
-    where = _registry(project)
+    where = registry_of(project)
     with Repository.open(where) as repository:
         offers = [
             wheel
@@ -136,7 +136,8 @@ def _wanted(wheel: CompiledWheel, name: str, key: str) -> bool:
     return same and wheel.key.startswith(key)
 
 
-def _registry(project: Project) -> str:
+def registry_of(project: Project) -> str:
+    """Return the repository that compiled wheels and objects are shared in."""
     where = shared_at(project.matrix)
     if where is None:
         raise NoRegistryError(

@@ -42,6 +42,7 @@ NUMBERS = [
     ("build", "--workers"),
     ("push", "--workers"),
     ("compile", "--jobs"),
+    ("objects.push", "--most-gb"),
     ("clean", "--older-than"),
     ("clean", "--larger-than"),
     ("prune", "--staging"),
