@@ -21,7 +21,8 @@ from imagefactory.compile.weights import ninja_log
 from imagefactory.errors.kernels import CompileFailedError
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.compiling import OBJECTS, compile_with_ninja, source
+from tests.fixtures.compiling import OBJECTS, compile_with_ninja
+from tests.fixtures.fake_compiler import source
 
 PATIENCE = 180.0
 
