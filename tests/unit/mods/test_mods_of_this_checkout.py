@@ -92,7 +92,9 @@ def test_readme_has_one_table_of_every_mod_and_release() -> None:
     rows = re.findall(r"^\| \[([^]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
     assert [name for name, _ in rows] == [folder.name for folder in FOLDERS]
     assert all((ROOT / link).is_file() for _, link in rows)
-    releases = dict.fromkeys(vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release)
+    releases = dict.fromkeys(
+        vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release
+    )
     assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |"
 
 
