@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.automation import needed_compiles
 from imagefactory.publish.automation.needed_compiles import Compiles, adopt, find_compiles
@@ -73,6 +73,16 @@ def test_a_branch_is_compiled_once_for_all_models(branch: Branch) -> None:
     assert vllm.as_json()["runner"] == "ubuntu-24.04-arm"
     assert [job["group"] for job in vllm.object_jobs()] == ["1/2", "2/2"]
     assert {job["runner"] for job in vllm.object_jobs()} == {"ubuntu-24.04-arm"}
+
+
+def test_a_graft_is_compiled_by_one_job(branch: Branch, locked_checkout: Checkout) -> None:
+    arch = branch.cells[0].arch
+    grafted = f'  "1.0-graft": {{release: "1.0", compile: {{{arch}: graft}}}}\n'
+    locked_checkout.edit_matrix("models:\n", f"{grafted}models:\n")
+    project = Project(locked_checkout.root)
+    cells = [cell for cell in buildable(project.matrix) if (cell.vllm, cell.arch) == ("1.0-graft", arch)]
+    [job] = find_compiles(project, None, cells).jobs
+    assert (job.what, job.vllm, job.object_jobs()) == ("vllm", "1.0-graft", [])
 
 
 def test_a_wheel_of_the_newest_commit_waits_for_a_lock_and_an_older_one_does_not(branch: Branch) -> None:
