@@ -27,13 +27,13 @@ from tests.unit.build.test_wheel_layer import FULL
 
 pytestmark = pytest.mark.network
 
-ENVIRONMENT = Environment(venv="venv", python="3.11")
-IMAGES, OURS = "python3.11", "python{}.{}".format(*sys.version_info)
+ENVIRONMENT = Environment(venv="venv", python="3.13")
+IMAGES, OURS = "python3.13", "python{}.{}".format(*sys.version_info)
 """Folders named after a Python: that of images, and the one that runs the tests."""
 SITE = f"lib/{IMAGES}/site-packages"
 GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
 CPU = Cell("tiny", "0.32.0", "cpu", "linux/amd64")
-PLATFORMS = {"linux/arm64": "aarch64-manylinux_2_36", "linux/amd64": "x86_64-manylinux_2_36"}
+PLATFORMS = {"linux/arm64": "aarch64-manylinux_2_40", "linux/amd64": "x86_64-manylinux_2_40"}
 SHAPES: dict[str, tuple[Cell, tuple[str, ...]]] = {
     "scripts of their own": (GB10, ("jmespath", "dill", "ninja", "numba")),
     "console scripts": (GB10, ("tqdm", "uvicorn", "pygments", "huggingface-hub", "charset-normalizer", "setuptools")),
@@ -89,7 +89,7 @@ def installed_by_uv(requirements: list[str], links: Path, venv: Path, platform: 
     before = set(read_tree(venv))
     subprocess.run(
         [uv, "pip", "install", "--quiet", "--no-config", "--offline", "--no-index", "--find-links", str(links),
-         "--no-deps", "--no-compile-bytecode", "--python", str(venv / "bin/python"), "--python-version", "3.11",
+         "--no-deps", "--no-compile-bytecode", "--python", str(venv / "bin/python"), "--python-version", "3.13",
          "--python-platform", PLATFORMS[platform], *requirements],
         env=environment, check=True,
     )  # fmt: skip

@@ -182,7 +182,7 @@ def project() -> Project:
     return Project(REPOSITORY)
 
 
-RELEASES = [name for name, vllm in Project(REPOSITORY).matrix.vllm.items() if vllm.release]
+RELEASES = [*dict.fromkeys(vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release)]
 
 
 @pytest.mark.network
