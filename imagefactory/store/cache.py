@@ -134,7 +134,9 @@ class Store:
             return
         with exclusive(parent / ".lock"):
             for folder in (path for path in parent.iterdir() if path.is_dir()):
-                with suppress(_TakenError), exclusive(folder / ".taken", busy=_leave):
+                # A build that ends at this moment removes its folder itself.
+                gone = (FileExistsError, FileNotFoundError)
+                with suppress(_TakenError, *gone), exclusive(folder / ".taken", busy=_leave):
                     shutil.rmtree(folder, ignore_errors=True)
 
     def mark_used(self, *paths: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.fixtures.checkouts import REPOSITORY
 HOLDER = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from imagefactory.store.cache import Store
 store = Store(Path(sys.argv[1]))
 with store.in_use(), store.scratch() as folder:
@@ -68,6 +70,25 @@ def test_scratch_folder_of_a_killed_build_is_swept(store: Store) -> None:
     with holder(store) as folder:
         pass
     assert (folder / "work").exists()
+    store.sweep()
+    assert not folder.exists()
+
+
+def test_sweeping_leaves_alone_what_a_build_removes_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    folder = tmp_path / "scratch" / "ending"
+    folder.mkdir(parents=True)
+    mkdir = Path.mkdir
+
+    def remove_before_looking(path: Path, *arguments: Any, **options: Any) -> None:
+        if path == folder:
+            folder.rmdir()
+            raise FileExistsError  # as pathlib does if a folder vanishes between its two looks
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", remove_before_looking)
     store.sweep()
     assert not folder.exists()
 
