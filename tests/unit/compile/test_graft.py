@@ -163,7 +163,7 @@ def test_search_path_of_the_compiling_machine_is_removed(bench: Bench) -> None:
         ({"operators": ["cutlass_mm(Tensor b) -> Tensor", OPERATORS[1]]}, "cutlass_mm(Tensor a)"),
         ({"operators": []}, "it lacks the operator cutlass_mm"),
         ({"needed": [*NEEDED, "libfoo.so.1"]}, "libfoo.so.1"),
-        ({"needed": [NEEDED[0], "libcudart.so.12", NEEDED[2]]}, "libcudart.so.12, libtorch.so instead of"),
+        ({"needed": [NEEDED[0], "libcudart.so.12", NEEDED[2]]}, "it also needs libcudart.so.12"),
     ],
     ids=["lacks an operator", "adds one", "changes one", "none", "needs another library", "another CUDA"],
 )
@@ -178,6 +178,10 @@ def test_library_that_offers_or_needs_something_else_is_refused(
 
 def test_parts_of_glibc_may_differ(bench: Bench) -> None:
     bench.graft(needed=[*NEEDED[:2], "libm.so.6", "ld-linux-aarch64.so.1", "libstdc++.so.6"])
+
+
+def test_graft_may_need_fewer_libraries(bench: Bench) -> None:
+    bench.graft(needed=NEEDED[:-1])
 
 
 def test_module_of_another_name_is_refused(bench: Bench) -> None:
