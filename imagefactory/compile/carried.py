@@ -9,12 +9,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from zipfile import ZipFile
 
+from imagefactory.compile.published import find_published
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import NothingToCarryError
-from imagefactory.locks.files import LockedWheel
-from imagefactory.locks.project import locked_cells
+from imagefactory.locks.files import LockedSource, LockedWheel
 from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.resolve.wheelhouse.graft_record import published_source
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,13 @@ class Carried:
     """Files of a published wheel that a whole compile contains unchanged."""
 
     files: tuple[str, ...]
-    wheel: LockedWheel | None
+    wheel: LockedWheel | LockedSource | None
     """None for a git reference, which nobody published a wheel of: the compiled one then lacks the files."""
 
     @property
     def sources(self) -> dict[str, str]:
         """What the key of a compile and its record say of them."""
-        return {"published": f"{self.wheel.file}@sha256:{self.wheel.sha256}"} if self.wheel else {}
+        return published_source(self.wheel.sha256) if self.wheel else {}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -51,11 +52,9 @@ def find_carried(
         return None
     if version.release is None:
         return Carried(files, None)
-    for cell in locked_cells(project):
-        if cell.platform == platform and project.matrix.vllm[cell.vllm].release == version.release:
-            for wheel in project.wheel_lock(cell).wheels:
-                if wheel.name == "vllm" and wheel.compiled is None:
-                    return Carried(files, wheel)
+    published = find_published(project, version.release, platform)
+    if published is not None:
+        return Carried(files, published)
     raise NothingToCarryError(
         f"The published wheel of vLLM {version.release} for {platform} is not locked.",
         where=f"{FILE}, carried",

@@ -29,6 +29,7 @@ from imagefactory.matrix.targets import host_machine
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
 from imagefactory.resolve.wheelhouse.fit import MACHINES
+from imagefactory.resolve.wheelhouse.graft_record import published_source
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
@@ -160,7 +161,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
     system = {"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda}
     inputs = tree if request.inspects else replace(tree, system=system)
     if published is not None:
-        sources = {**tree.sources, "published": f"wheel:{published.sha256}"}
+        sources = {**tree.sources, **published_source(published.sha256)}
         inputs = replace(inputs, sources=sources, kind="graft")
     return Job(
         request, arch, cell, plan, sdist, source, tuple(dependencies), tuple(left_out), tuple(mods), inputs, tree,

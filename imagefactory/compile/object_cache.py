@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from imagefactory.compile.capacity import GB
 from imagefactory.errors.objects import NoObjectsError, ObjectCacheError
 from imagefactory.oci.registry.artifacts import Payload, contents, push_artifact
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.store.atomic import WRITING, translating_disk_full
+from imagefactory.store.atomic import translating_disk_full, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum
 
@@ -135,12 +136,9 @@ def _members(archive: Path, reference: str) -> Iterator[tuple[tarfile.TarInfo, I
 def _add(target: Path, member: tarfile.TarInfo, content: IO[bytes]) -> bool:
     if target.exists():
         return False
-    writing = target.with_name(f"{WRITING}{target.name}")
-    with translating_disk_full(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        writing.write_bytes(content.read())
-        os.utime(writing, (member.mtime, member.mtime))  # ccache drops what was not used for longest
-        writing.rename(target)
+    with writing(target) as file:
+        shutil.copyfileobj(content, file)
+    os.utime(target, (member.mtime, member.mtime))  # ccache drops what was not used for longest
     return True
 
 

@@ -68,7 +68,9 @@ def under_way(store: Store) -> list[UnderWay]:
 def command_of(request: Request) -> str:
     """Return the command line of a request."""
     words = ["./inv", "compile", "--what", request.what, "--vllm", request.vllm, "--arch", request.arch]
-    words += ["--targets", ",".join(request.targets)] if request.targets else []
+    words += (
+        ["--only" if request.graft else "--targets", ",".join(request.targets)] if request.targets else []
+    )
     words += [word for source in request.sources for word in ("--source", source)]
     words += [word for mod in request.without_mods for word in ("--without-mod", mod)]
     words += ["--jobs", str(request.jobs)] if request.jobs else []

@@ -19,6 +19,11 @@ RECORD: Final = "imagefactory.json"
 """The file in dist-info that says it."""
 
 
+def published_source(sha256: str) -> dict[str, str]:
+    """Return how the sources of a compile name the published wheel that it takes something from."""
+    return {"published": f"wheel:{sha256}"}
+
+
 def read_graft(wheel: Path, inputs: CompileInputs) -> Graft:
     """Return what a grafted wheel says about its files; raise an error if that is not true."""
     try:
@@ -35,7 +40,10 @@ def read_graft(wheel: Path, inputs: CompileInputs) -> Graft:
         raise _wrong(wheel, f"Its {RECORD} cannot be read: {type(error).__name__}.") from None
     if wrong:
         raise _wrong(wheel, f"{', '.join(wrong)} is not the file that its {RECORD} names.")
-    if record.get("key") != inputs.key or f"wheel:{graft.sha256}" != inputs.sources.get("published"):
+    if (
+        record.get("key") != inputs.key
+        or not published_source(graft.sha256).items() <= inputs.sources.items()
+    ):
         raise _wrong(wheel, f"Its {RECORD} is about another compile.")
     return graft
 

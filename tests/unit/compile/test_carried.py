@@ -45,7 +45,7 @@ def test_key_covers_the_published_wheel(project: CompileProject) -> None:
     assert job.carried is not None
     assert job.carried.wheel is not None
     assert job.inputs.platform.endswith(MACHINE)
-    assert job.inputs.sources["published"].endswith(f"@sha256:{job.carried.wheel.sha256}")
+    assert job.inputs.sources["published"] == f"wheel:{job.carried.wheel.sha256}"
 
 
 def test_nothing_is_taken_over_by_single_targets_or_releases_without_rust(project: CompileProject) -> None:

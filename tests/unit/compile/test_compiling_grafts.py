@@ -12,6 +12,7 @@ import pytest
 from imagefactory.compile.job import Request
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import CompileProject
+from imagefactory.compile.under_way import command_of
 from imagefactory.errors.kernels import (
     AuditFailedError,
     CompileFailedError,
@@ -83,6 +84,13 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
     assert inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
     recorded = read_graft(made.wheel.path, inputs)
     assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
+
+
+def test_command_that_continues_a_graft_makes_the_same_request(graft: Request) -> None:
+    words = command_of(graft).split()
+    assert words[words.index("--only") + 1] == ",".join(graft.targets)
+    assert "--targets" not in words
+    assert words[words.index("--vllm") + 1] == "0.28.0-graft"
 
 
 def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
