@@ -21,8 +21,9 @@ Style = Literal["table", "json", "markdown"]
         "vllm": options.VLLM,
         "arch": "the arch to compile for (default: the matrix's)",
         "what": "vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
-        "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, or modules of "
-        "FlashInfer such as norm; the libraries go to build/kernels/, not to the wheelhouse",
+        "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
+        "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "
+        "to the wheelhouse",
         "only": "graft only these extensions, separated by commas, and leave the others as published (default: all "
         "that images/compile.yaml lists)",
         "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",

@@ -287,7 +287,7 @@ def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
 
 
 def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
-    """Copy libraries into the checkout's build folder; being only part of a wheel, they never enter the wheelhouse."""
+    """Copy libraries and objects into the checkout's build folder; parts of a wheel never enter the wheelhouse."""
     request = job.request
     without = "".join(f"-without-{name}" for name in request.without_mods)
     if len(without) > _LONGEST_NAME:
@@ -296,7 +296,7 @@ def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
     name = f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
     folder = project.root / "build" / "kernels" / name
     folder.mkdir(parents=True, exist_ok=True)
-    return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.so")))
+    return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.*o")))
 
 
 def _failed(ended: Ended, log: Path, jobs: int) -> Exception:

@@ -122,7 +122,7 @@ def choose_sources(
         if folder is not None:
             check_folder(name, folder, source.marker)
             chosen.append(CompileSource(name, tree_digest(folder), folder, source))
-        elif targets and source.part and not set(source.targets).intersection(targets):
+        elif targets and source.part and not {text.partition("/")[0] for text in targets} & {*source.targets}:
             left_out.append(source.part)
         else:
             repository, commit = source.reference(listed)

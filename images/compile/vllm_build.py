@@ -1,4 +1,4 @@
-"""Compiles vLLM inside the toolchain container: its whole wheel, or some targets of its CMake.
+"""Compiles vLLM inside the toolchain container: its whole wheel, or targets or single objects of its CMake.
 
 Run by `invoke compile` with a JSON job as the only argument. All paths are fixed, so that every machine compiles
 the same text; the build tree is kept between runs, so that ninja resumes where it was stopped.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from driver_stub import make_stub
@@ -53,7 +55,7 @@ def build_wheel(options: list[str]) -> None:
 
 
 def build_targets(targets: list[str], jobs: int, options: list[str]) -> None:
-    """Configure as setup.py would, and build only the given targets."""
+    """Configure as setup.py would, and build only the given targets, or of TARGET/PATTERN the objects that match."""
     tree = BUILD / "cmake"
     configure = [
         "cmake", "-S", str(SOURCE), "-B", str(tree), "-G", "Ninja",
@@ -63,16 +65,19 @@ def build_targets(targets: list[str], jobs: int, options: list[str]) -> None:
         *options,
     ]  # fmt: skip
     subprocess.run(configure, check=True)  # noqa: S603 - our own words
-    known = phony_targets(tree)
-    unknown = [name for name in targets if name not in known]
+    known, objects = known_targets(tree)
+    chosen = {name: matching(name, objects) if "/" in name else [name] for name in targets}
+    unknown = [name for name, found in chosen.items() if not found or name.partition("/")[0] not in known]
     if unknown:
         print(f"FACTORY-UNKNOWN {json.dumps({'unknown': unknown, 'known': known})}", flush=True)
         raise SystemExit(UNKNOWN_TARGET)
-    build = ["cmake", "--build", str(tree), "-j", str(jobs), *(f"--target={name}" for name in targets)]
+    steps = [step for found in chosen.values() for step in found]
+    build = ["ninja", "-C", str(tree), "-j", str(jobs), *steps]
     subprocess.run(build, check=True)  # noqa: S603 - our own words
-    for name in targets:
-        for library in sorted(tree.rglob(f"{name}*.so")):
-            shutil.copy2(library, OUT / library.name)
+    for name, found in chosen.items():
+        made = [tree / step for step in found] if "/" in name else sorted(tree.rglob(f"{name}*.so"))
+        for file in made:
+            shutil.copy2(file, OUT / file.name)
 
 
 def settings(options: list[str]) -> list[str]:
@@ -84,12 +89,19 @@ def settings(options: list[str]) -> list[str]:
     return [*options, *launchers, *(f"-DCMAKE_{kind}_LINKER_FLAGS={LINKER}" for kind in ("MODULE", "SHARED"))]
 
 
-def phony_targets(tree: Path) -> list[str]:
-    """Return CMake's targets, without ninja's own files."""
+def known_targets(tree: Path) -> tuple[list[str], list[str]]:
+    """Return CMake's targets, without ninja's own files, and the objects of all targets."""
     command = ["ninja", "-C", str(tree), "-t", "targets", "all"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
-    names = (line.partition(": phony")[0] for line in listed.splitlines() if line.endswith(": phony"))
-    return sorted(name for name in names if "/" not in name and "." not in name)
+    steps = dict(line.rpartition(": ")[::2] for line in listed.splitlines())
+    names = sorted(name for name, rule in steps.items() if rule == "phony" and not re.search(r"[/.]", name))
+    return names, sorted(name for name in steps if name.endswith(".o"))
+
+
+def matching(wanted: str, objects: list[str]) -> list[str]:
+    """Return the objects that TARGET/PATTERN names: those of the target whose file names match."""
+    target, _, pattern = wanted.partition("/")
+    return [name for name in objects if f"/{target}.dir/" in name and fnmatchcase(Path(name).name, pattern)]
 
 
 if __name__ == "__main__":
