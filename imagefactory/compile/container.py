@@ -15,6 +15,7 @@ from docker.errors import DockerException
 
 from imagefactory.build.engines.docker.daemon import client_for
 from imagefactory.environment.progress import Say
+from imagefactory.environment.signals import ending_in_order
 
 LABEL = "imagefactory.compile"
 _TOLD = 14
@@ -50,7 +51,7 @@ def run(
     hear: Say,
 ) -> Ended:
     """Run a command in a container without network, as the current user; output goes to the log and to `hear`."""
-    with _client() as client:
+    with ending_in_order(), _client() as client:
         remove_left_over(client, key)
         container = client.containers.create(
             image,

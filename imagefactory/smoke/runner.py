@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.environment.progress import Say
+from imagefactory.environment.signals import ending_in_order
 from imagefactory.errors.smoke import SmokeFailedError, SmokeRecordError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import host_machine
@@ -54,7 +53,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
     started = datetime.now(UTC).replace(microsecond=0)
     folder = results_folder(project, subject.digest)
     folder.mkdir(parents=True, exist_ok=True)
-    with _ending_in_order(), assigned(project, subject, levels) as assignment:
+    with ending_in_order(), assigned(project, subject, levels) as assignment:
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
         found = _run(assignment, levels, folder, say)
@@ -73,23 +72,6 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         record = record.with_earlier(recorded(project, subject.digest))
     record.write(folder / RECORD)
     return record
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Remove containers on SIGTERM too, as on an interrupt."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread handles signals
-        return
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, folder: Path) -> None:

@@ -16,6 +16,7 @@ from imagefactory.errors.publishing import CatalogError
 from imagefactory.errors.registry import RegistryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.oci.image import Image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
@@ -56,12 +57,21 @@ class NightVerdict:
 
 
 def nightly_cells(project: Project) -> list[Cell]:
-    """List the cells of a night: everything locked, and every model on the version `nightly` and its own arch."""
+    """List the cells of a night: everything locked, and what the night itself compiles and locks.
+
+    That is every model on its own arch, on the version `nightly` and on grafts. A whole compile of a release takes many
+    hours, and starts by hand.
+    """
     return [
         cell
         for cell in buildable(project.matrix)
-        if project.is_locked(cell) or (cell.vllm == NIGHTLY_VERSION and is_home(project.matrix, cell))
+        if project.is_locked(cell) or (_is_compiled_here(project, cell) and is_home(project.matrix, cell))
     ]
+
+
+def _is_compiled_here(project: Project, cell: Cell) -> bool:
+    choice = project.matrix.vllm[cell.vllm].compile
+    return cell.vllm == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
 
 
 def plan_night(

@@ -93,6 +93,7 @@ def test_targets_leave_out_the_sources_that_they_do_not_need(tmp_path: Path) -> 
     assert [source.name for source in some] == ["cutlass", "qutlass"]
     assert "vllm_flash_attn" in left_out
     assert len(left_out) == 8
+    assert choose_sources(SETTINGS, "0.32.0", NEW, replaced, ("_qutlass_C/*.cu.o",)) == (some, left_out)
 
 
 def test_source_is_identified_by_its_files_or_its_commit(tmp_path: Path) -> None:

@@ -13,15 +13,20 @@ import pytest
 
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.ninja import PATH, write_project
 
 FOLDER = REPOSITORY / "images" / "compile"
 
 
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module(name)
+
+
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    monkeypatch.delitem(sys.modules, "flashinfer_build", raising=False)
-    return importlib.import_module("flashinfer_build")
+    return imported("flashinfer_build", monkeypatch)
 
 
 JOB = {"version": "0.7.0.post1", "platform_tag": "manylinux_2_36_x86_64", "archs": "12.0a 12.1a"}
@@ -80,3 +85,19 @@ def test_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
     command = [str(FOLDER / "seeded"), "nvcc", "-c", "a b.cu", "-o", "dir/a b.o"]
     said = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True).stdout
     assert said.splitlines() == ["nvcc", "-c", "a b.cu", "-o", "dir/a b.o", "-frandom-seed=dir/a b.o"]
+
+
+def test_targets_and_objects_of_cmake_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of a target may be chosen by the names of their files."""
+    build = imported("vllm_build", monkeypatch)
+    objects = [
+        f"CMakeFiles/{name}.cu.o" for name in ("_a_C.dir/csrc/x_128", "_a_C.dir/x_256", "_b_C.dir/x_128")
+    ]
+    write_project(tmp_path, dict.fromkeys(objects, 0), "_a_C.abi3.so")
+    with (tmp_path / "build.ninja").open("a") as file:
+        file.write("build _a_C: phony _a_C.abi3.so\nbuild csrc/all: phony\n")
+    monkeypatch.setenv("PATH", PATH)
+    assert build.known_targets(tmp_path) == (["_a_C"], sorted(objects))
+    assert build.matching("_a_C/*_128*", objects) == [objects[0]]
+    assert build.matching("_a_C/*", objects) == objects[:2]
+    assert build.matching("_a/*", objects) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.automation import needed_compiles
 from imagefactory.publish.automation.needed_compiles import Compiles, adopt, find_compiles
@@ -75,12 +75,16 @@ def test_a_branch_is_compiled_once_for_all_models(branch: Branch) -> None:
     assert {job["runner"] for job in vllm.object_jobs()} == {"ubuntu-24.04-arm"}
 
 
-def test_a_graft_is_compiled_by_one_job(branch: Branch, locked_checkout: Checkout) -> None:
+def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(
+    branch: Branch, locked_checkout: Checkout
+) -> None:
     arch = branch.cells[0].arch
     grafted = f'  "1.0-graft": {{release: "1.0", compile: {{{arch}: graft}}}}\n'
     locked_checkout.edit_matrix("models:\n", f"{grafted}models:\n")
     project = Project(locked_checkout.root)
-    cells = [cell for cell in buildable(project.matrix) if (cell.vllm, cell.arch) == ("1.0-graft", arch)]
+    cells = [cell for cell in nightly_cells(project) if cell.vllm == "1.0-graft"]
+    assert {cell.arch for cell in cells} == {arch}, "elsewhere it would be the published wheel again"
+    assert not any(project.is_locked(cell) for cell in cells)
     [job] = find_compiles(project, None, cells).jobs
     assert (job.what, job.vllm, job.object_jobs()) == ("vllm", "1.0-graft", [])
 
