@@ -1,12 +1,15 @@
-"""Checks the patched classes of vLLM 0.20.2 in a container of an image with three mods.
+"""Checks in a container that patched classes and grafted libraries do what their mods and compiles promise.
 
-It fakes a GPU platform, which needs only the symbols of the driver (with_driver_stub.sh).
+Which claims are checked depends on the mods in the image, and on whether its vLLM is grafted. It fakes a GPU platform,
+which needs only the symbols of the driver (with_driver_stub.sh).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import torch
 from vllm import platforms
 from vllm.platforms import cuda, interface
 
-MODS = {"eagle3-marker", "gb10-cutlass-fallback", "dflash-split-backend"}
+NOTES = Path("/usr/share/imagefactory/mods.json")
+GRAFT = "a graft"
 
 
 class PretendedGpu(cuda.NonNvmlCudaPlatform):  # type: ignore[misc]  # vLLM is in the container only
@@ -39,16 +43,23 @@ def pretend(major: int, minor: int) -> None:
     PretendedGpu.capability = (major, minor)
 
 
+def mods() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(NOTES.read_text("utf-8"))["mods"] if NOTES.exists() else []
+    return found
+
+
+def graft() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(distribution("vllm").read_text("imagefactory.json") or "{}")
+    return found
+
+
 def the_image_notes_its_mods() -> None:
-    noted = json.loads(Path("/usr/share/imagefactory/mods.json").read_text("utf-8"))["mods"]
-    assert {entry["name"] for entry in noted} == MODS
-    assert all(entry["licence"] == "Apache-2.0" and entry["files"] for entry in noted)
+    assert all(entry["licence"] == "Apache-2.0" and entry["files"] for entry in mods())
 
 
 def no_bytecode_is_older_than_its_source() -> None:
-    noted = json.loads(Path("/usr/share/imagefactory/mods.json").read_text("utf-8"))["mods"]
     packages = Path(torch.__file__).parents[1]
-    for path in {packages / path for entry in noted for path in entry["files"]}:
+    for path in {packages / path for entry in mods() for path in entry["files"]}:
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             # Bytecode of this process is newer than the image.
             assert compiled.stat().st_mtime > path.stat().st_mtime
@@ -72,14 +83,14 @@ def cutlass_is_avoided_on_12_1_and_only_there() -> None:
     assert cutlass.CutlassFP8ScaledMMLinearKernel.is_supported(120)[0]
 
 
-def kernel_selection_avoids_cutlass_on_12_1() -> None:
+def chosen_for_fp8() -> list[str]:
     from vllm.model_executor.kernels import linear  # noqa: PLC0415
     from vllm.model_executor.layers.quantization.utils import quant_utils  # noqa: PLC0415
 
-    def chosen(weight: Any, activation: Any) -> str:
+    def chosen(weight: Any) -> str:
         config = linear.FP8ScaledMMLinearLayerConfig(
             weight_quant_key=weight,
-            activation_quant_key=activation,
+            activation_quant_key=quant_utils.kFp8DynamicTokenSym,
             weight_shape=(4096, 4096),
             input_dtype=torch.bfloat16,
             out_dtype=torch.bfloat16,
@@ -87,12 +98,40 @@ def kernel_selection_avoids_cutlass_on_12_1() -> None:
         kernel = linear.choose_scaled_mm_linear_kernel(config, linear._POSSIBLE_FP8_KERNELS)
         return str(kernel.__name__)
 
-    token = quant_utils.kFp8DynamicTokenSym
-    weights = (quant_utils.kFp8StaticTensorSym, quant_utils.kFp8StaticChannelSym)
+    return [chosen(weight) for weight in (quant_utils.kFp8StaticTensorSym, quant_utils.kFp8StaticChannelSym)]
+
+
+def kernel_selection_avoids_cutlass_on_12_1() -> None:
     pretend(12, 1)
-    assert [chosen(weight, token) for weight in weights] == ["ChannelWiseTorchFP8ScaledMMLinearKernel"] * 2
+    assert chosen_for_fp8() == ["ChannelWiseTorchFP8ScaledMMLinearKernel"] * 2
     pretend(12, 0)
-    assert [chosen(weight, token) for weight in weights] == ["CutlassFP8ScaledMMLinearKernel"] * 2
+    assert chosen_for_fp8() == ["CutlassFP8ScaledMMLinearKernel"] * 2
+
+
+def turboquant_offers_full_graphs_for_single_tokens_only() -> None:
+    from vllm.v1.attention.backend import AttentionCGSupport  # noqa: PLC0415
+    from vllm.v1.attention.backends import turboquant_attn  # noqa: PLC0415
+
+    builder = turboquant_attn.TurboQuantMetadataBuilder
+    assert builder._cudagraph_support is AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+
+
+def compiled_libraries_are_those_that_the_wheel_names() -> None:
+    packages = Path(torch.__file__).parents[1]
+    replaced = graft()["graft"]["replaced"]
+    assert replaced
+    for file in replaced:
+        assert hashlib.sha256((packages / file["path"]).read_bytes()).hexdigest() == file["sha256"]
+
+
+def compiled_libraries_say_that_they_take_12_1() -> None:
+    from vllm import _custom_ops  # noqa: PLC0415
+
+    pretend(12, 1)
+    for kind in ("fp8", "block_fp8", "fp4"):
+        assert getattr(_custom_ops, f"cutlass_scaled_mm_supports_{kind}")(121), kind
+    assert hasattr(torch.ops._moe_C, "moe_align_block_size")
+    assert chosen_for_fp8() == ["CutlassFP8ScaledMMLinearKernel"] * 2
 
 
 def qwen3_next_supports_eagle3() -> None:
@@ -121,20 +160,29 @@ def triton_takes_the_verifier_and_flash_attention_the_draft() -> None:
     assert "attn_backend=FlashAttentionBackend" in inspect.getsource(qwen3_dflash.DFlashQwen3Attention)
 
 
-CLAIMS = (
-    the_image_notes_its_mods,
-    no_bytecode_is_older_than_its_source,
-    cutlass_is_avoided_on_12_1_and_only_there,
-    kernel_selection_avoids_cutlass_on_12_1,
-    qwen3_next_supports_eagle3,
-    triton_takes_the_verifier_and_flash_attention_the_draft,
-)
+CLAIMS = {
+    "": (the_image_notes_its_mods, no_bytecode_is_older_than_its_source),
+    "gb10-cutlass-fallback": (
+        cutlass_is_avoided_on_12_1_and_only_there,
+        kernel_selection_avoids_cutlass_on_12_1,
+    ),
+    "eagle3-marker": (qwen3_next_supports_eagle3,),
+    "dflash-split-backend": (triton_takes_the_verifier_and_flash_attention_the_draft,),
+    "turboquant-cuda-graph": (turboquant_offers_full_graphs_for_single_tokens_only,),
+    GRAFT: (
+        compiled_libraries_are_those_that_the_wheel_names,
+        compiled_libraries_say_that_they_take_12_1,
+    ),
+}
 
 
 if __name__ == "__main__":
     # Modules read the platform when they are imported.
     platforms._current_platform = PretendedGpu()
-    for claim in CLAIMS:
-        claim()
-        sys.stdout.write(f"{claim.__name__.replace('_', ' ')}\n")
-    sys.stdout.write("all claims hold\n")
+    there = ["", *(entry["name"] for entry in mods()), *([GRAFT] if graft() else [])]
+    for name in there:
+        for claim in CLAIMS.get(name, ()):
+            claim()
+            sys.stdout.write(f"{claim.__name__.replace('_', ' ')}\n")
+    checked = sum(name in CLAIMS for name in there) - 1
+    sys.stdout.write(f"all claims hold for {checked} of {len(there) - 1} changes\n")

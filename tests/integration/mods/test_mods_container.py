@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -21,16 +22,17 @@ def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_patched_classes_work_in_a_container() -> None:
-    """The image is vLLM 0.20.2 with the mods eagle3-marker, gb10-cutlass-fallback and dflash-split-backend."""
+    """The image has mods, such as vLLM 0.20.2 with eagle3-marker, or a grafted vLLM."""
     image = os.environ.get(MODS_IMAGE, "")
     if not image:
-        pytest.skip(f"{MODS_IMAGE} does not name an image of vLLM 0.20.2 with mods")
+        pytest.skip(f"{MODS_IMAGE} does not name an image with mods or a grafted vLLM")
     done = docker(
         *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro"),
         *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "all claims hold"
+    verdict = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"all claims hold for [1-9]\d* of \d+ changes", verdict), done.stdout
 
 
 @pytest.mark.network
