@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-LAYER_FORMAT: Final = 2
+LAYER_FORMAT: Final = 3
 
 MTIME: Final = 315619200
 """1980-01-02: constant, so that images of different days share layers; not before 1980, where zip tools fail."""

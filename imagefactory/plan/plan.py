@@ -209,7 +209,7 @@ class Plan(_Value):
     """Everything that determines an image."""
 
     format: Literal[1] = PLAN_FORMAT
-    layer_format: Literal[2] = LAYER_FORMAT
+    layer_format: Literal[3] = LAYER_FORMAT
     target: str
     model: str
     vllm: str

@@ -107,6 +107,15 @@ def test_vllm_explains_its_flags(run: Callable[..., Any], record_property: Measu
     record_property("help_seconds", round(time.monotonic() - started, 1))
 
 
+def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, project: Project) -> None:
+    """`apt-get install` finds no package in images made `FROM` this one."""
+    debian = project.matrix.bases[project.matrix.archs[plan.arch].base].debian
+    form = ("--format", "$(RELEASE) $(COMPONENT)")
+    done = run("indextargets", *form, options=("--entrypoint", "/usr/bin/apt-get"))
+    listed = set(done.stdout.splitlines())
+    assert {f"{debian} main", f"{debian}-security main"} <= listed, f"{said(done)}; it lists {sorted(listed)}"
+
+
 def test_every_console_script_loads(in_python: Callable[[str], Any], record_property: Measure) -> None:
     """A command of the image (vllm, hf, torchrun, ...) fails because a package lacks a requirement."""
     found = in_python("console_scripts.py")

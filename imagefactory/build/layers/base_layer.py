@@ -18,7 +18,12 @@ from imagefactory.build.layers.debian.deb import Deb, DebPackage, open_deb
 from imagefactory.build.layers.debian.dpkg_database import add_dpkg_database
 from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.ldcache import add_ld_cache
-from imagefactory.build.layers.debian.settled import add_apt_sources, add_merged_links, add_settled_files
+from imagefactory.build.layers.debian.settled import (
+    add_apt_sources,
+    add_merged_links,
+    add_settled_files,
+    refuse_apt_without_sources,
+)
 from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
 from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.errors.layers import DebFormatError
@@ -38,6 +43,7 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
         for entry in unpacked.entries:
             tree.add(entry, deb.name)
         add_apt_sources(tree, unpacked.left_out)
+    refuse_apt_without_sources(tree)
     for entry in account_entries():
         tree.add(entry)
     add_settled_files(tree)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.build.layers.debian.file_tree import read_content
-from imagefactory.errors.layers import UndeclaredMetadataError, UnsafePathError
+from imagefactory.errors.layers import DebFormatError, UndeclaredMetadataError, UnsafePathError
 from imagefactory.errors.locks import PathConflictError
 from imagefactory.oci.entry import Entry, EntryKind
 from tests.fixtures.debs import Base, Member, folder, hard_link, link, member
@@ -181,6 +181,22 @@ def test_documentation_is_left_out_but_licences_stay(base: Base) -> None:
 
 
 EXAMPLE = b"# a comment\ndeb http://mirror.example/debian bookworm main contrib\n#deb-src x y z\n"
+STANZAS = b"""## a comment
+Types: deb
+URIs: http://mirror.example/debian
+Suites: trixie trixie-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/x.gpg
+
+## and another
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: trixie-security
+Components: main contrib
+"""
+MAIN_ONLY = "\n".join(
+    line.replace(" contrib", "") for line in STANZAS.decode().split("\n") if not line.startswith("#")
+)
 SHELLS = "usr/share/debianutils/shells"
 
 
@@ -196,6 +212,11 @@ SHELLS = "usr/share/debianutils/shells"
             "deb http://mirror.example/debian bookworm main\n",
         ),
         (
+            {"usr/share/doc/apt/examples/debian.sources": STANZAS},
+            "etc/apt/sources.list.d/debian.sources",
+            MAIN_ONLY,
+        ),
+        (
             {SHELLS: b"# valid login shells\n/bin/sh\n", f"{SHELLS}.d/dash": b"/bin/dash\n"},
             "etc/shells",
             "# valid login shells\n/bin/sh\n/usr/bin/sh\n/bin/dash\n/usr/bin/dash\n",
@@ -207,6 +228,12 @@ def test_file_is_written_as_maintainer_scripts_would(
 ) -> None:
     base.deb("app", *(member(f"./{name}", data) for name, data in shipped.items()))
     assert base.text(path) == text
+
+
+def test_apt_without_a_mirror_is_refused(base: Base) -> None:
+    base.deb("apt", member("./usr/bin/apt-get"))
+    with pytest.raises(DebFormatError, match="ships no example"):
+        base.image()
 
 
 def test_packages_of_derived_images_leave_out_the_same_files(base: Base) -> None:

@@ -47,22 +47,22 @@ LAYERS: list[tuple[Layer, str, str]] = [
     (
         BaseLayer.of("base", "base", INPUTS, BaseSettings(platform="linux/arm64", **PYTHON)),
         '{"platform":"linux/arm64","python":"3.11","venv":"opt/venv"}',
-        "c2ba90fc3640b69ee158201dec5daf32bdbc93228db46d05260726a4be3baee5",
+        "da631a7418240ddc477861974da8b60cab6ac3a615e68fefa6eb4478c41ee0e6",
     ),
     (
         WheelLayer.of("wheel", "one", INPUTS, WheelSettings(**PYTHON)),
         '{"python":"3.11","venv":"opt/venv"}',
-        "cd6a528e29c5943c85e4591628eafb821f915fa12c42e5fe0cd42277b7793884",
+        "9a9d3346066db5786572e5a6f200e97766eae9cb2a486ee74c6ed0de13f82ae6",
     ),
     (
         WheelLayer.of("pure-bundle", "yields and rehashed", INPUTS, YIELDING),
         '{"python":"3.11","venv":"opt/venv","without":{"a.whl":["a/b.py","a/c.py"]},"rehash":["a.whl"]}',
-        "72af3600c0b7c2cd9e31378740a97d7c88d898c6d6f77615da0ff69d33508120",
+        "5ef275a74ef94377e3dc495dc138209a7f0397ee9dc50729cbb3d50f0b751eec",
     ),
     (
         WheelLayer.of("platform-bundle", "second name", INPUTS, RENAMED),
         '{"python":"3.11","venv":"opt/venv","second_name":{"name":"vllm","version":"1.0+cpu"}}',
-        "7ba6809f9ea9863425e6dd6ef52d20476cc2c068c380d7653efd329e6f4fcf82",
+        "8ebe89b386c08d87f9ceb9bb65341026a798df6c14a09dacbeaa9046be66c801",
     ),
     (
         ModLayer.of("mod", "mod", INPUTS, MODS),
@@ -71,27 +71,27 @@ LAYERS: list[tuple[Layer, str, str]] = [
             '"chain":[{"manifest":{"name":"a-first","variants":[]},"files":{"x.patch":"ü"}}],'
             '"wheels":{"vllm":"a.whl"},"without":{}}'
         ),
-        "20d5ed08f5444458ea665bf310e83084f74f5d53e5774852a8dd8afd7dfaf246",
+        "b700fd29ca7eaed6972a3808bc6e1c2b2f5206d3f143e7788676e0006d45a03c",
     ),
     (
         ServeLayer.of("serve", "serve", INPUTS, ServeSettings(files=FILES)),
         '{"files":{"images/a.py":"usr/share/a.py"}}',
-        "8dabaee4eb49c8c5aab92bc4a755253d73f193be3352a36e9168dd972d547b10",
+        "1a3801b7131273336395b2673a0baf4f2f4bf581680a720a6ba3418b475d7c00",
     ),
     (
         ServeLayer.of("serve", "serve with a compiler", INPUTS, ServeSettings(files=FILES, toolkit=TOOLKIT)),
         '{"files":{"images/a.py":"usr/share/a.py"},"toolkit":{"python":"3.11","venv":"opt/venv"}}',
-        "e9095797fcc6c509fea5e2b78e32fc98ca09fd28ad93ddf41dd856e06ce809f9",
+        "86d15320f1bf207ec051fe3619760cf3e4fccd891ff76e2ba6d8af1207a7b24f",
     ),
     (
         ModelLayer.of("model", "model", INPUTS, MODEL),
         '{"model":{"model":"m","drafters":[],"share":0.5,"none":null},"description":{"format":1,"settings":[]}}',
-        "09c59997041a23f8f547499537d699c995959bd4279a5eac1d122fbfd2f4fa1f",
+        "ef49d51eeec8e914c3c66ad9a0bdaf08284eb16492fdfee0c8ff27621e24244e",
     ),
     (
         ToolkitLayer.of("toolkit", "toolkit", INPUTS, TOOLKIT),
         '{"python":"3.11","venv":"opt/venv"}',
-        "6d04e163f7c4c77fcda1b0c19201cb79abf7d0116a30a6f11e3332508aca5eba",
+        "3e7c76179b1133c8c1c018fab433fa1961d6a3e63d9d28e82f5994c8946034d5",
     ),
 ]
 """Layers of every kind, with their settings in JSON and their keys. Another key means another image."""

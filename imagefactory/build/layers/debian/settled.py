@@ -14,9 +14,19 @@ from collections.abc import Mapping
 from imagefactory.build.layers.debian.file_tree import FileTree, read_content
 from imagefactory.build.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
 from imagefactory.build.layers.debian.unpack import LINKED_FOLDERS
+from imagefactory.errors.layers import DebFormatError
 from imagefactory.oci.entry import Entry, ImagePath
 
-APT_EXAMPLE = ImagePath("usr/share/doc/apt/examples/sources.list")
+APT = ImagePath("usr/bin/apt-get")
+APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
+    ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath(
+        "etc/apt/sources.list"
+    ),  # until Debian 12
+    ImagePath("usr/share/doc/apt/examples/debian.sources"): ImagePath(
+        "etc/apt/sources.list.d/debian.sources"
+    ),
+}
+"""The examples of sources that apt ships, and where they take effect."""
 
 # Copied if the source exists and the target does not: install_from_default() of several scripts.
 DEFAULTS: Mapping[str, str] = {
@@ -172,9 +182,22 @@ def _add_package_manager_settings(tree: FileTree) -> None:
 
 def add_apt_sources(tree: FileTree, left_out: Mapping[ImagePath, Entry]) -> None:
     """Write apt's sources from the example that apt ships: the same mirrors, but `main` only."""
-    example = left_out.get(APT_EXAMPLE)
-    if example is not None:
-        lines = read_content(example.content).decode().splitlines()
-        sources = [line.split() for line in lines if line.startswith("deb ")]
-        text = "".join(f"{kind} {root} {suite} main\n" for kind, root, suite, *_ in sources)
-        tree.add_file("etc/apt/sources.list", text)
+    for example, place in APT_EXAMPLES.items():
+        if example in left_out:
+            lines = read_content(left_out[example].content).decode().splitlines()
+            used = [line for line in lines if not line.startswith("#")]
+            in_stanzas = re.sub(r"(?m)^Components: .*$", "Components: main", "\n".join([*used, ""]))
+            words = [line.split() for line in used if line.startswith("deb ")]
+            in_lines = "".join(f"{kind} {root} {suite} main\n" for kind, root, suite, *_ in words)
+            tree.add_file(place, in_lines or in_stanzas)
+
+
+def refuse_apt_without_sources(tree: FileTree) -> None:
+    """Raise an error if apt is there but knows no mirror: nothing could be installed in a derived image."""
+    if APT in tree and not any(place in tree for place in APT_EXAMPLES.values()):
+        raise DebFormatError(
+            "The package apt ships no example of its sources.",
+            where="the base's lock",
+            why=f"None of {', '.join(f'/{path}' for path in APT_EXAMPLES)} is in it.",
+            fix="Add the path of its example to APT_EXAMPLES in imagefactory/build/layers/debian/settled.py.",
+        )
