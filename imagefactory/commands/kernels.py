@@ -24,8 +24,8 @@ Style = Literal["table", "json", "markdown"]
         "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
         "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "
         "to the wheelhouse",
-        "only": "graft only these extensions, separated by commas, and leave the others as published (default: all "
-        "that images/compile.yaml lists)",
+        "only": "separated by commas: graft only these extensions, and leave the others as published; put only these "
+        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)",
         "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
         "without_mod": "do not apply this mod to the sources; repeatable",
         "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",

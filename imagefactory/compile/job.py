@@ -48,6 +48,8 @@ class Request:
     arch: str
     targets: tuple[str, ...] = ()
     """Compile only these, for inspection or for a graft; if empty, the whole wheel is compiled and kept."""
+    modules: tuple[str, ...] = ()
+    """The modules of FlashInfer in the wheel; if empty, all that compile.yaml lists for the arch."""
     graft: bool = False
     """Whether the targets replace those of the published wheel, in a wheel that is kept."""
     sources: tuple[str, ...] = ()
@@ -135,7 +137,8 @@ def work_out(project: CompileProject, request: Request) -> Job:
         dependencies, left_out = choose_sources(settings, request.vllm, version, replaced, request.targets)
         mods = source_mods(project, request.vllm, request.arch, request.without_mods)
     sdist, source = _main_source(project, request, version, replaced.get(request.what))
-    modules = settings.flashinfer.of(request.arch) if request.what == "flashinfer" else ()
+    listed = settings.flashinfer.of(request.arch) if request.what == "flashinfer" else ()
+    modules = tuple(name for name in listed if not request.modules or name in request.modules)
     origin = source.digest if source else f"sdist:{sdist.sha256 if sdist else ''}"
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     tree = CompileInputs(

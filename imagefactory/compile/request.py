@@ -38,14 +38,6 @@ def requests_of(
     for name in without_mods:
         _refuse_unknown("mod", name, project.mods, "--without-mod")
     kind, named = choice_for(matrix.vllm[vllm].compile, arch)
-    extensions = _extensions(project, vllm, arch, only) if kind == "graft" else ()
-    if only and kind != "graft":
-        raise OptionError(
-            f"vLLM {vllm} is not grafted for {arch}.",
-            where="the --only option",
-            why=f"It names the extensions of a graft, and matrix.yaml does not say `graft` for {arch}.",
-            fix="Name a version with `compile: graft`, or compile single targets to look at them (`--targets`).",
-        )
     wanted: list[What] = []
     usual = (
         "vllm"
@@ -55,6 +47,10 @@ def requests_of(
     for text in _split(what or usual):
         _refuse_unknown("project to compile", text, WHAT, "--what")
         wanted += [name for name in WHAT if name == text]
+    grafts = kind == "graft" and "vllm" in wanted
+    extensions = _extensions(project, vllm, arch) if grafts else ()
+    modules = project.settings.flashinfer.of(arch) if "flashinfer" in wanted else ()
+    chosen = _chosen(only, vllm, arch, extensions, modules)
     dependencies = project.settings.sources_of(vllm, matrix.vllm[vllm])
     known = {"vllm": ["vllm", *dependencies], "flashinfer": ["flashinfer"]}
     for text in sources:
@@ -65,8 +61,12 @@ def requests_of(
             what=item,
             vllm=vllm,
             arch=arch,
-            targets=tuple(_split(targets)) or (extensions if item == "vllm" else ()),
-            graft=item == "vllm" and bool(extensions) and not targets.strip(),
+            targets=tuple(_split(targets))
+            or (tuple(name for name in extensions if name in chosen) if item == "vllm" else ()),
+            modules=tuple(name for name in modules if only and name in chosen)
+            if item == "flashinfer"
+            else (),
+            graft=item == "vllm" and grafts and not targets.strip(),
             sources=tuple(text for text in sources if text.partition("=")[0] in known[item]),
             without_mods=tuple(sorted(without_mods)),
             jobs=jobs,
@@ -76,11 +76,9 @@ def requests_of(
     ]
 
 
-def _extensions(project: CompileProject, vllm: str, arch: str, only: str) -> tuple[str, ...]:
-    """Return the extensions that a graft replaces: those that the user names, else all that compile.yaml lists."""
-    listed = project.settings.graft.extensions_of(project.matrix.vllm[vllm])
-    for name in _split(only):
-        _refuse_unknown("extension", name, listed, "--only")
+def _extensions(project: CompileProject, vllm: str, arch: str) -> tuple[str, ...]:
+    """Return the extensions that a graft can replace."""
+    listed = tuple(project.settings.graft.extensions_of(project.matrix.vllm[vllm]))
     if not listed:
         raise CompileDataError(
             f"There is nothing to graft into vLLM {vllm} for {arch}.",
@@ -88,7 +86,32 @@ def _extensions(project: CompileProject, vllm: str, arch: str, only: str) -> tup
             why="No extension is listed for this version.",
             fix="Add its extensions, or choose `whole` in matrix.yaml.",
         )
-    return tuple(name for name in listed if not only.strip() or name in _split(only))
+    return listed
+
+
+def _chosen(
+    only: str, vllm: str, arch: str, extensions: Sequence[str], modules: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the extensions of a graft and the modules of FlashInfer that the user names; by default all."""
+    named, known = _split(only), (*extensions, *modules)
+    if named and not known:
+        raise OptionError(
+            f"vLLM {vllm} is not grafted for {arch}.",
+            where="the --only option",
+            why=f"It names extensions of a graft or modules of FlashInfer; none are compiled for {arch}.",
+            fix="Name a version with `compile: graft`, or compile single targets to look at them (`--targets`).",
+        )
+    for name in named:
+        _refuse_unknown("extension" if extensions else "module", name, known, "--only")
+    for what, listed in (("extension", extensions), ("module", modules)):
+        if named and listed and not set(named).intersection(listed):
+            raise OptionError(
+                f"--only names no {what}.",
+                where="the --only option",
+                why=f"The {what}s of a compile cannot all be left out: {', '.join(listed)}.",
+                fix="Name at least one, or leave the whole project out (`--what`).",
+            )
+    return tuple(named) or known
 
 
 def known_version(project: CompileProject, vllm: str) -> str:

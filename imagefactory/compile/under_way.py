@@ -68,9 +68,9 @@ def under_way(store: Store) -> list[UnderWay]:
 def command_of(request: Request) -> str:
     """Return the command line of a request."""
     words = ["./inv", "compile", "--what", request.what, "--vllm", request.vllm, "--arch", request.arch]
-    words += (
-        ["--only" if request.graft else "--targets", ",".join(request.targets)] if request.targets else []
-    )
+    only = request.modules or (request.targets if request.graft else ())
+    words += ["--only", ",".join(only)] if only else []
+    words += ["--targets", ",".join(request.targets)] if request.inspects else []
     words += [word for source in request.sources for word in ("--source", source)]
     words += [word for mod in request.without_mods for word in ("--without-mod", mod)]
     words += ["--jobs", str(request.jobs)] if request.jobs else []

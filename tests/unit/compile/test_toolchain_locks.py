@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from imagefactory.compile.job import Request
+from imagefactory.compile.job import Request, work_out
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import (
     CompileProject,
@@ -24,6 +24,7 @@ from imagefactory.compile.toolchain_locks import (
     make_toolchain_locks,
     pinned,
 )
+from imagefactory.compile.under_way import command_of
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
@@ -114,7 +115,7 @@ OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
         ({"arch": "toolchain-trixie"}, [], "arch 'toolchain-trixie'"),
         ({"what": "torch"}, [], "project to compile 'torch'"),
         ({}, ["cutlas=/x"], "source 'cutlas'"),
-        ({"vllm": "0.28.0-graft", "only": "_qutlas_C"}, [], "extension '_qutlas_C'"),
+        ({"what": "vllm", "vllm": "0.28.0-graft", "only": "_qutlas_C"}, [], "extension '_qutlas_C'"),
     ],
 )
 def test_unknown_name_is_refused(
@@ -137,7 +138,26 @@ def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: Co
     [looked_at, _] = requests(targets="_qutlass_C", what="vllm,flashinfer")
     assert (looked_at.targets, looked_at.graft, looked_at.inspects) == (("_qutlass_C",), False, True)
     with pytest.raises(OptionError, match="is not grafted for gb10"):
-        requests(vllm="0.28.0", only="_qutlass_C")
+        requests(vllm="0.28.0", what="vllm", only="_qutlass_C")
+
+
+def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project: CompileProject) -> None:
+    def requests(only: str, what: str = "flashinfer") -> list[Request]:
+        known = {**OPTIONS, "what": what, "vllm": "0.28.0-graft", "only": only}
+        return requests_of(project, **known, sources=[], without_mods=[], jobs=0)
+
+    [every] = requests("")
+    [some] = requests("fp4_gemm_cutlass_sm120,sampling")
+    assert work_out(project, every).modules == ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
+    assert work_out(project, some).modules == ("sampling", "fp4_gemm_cutlass_sm120")
+    assert work_out(project, some).inputs.key != work_out(project, every).inputs.key
+    assert "--only sampling,fp4_gemm_cutlass_sm120" in command_of(some)
+    vllm, flashinfer = requests("_qutlass_C,sampling", "vllm,flashinfer")
+    assert (vllm.targets, vllm.modules, flashinfer.modules) == (("_qutlass_C",), (), ("sampling",))
+    with pytest.raises(OptionError, match="names no module"):
+        requests("_qutlass_C", "vllm,flashinfer")
+    with pytest.raises(UnknownNameError, match="module 'sampler'"):
+        requests("sampler")
 
 
 def test_graft_shares_the_compilers_of_its_release(project: CompileProject) -> None:
