@@ -82,9 +82,10 @@ def test_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    command = [str(FOLDER / "seeded"), "nvcc", "-c", "a b.cu", "-o", "dir/a b.o"]
+    dependencies = "--generate-dependencies-with-compile"  # which ccache knows as -MD only
+    command = [str(FOLDER / "seeded"), "nvcc", dependencies, "-c", "a b.cu", "-o", "dir/a b.o"]
     said = subprocess.run(command, env={"PATH": path}, check=True, capture_output=True, text=True).stdout
-    assert said.splitlines() == ["nvcc", "-c", "a b.cu", "-o", "dir/a b.o", "-frandom-seed=dir/a b.o"]
+    assert said.splitlines() == ["nvcc", "-MD", "-c", "a b.cu", "-o", "dir/a b.o", "-frandom-seed=dir/a b.o"]
 
 
 def test_targets_and_objects_of_cmake_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
