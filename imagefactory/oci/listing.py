@@ -26,7 +26,7 @@ Sink = Callable[[str], IO[bytes] | None]
 """Returns where to copy the file with a path to, or None."""
 _HEADERS = 64 * 1024
 """Bytes that tarfile reads at a time; it copies what is left of them for every header."""
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,9 @@ def remember_listing(listing: Sequence[ListedPath], digest: Digest, store: Store
 def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo, sink: Sink) -> ListedPath:
     path = member.name.removeprefix("./").rstrip("/")
     digest = ""
-    content = archive.extractfile(member) if member.isreg() else None
-    if content is not None:
+    if member.isreg():
         sha256, copy = hashlib.sha256(), sink(path)
-        while data := content.read(_BLOCK):
+        for data in _content(archive, member):
             sha256.update(data)
             if copy is not None:
                 copy.write(data)
@@ -121,3 +120,18 @@ def _listed(archive: tarfile.TarFile, member: tarfile.TarInfo, sink: Sink) -> Li
         target=member.linkname,
         sha256=digest,
     )
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    """Yield the content of a file, from the stream itself: the buffers of `extractfile` take a fifth of all time."""
+    source = archive.extractfile(member) if member.issparse() else archive.fileobj
+    assert source is not None  # noqa: S101 - the archive is open, and the member a file
+    if not member.issparse():
+        source.seek(member.offset_data)
+    left = member.size
+    while left:
+        data = source.read(min(left, _BLOCK))
+        if not data:
+            raise tarfile.ReadError("unexpected end of data")
+        yield data
+        left -= len(data)

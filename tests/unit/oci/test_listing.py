@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 from io import BytesIO
 from pathlib import Path
 
@@ -121,6 +122,18 @@ def test_what_is_no_tar_still_has_both_digests(tmp_path: Path) -> None:
     reading = read_layer(tmp_path / "layer")
     assert reading.fault.startswith("ReadError")
     assert reading.diff_id == digest_of(b"no tar" * 1000)
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+def test_a_file_with_holes_has_the_hash_of_its_whole_content(tmp_path: Path, form: str) -> None:
+    with (tmp_path / "holes").open("wb") as file:
+        file.seek(3_000_000)
+        file.write(b"end")
+    command = ["tar", "--sparse", f"--format={form}", "-C", str(tmp_path), "-czf", str(tmp_path / "layer")]
+    subprocess.run([*command, "holes"], check=True)
+    [entry] = read_layer(tmp_path / "layer").listing
+    assert (entry.path, entry.size) == ("holes", 3_000_003)
+    assert entry.sha256 == sha256_of(bytes(3_000_000) + b"end")
 
 
 def test_a_missing_layer_is_a_finding(tmp_path: Path) -> None:
