@@ -86,6 +86,7 @@ def promote(
         "target": options.TARGET,
         "nightly": NIGHTLY,
         "again": AGAIN,
+        "retest": "run the smoke tests even if this very image has passed them",
         "key": options.SIGNING_KEY,
         "unsigned": UNSIGNED,
     },
@@ -95,10 +96,11 @@ def publish(
     target: list[str],
     nightly: bool = False,
     again: bool = False,
+    retest: bool = False,
     key: str = "",
     unsigned: bool = False,
 ) -> None:
-    """Push images, smoke-test and sign them, and promote those that pass."""
+    """Push images, smoke-test and sign them, and promote those that pass; what a digest has passed is not repeated."""
     from imagefactory.commands.show.live import watching
     from imagefactory.publish.pipeline import publish
 
@@ -117,6 +119,7 @@ def publish(
                 pushing=watch,
                 nightly=nightly,
                 again=again,
+                retest=retest,
             )
         _show(outcome)
 

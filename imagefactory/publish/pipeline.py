@@ -7,11 +7,14 @@ registry what an earlier job staged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.build.assemble import lay_out_if_here
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
+from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.locks.project import Project
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
@@ -42,6 +45,7 @@ def publish(
     pushing: PushWatcher | None = None,
     nightly: bool = False,
     again: bool = False,
+    retest: bool = False,
     run: SmokeTest | None = None,
 ) -> Promotion:
     """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry."""
@@ -49,7 +53,7 @@ def publish(
     def test_and_attest(staged: Staged) -> Staged:
         say(f"{staged.plan.target}: {staged.digest}")
         lay_out_if_here(project, staged.plan, staged.image)
-        record = smoke_test(project, repository, staged, say, run=run)
+        record = smoke_test(project, repository, staged, say, retest=retest, run=run)
         return attest(project, repository, staged, [record] if record else [], signer)
 
     staged = stage(project, repository, plans, watch, say, pushing=pushing)
@@ -65,27 +69,52 @@ def smoke_test(
     *,
     levels: Sequence[Level] = (),
     must_pass: bool = False,
+    retest: bool = False,
     run: SmokeTest | None = None,
 ) -> SmokeRecord | None:
-    """Test an image at the levels that it has not passed yet; return None if it has passed all of them.
+    """Test an image at the levels that it has not passed yet, by the registry's records and by this machine's.
 
-    Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with Docker. With
-    `must_pass`, raise SmokeFailedError unless every level that ran passed.
+    Returns what is not in the registry yet: the new record, this machine's earlier one, or both in one; None if there
+    is nothing. Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with
+    Docker. With `must_pass`, raise SmokeFailedError unless every level that ran passed. `retest` tests every level.
     """
-    earlier = read_records(repository, staged.digest, staged.plan.key)
-    passed = earlier.passed if earlier else ()
-    if passed and earlier:
-        say(f"{staged.plan.target}: passed on {earlier.started:%Y-%m-%d}: {', '.join(passed)}")
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
-    left = [level for level in wanted if level not in passed]
-    if not left:
+    published = None if retest else read_records(repository, staged.digest, staged.plan.key)
+    lacking = _not_passed(wanted, published, staged, say)
+    if not lacking:
         return None
+    here = None if retest else _tested_here(project, staged)
+    left = _not_passed(lacking, here, staged, say)
+    if here and not left:
+        return here
     record = run(staged, left) if run else _smoke_pulled(project, repository, staged, left, say)
     if must_pass:
         from imagefactory.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
 
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
-    return record
+    return record.with_earlier(here) if here else record
+
+
+def _not_passed(
+    levels: Sequence[Level], record: SmokeRecord | None, staged: Staged, say: Say
+) -> Sequence[Level]:
+    """Leave out the levels that an image has passed, and say so."""
+    passed = [level for level in levels if record and level in record.passed]
+    if record and passed:
+        say(f"{staged.plan.target}: passed on {record.started:%Y-%m-%d}: {', '.join(passed)}")
+    return [level for level in levels if level not in passed]
+
+
+def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
+    """Return the record of an image in build/smoke, fit for publishing: without this machine's paths."""
+    from imagefactory.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
+
+    with suppress(SmokeRecordError):  # there is none, or it is damaged
+        record = recorded(project, staged.digest)
+        if (record.digest, record.plan_key) == (staged.digest, staged.plan.key):
+            image = Path(record.image)
+            return record.model_copy(update={"image": image.name}) if image.is_absolute() else record
+    return None
 
 
 def attest(

@@ -5,23 +5,29 @@ from __future__ import annotations
 import shutil
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Protocol
 
 from isal import igzip
 
 from imagefactory.build.engines.docker.daemon import files_of
 from imagefactory.build.engines.docker.saved_image import open_image
-from imagefactory.oci.compare import Opened, merged, open_layout
+from imagefactory.build.parallel import available_cores
+from imagefactory.oci.compare import Opened, merged
+from imagefactory.oci.layer_reading import LayerReading, read_layer
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import ListedPath
+from imagefactory.oci.listing import ListedPath, remember_listing, unreadable
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
 _FILES = frozenset({"file", "hard link"})
+_IN_MEMORY = 1 << 20
+"""Larger files are kept on disk."""
 
 
 class Contents(Protocol):
@@ -72,15 +78,41 @@ class _OpenedContents(ABC):
 
 
 class LayoutContents(_OpenedContents):
-    """An image in an OCI layout; a layer is only unpacked for files that are read."""
+    """An image in an OCI layout; each layer is read once, and files of interest are kept on the way."""
 
-    def __init__(self, layout: Layout, store: Store) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        store: Store,
+        keep: Callable[[str], bool] = lambda _: False,
+        scratch: Path | None = None,
+    ) -> None:
+        """Choose the files to keep by path; large ones are kept in the folder `scratch`."""
         self._layout = layout
         self._store = store
+        self._keep = keep
+        self._scratch = scratch
+        self._kept: dict[tuple[Digest, str], IO[bytes]] = {}
+
+    @cached_property
+    def layers(self) -> dict[Digest, LayerReading]:
+        """What was found in each layer, by the digest in the manifest; damage is part of it."""
+        digests = list(dict.fromkeys(self._layout.layer_digests()))
+        with ThreadPoolExecutor(available_cores()) as pool:
+            return dict(zip(digests, pool.map(self._read, digests), strict=True))
+
+    def close(self) -> None:
+        """Forget the files that were kept."""
+        while self._kept:
+            self._kept.popitem()[1].close()
 
     @cached_property
     def _opened(self) -> Opened:
-        return open_layout(self._layout, self._store)
+        for digest, layer in self.layers.items():
+            if layer.fault:
+                raise unreadable(self._layout.blob(digest), layer.fault)
+        listings = [self.layers[digest].listing for digest in self._layout.layer_digests()]
+        return Opened(self._layout.config(), listings)
 
     @cached_property
     def _layer_of(self) -> dict[str, Digest]:
@@ -88,12 +120,31 @@ class LayoutContents(_OpenedContents):
         layers = zip(self._layout.layer_digests(), self._opened.layers, strict=True)
         return {entry.path: digest for digest, listing in layers for entry in listing}
 
+    def _read(self, digest: Digest) -> LayerReading:
+        def sink(path: str) -> IO[bytes] | None:
+            if not self._keep(path):
+                return None
+            folder = str(self._scratch) if self._scratch else None
+            kept = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - `close` closes it
+            return self._kept.setdefault((digest, path), kept)
+
+        found = read_layer(self._layout.blob(digest), sink)
+        if found.digest == digest and not found.fault:
+            remember_listing(found.listing, digest, self._store)
+        return found
+
     def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
         wanted: dict[Digest, dict[str, list[str]]] = {}
         for path in paths:
             entry = self.files[path]
             source = entry.target if entry.kind == "hard link" else path
-            wanted.setdefault(self._layer_of[source], {}).setdefault(source, []).append(path)
+            digest = self._layer_of[source]
+            kept = self._kept.get((digest, source))
+            if kept is None:
+                wanted.setdefault(digest, {}).setdefault(source, []).append(path)
+                continue
+            kept.seek(0)
+            yield path, kept
         for digest, sources in wanted.items():
             with _open_layer(self._layout.blob(digest)) as archive:
                 for member in archive:

@@ -12,11 +12,9 @@ import testinfra
 
 from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.locks.project import Project
-from imagefactory.oci.layout import Layout
 from imagefactory.plan.plan import Plan
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server, docker
-from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import TestOutcome
 from imagefactory.smoke.subject import Subject, plan_of
@@ -122,13 +120,6 @@ def plan(project: Project, subject: Subject) -> Plan:
     found = plan_of(project, subject)
     assert found is not None, f"the image's plan is {subject.plan_key}; this checkout has another one"
     return found
-
-
-@pytest.fixture(scope="session")
-def contents(project: Project, subject: Subject, assignment: Assignment) -> Contents:
-    if subject.layout is not None:
-        return LayoutContents(Layout(subject.layout), project.store)
-    return DaemonContents(assignment.image or subject.config)
 
 
 @pytest.fixture

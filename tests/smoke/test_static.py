@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from email.parser import HeaderParser
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
 import pytest
-from isal import igzip
 
 from imagefactory.build.layers.mod_layer import RECORD_OF_MODS, image_path
+from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.layer_reading import LayerReading
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.image_documents import make_image
@@ -29,15 +30,18 @@ from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.resolve.audit.auditing import judge_libraries
 from imagefactory.resolve.audit.libraries import GpuLibrary, is_library
-from imagefactory.smoke.contents import Contents
+from imagefactory.smoke.assignment import Assignment
+from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
 from imagefactory.smoke.levels import has_gpu
-from imagefactory.smoke.subject import Subject
-from imagefactory.store.digests import Digest
+from imagefactory.smoke.subject import Subject, plan_of
+from imagefactory.store.digests import Digest, digest_of
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import Mod
 
 Applies = Callable[[bool, str], None]
-OWN_LAYERS = ("serve", "mod", "model")
+OWN_FILES = ("usr/share/imagefactory/", "opt/models/")
+PROGRAMS_AND_SETTINGS = (f"{VENV}/bin/vllm", f"{VENV}/pyvenv.cfg")
+METADATA = re.compile(rf"{VENV}/lib/python[^/]+/site-packages/[^/]+\.dist-info/(RECORD|METADATA)")
 SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
 """World-writable folders with the sticky bit."""
 PRIVILEGED = {
@@ -59,55 +63,106 @@ NO_LICENCE_SAID = {"", "unknown"}
 
 
 @pytest.fixture(scope="session")
+def contents(project: Project, subject: Subject, assignment: Assignment) -> Iterator[Contents]:
+    """The image; all tests judge what one pass over each layer found."""
+    if subject.layout is None:
+        yield DaemonContents(assignment.image or subject.config)
+        return
+    plan = None
+    with suppress(FactoryError):  # the tests that need the plan report it
+        plan = plan_of(project, subject)
+    checked = checked_files(plan) if plan else set()
+    on_gpu = has_gpu(project.matrix, subject.arch)
+
+    def keep(path: str) -> bool:
+        return is_text(path) or path in checked or (on_gpu and is_gpu_library(path))
+
+    with project.store.scratch() as scratch:
+        contents = LayoutContents(Layout(subject.layout), project.store, keep, scratch)
+        yield contents
+        contents.close()
+
+
+@pytest.fixture(scope="session")
+def layers(contents: Contents) -> dict[Digest, LayerReading]:
+    return contents.layers if isinstance(contents, LayoutContents) else {}
+
+
+@pytest.fixture(scope="session")
 def mods(plan: Plan) -> list[Mod]:
     return plan.mods
 
 
 @pytest.fixture(scope="session")
 def site(plan: Plan) -> str:
-    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    return f"{VENV}/lib/python{python}/site-packages"
+    return site_of(plan)
 
 
 @pytest.fixture(scope="session")
 def own_files(contents: Contents) -> list[str]:
     """The files of the factory itself."""
-    return [path for path in contents.files if path.startswith(("usr/share/imagefactory/", "opt/models/"))]
+    return [path for path in contents.files if path.startswith(OWN_FILES)]
 
 
 @pytest.fixture(scope="session")
-def texts(contents: Contents, site: str, mods: list[Mod], own_files: list[str]) -> dict[str, bytes]:
-    """Read every file that a test needs, each layer once."""
-    metadata = re.compile(rf"{re.escape(site)}/[^/]+\.dist-info/(RECORD|METADATA)")
-    wanted = [path for path in contents.files if metadata.fullmatch(path) or path.endswith(".pyc")]
-    changed = [image_path(check.file, site) for mod in mods for check in mod.manifest.variants[0].checks]
-    return contents.read([*wanted, *changed, *own_files, f"{VENV}/bin/vllm", f"{VENV}/pyvenv.cfg"])
+def texts(contents: Contents, plan: Plan) -> dict[str, bytes]:
+    """Every file whose content a test needs."""
+    return contents.read([*filter(is_text, contents.files), *checked_files(plan)])
+
+
+def is_text(path: str) -> bool:
+    return (
+        path.startswith(OWN_FILES)
+        or path.endswith(".pyc")
+        or path in PROGRAMS_AND_SETTINGS
+        or METADATA.fullmatch(path) is not None
+    )
+
+
+def is_gpu_library(path: str) -> bool:
+    return is_library(path.partition("/site-packages/")[2])
+
+
+def site_of(plan: Plan) -> str:
+    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
+    return f"{VENV}/lib/python{python}/site-packages"
+
+
+def checked_files(plan: Plan) -> set[str]:
+    """The files that the checks of mods read."""
+    site = site_of(plan)
+    return {image_path(check.file, site) for mod in plan.mods for check in mod.manifest.variants[0].checks}
 
 
 def some(found: list[str], limit: int = 5) -> str:
     return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
 
 
-def test_every_blob_matches_its_digest(subject: Subject, applies: Applies) -> None:
+def test_every_blob_matches_its_digest(
+    subject: Subject, layers: dict[Digest, LayerReading], applies: Applies
+) -> None:
     """The image is damaged on this disk and cannot be pushed."""
     applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
     assert subject.layout is not None
     layout = Layout(subject.layout)
-    for digest in (layout.manifest_digest(), layout.config_digest(), *layout.layer_digests()):
-        with layout.blob(digest).open("rb") as file:
-            found = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        assert found == digest, f"{digest} has the hash {found}"
+    documents = (layout.manifest_digest(), layout.config_digest())
+    found = {digest: digest_of(layout.blob(digest).read_bytes()) for digest in documents}
+    found |= {digest: layers[digest].digest for digest in layout.layer_digests()}
+    for digest, actual in found.items():
+        assert actual == digest, f"{digest} has the hash {actual or '(unreadable)'}"
 
 
-def test_layers_unpack_to_what_the_configuration_promises(subject: Subject, applies: Applies) -> None:
+def test_layers_unpack_to_what_the_configuration_promises(
+    subject: Subject, layers: dict[Digest, LayerReading], applies: Applies
+) -> None:
     """Container engines refuse the image, because a layer does not match the configuration."""
     applies(subject.layout is not None, "the daemon checked the layers when it unpacked them")
     assert subject.layout is not None
     layout = Layout(subject.layout)
     for digest, promised in zip(layout.layer_digests(), layout.config()["rootfs"]["diff_ids"], strict=True):
-        with igzip.open(layout.blob(digest), "rb") as layer:  # type: ignore[no-untyped-call]
-            found = f"sha256:{hashlib.file_digest(layer, 'sha256').hexdigest()}"
-        assert found == promised, f"the layer {digest} unpacks to {found}, not to {promised}"
+        layer = layers[digest]
+        assert not layer.fault, f"the layer {digest} does not unpack: {layer.fault}"
+        assert layer.diff_id == promised, f"the layer {digest} unpacks to {layer.diff_id}, not to {promised}"
 
 
 def test_it_has_the_plan_of_this_checkout(plan: Plan, subject: Subject) -> None:
@@ -281,7 +336,7 @@ def test_kernels_support_the_arch(
     libraries = [
         GpuLibrary(path.partition("/site-packages/")[2], f"file:{entry.sha256}", unpacker(path))
         for path, entry in contents.files.items()
-        if entry.kind == "file" and is_library(path.partition("/site-packages/")[2])
+        if entry.kind == "file" and is_gpu_library(path)
     ]
     verdicts = judge_libraries(project, libraries, plan.arch)
     assert verdicts, "the image has no GPU code at all"
@@ -308,6 +363,8 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
     # The second name of a package has no licence of its own.
     second = [layer.settings.second_name for layer in plan.layers if isinstance(layer, WheelLayer)]
     second_names = {f"{entry.name}-{entry.version}.dist-info" for entry in second if entry}
+    split = [path.partition(".dist-info/") for path in contents.files]
+    with_texts = {f"{name}.dist-info" for name, _, file in split if LICENCE_FILE.search(file)}
     wrong = []
     for path, data in texts.items():
         folder = dirname(path)
@@ -315,14 +372,10 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
             continue
         if brings_nothing(texts.get(f"{folder}/RECORD", b"")):
             continue
-        texts_there = any(
-            other.startswith(f"{folder}/") and LICENCE_FILE.search(other.removeprefix(folder))
-            for other in contents.files
-        )
         metadata = HeaderParser().parsestr(data.decode())
         said = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
         said += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
-        if not texts_there and all(value.strip().lower() in NO_LICENCE_SAID for value in said):
+        if folder not in with_texts and all(value.strip().lower() in NO_LICENCE_SAID for value in said):
             wrong.append(folder.rpartition("/")[2])
     for path in contents.files:
         package = re.fullmatch(r"var/lib/dpkg/info/([^:/]+)(?::[^/]+)?\.list", path)

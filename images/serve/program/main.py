@@ -156,7 +156,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make vLLM record its choices for it."""
-    from . import watch  # noqa: PLC0415 - only for a real start
+    from . import timeline, watch  # noqa: PLC0415 - only for a real start
 
     try:
         choices = own_files.write(f"choices.{os.getpid()}", "")
@@ -170,6 +170,7 @@ def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
             start.settings.number("WARMUP") or 0,
             choices,
             drafting=start.command.speculative is not None,
+            began=timeline.process_start(),
         )
     )
     if not choices:

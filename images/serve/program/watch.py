@@ -1,4 +1,4 @@
-"""Runs beside the server: warms it up, and reports the kernels it chose and its draft acceptance.
+"""Runs beside the server: warms it up, and reports how it started, the kernels it chose and its draft acceptance.
 
 This companion process is forked before the program becomes vLLM, and ends with it. Its failures do not affect the
 server.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from . import health
+from . import health, timeline
 from .hiding import hide
 
 START_LIMIT = 2 * 3600
@@ -45,6 +45,8 @@ class Task(NamedTuple):
     requests: int
     choices: str
     drafting: bool
+    began: float | None
+    """When the program's process started, on the monotonic clock."""
 
 
 class Choices(NamedTuple):
@@ -74,20 +76,26 @@ def accompany(task: Task) -> None:
 def _companion(task: Task, server: int) -> None:
     os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
-    started = time.monotonic()
+    became = time.monotonic()
+    started = became if task.began is None else task.began
     while not health.is_well(task.address):
         if os.getppid() != server or time.monotonic() - started > START_LIMIT:
             return
         time.sleep(PAUSE)
-    _say(f"ready after {time.monotonic() - started:.0f} s")
-    for line in report(choices(_lines(task.choices)), drafting=task.drafting):
+    ready = time.monotonic()
+    _say(f"ready after {ready - started:.0f} s")
+    lines = _lines(task.choices)
+    for line in report(choices(lines), drafting=task.drafting):
         _say(line)
-    _warm_up(task)
+    warm = time.monotonic() if _warm_up(task) else None
+    moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
+    _say(timeline.describe(timeline.read(lines, moments), warm_up=bool(task.requests)))
     if task.drafting:
         _report_acceptance(task, server)
 
 
-def _warm_up(task: Task) -> None:
+def _warm_up(task: Task) -> bool:
+    """Send the warm-up requests; return whether all were answered."""
     for number in range(1, task.requests + 1):
         started = time.monotonic()
         body = {
@@ -102,9 +110,10 @@ def _warm_up(task: Task) -> None:
             )
         except (OSError, ValueError) as error:
             _say(f"warm-up request {number} of {task.requests} failed: {error}")
-            return
+            return False
         verdict = "answered" if answer.status == 200 else f"got status {answer.status}"  # noqa: PLR2004
         _say(f"warm-up request {number} of {task.requests} {verdict} in {time.monotonic() - started:.1f} s")
+    return True
 
 
 def _report_acceptance(task: Task, server: int) -> None:

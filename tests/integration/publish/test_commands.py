@@ -20,6 +20,8 @@ from imagefactory.publish.promote import Promotion
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.smoke.record import Level, SmokeRecord
+from imagefactory.smoke.runner import RECORD, results_folder
+from imagefactory.store.digests import Sha256
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -84,11 +86,13 @@ def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) ->
     return run
 
 
-def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell) -> Promotion:
-    return publish_plans(publisher, run, plans(publisher.project, *cells))
+def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell, retest: bool = False) -> Promotion:
+    return publish_plans(publisher, run, plans(publisher.project, *cells), retest=retest)
 
 
-def publish_plans(publisher: Publisher, run: SmokeTest, planned: Outcomes[Plan]) -> Promotion:
+def publish_plans(
+    publisher: Publisher, run: SmokeTest, planned: Outcomes[Plan], *, retest: bool = False
+) -> Promotion:
     return publish(
         publisher.project,
         publisher.repository,
@@ -97,6 +101,7 @@ def publish_plans(publisher: Publisher, run: SmokeTest, planned: Outcomes[Plan])
         publisher.factory.said.append,
         signer=publisher.signer,
         trust=publisher.signer.verifier,
+        retest=retest,
         run=run,
     )
 
@@ -120,8 +125,47 @@ def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     ran: list[tuple[str, list[Level]]] = []
     for _ in range(2):
         publish_with(publisher, smoke_tests([], ran), CELL)
-    [(digest, _)] = ran
+    [(digest, levels)] = ran
     assert publisher.tags()["tiny"] == digest
+    publish_with(publisher, smoke_tests([], ran), CELL, retest=True)
+    assert ran[1:] == [(digest, levels)]
+
+
+def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:
+    """Leave a record of the image of CELL in build/smoke, as `invoke smoke` does."""
+    [built] = publisher.factory.build()
+    record = smoke_record(built.image.digest, plan_key, levels=levels)
+    path = results_folder(publisher.project, built.image.digest) / RECORD
+    path.parent.mkdir(parents=True)
+    record.model_copy(update={"image": str(built.layout.folder)}).write(path)
+
+
+def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Publisher) -> None:
+    leave_record(publisher, publisher.key(), ["static", "container", "serve"])
+    ran: list[tuple[str, list[Level]]] = []
+    [promoted] = publish_with(publisher, smoke_tests([], ran), CELL).promoted
+    assert ran == []
+    record = read_records(publisher.repository, promoted.image.digest, Sha256(publisher.key()))
+    assert record is not None
+    assert record.passed == ("static", "container", "serve")
+    assert "/" not in record.image
+
+
+def test_only_the_levels_that_did_not_pass_on_this_machine_are_tested(publisher: Publisher) -> None:
+    leave_record(publisher, publisher.key(), ["static"])
+    ran: list[tuple[str, list[Level]]] = []
+    assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
+    [(_, levels)] = ran
+    assert levels
+    assert "static" not in levels
+
+
+def test_a_local_record_of_another_plan_does_not_count(publisher: Publisher) -> None:
+    leave_record(publisher, "0" * 64, ["static", "container", "serve"])
+    ran: list[tuple[str, list[Level]]] = []
+    assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
+    [(_, levels)] = ran
+    assert "static" in levels
 
 
 def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(publisher: Publisher) -> None:

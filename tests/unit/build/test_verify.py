@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, 
 from imagefactory.errors.store import DownloadError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.layout import Layout
+from imagefactory.smoke.contents import LayoutContents
+from imagefactory.smoke.subject import subject_of_layout
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
@@ -86,9 +87,10 @@ def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     record.write_text(record.read_text().replace(built.image.layers[0].diff_id, wrong))
     Store(small_factory.cache).layer(layer.key).unlink()
     [taken_over] = small_factory.build()
-    image = SimpleNamespace(layout=taken_over.layout.folder)
+    image = subject_of_layout(small_factory.project, taken_over.layout)
+    layers = LayoutContents(taken_over.layout, small_factory.project.store).layers
     with pytest.raises(AssertionError, match=f"not to {wrong}"):
-        test_static.test_layers_unpack_to_what_the_configuration_promises(image, lambda *_: None)  # type: ignore[arg-type]
+        test_static.test_layers_unpack_to_what_the_configuration_promises(image, layers, lambda *_: None)
     refused(small_factory)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import subprocess
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.gzip import LayerBlob
+from imagefactory.oci.layer_reading import read_layer
 from imagefactory.oci.listing import cached_listing, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
@@ -70,10 +74,13 @@ def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: floa
     data[min(int(where * len(data)), len(data) - 1)] ^= change
     spoiled = tmp_path / "spoiled"
     spoiled.write_bytes(bytes(data))
+    reading = read_layer(spoiled)
+    assert reading.digest == digest_of(bytes(data))
     try:
-        list(read_listing(spoiled))
+        assert tuple(read_listing(spoiled)) == reading.listing
     except DamagedFileError as error:
         assert error.where == str(spoiled)  # noqa: PT017 - the error is optional
+        assert reading.fault
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
@@ -83,3 +90,53 @@ def test_truncated_layer_is_named(layer: Path, tmp_path: Path, share: float) -> 
     cut.write_bytes(data[: int(len(data) * share)])
     with pytest.raises(DamagedFileError, match="A layer cannot be read"):
         list(read_listing(cut))
+    reading = read_layer(cut)
+    assert reading.fault
+    assert reading.digest == digest_of(cut.read_bytes())
+
+
+def test_one_pass_finds_digests_listing_and_files(tmp_path: Path) -> None:
+    layer, kept = tmp_path / "layer", BytesIO()
+    files = {"a": b"small", "big": bytes(range(256)) * 9000}
+    blob = write(
+        layer, *(Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in files.items())
+    )
+    reading = read_layer(layer, {"big": kept}.get)
+    assert (reading.digest, reading.diff_id, reading.fault) == (blob.digest, blob.diff_id, "")
+    assert list(reading.listing) == list(read_listing(layer))
+    assert kept.getvalue() == files["big"]
+
+
+def test_what_follows_a_layer_changes_its_digests(layer: Path) -> None:
+    before = read_layer(layer)
+    with layer.open("ab") as file:
+        file.write(gzip.compress(b"more"))
+    after = read_layer(layer)
+    assert (after.listing, after.fault) == (before.listing, "")
+    assert after.diff_id != before.diff_id
+    assert after.digest == digest_of(layer.read_bytes())
+
+
+def test_what_is_no_tar_still_has_both_digests(tmp_path: Path) -> None:
+    (tmp_path / "layer").write_bytes(gzip.compress(b"no tar" * 1000))
+    reading = read_layer(tmp_path / "layer")
+    assert reading.fault.startswith("ReadError")
+    assert reading.diff_id == digest_of(b"no tar" * 1000)
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+def test_a_file_with_holes_has_the_hash_of_its_whole_content(tmp_path: Path, form: str) -> None:
+    with (tmp_path / "holes").open("wb") as file:
+        file.seek(3_000_000)
+        file.write(b"end")
+    command = ["tar", "--sparse", f"--format={form}", "-C", str(tmp_path), "-czf", str(tmp_path / "layer")]
+    subprocess.run([*command, "holes"], check=True)
+    [entry] = read_layer(tmp_path / "layer").listing
+    assert (entry.path, entry.size) == ("holes", 3_000_003)
+    assert entry.sha256 == sha256_of(bytes(3_000_000) + b"end")
+
+
+def test_a_missing_layer_is_a_finding(tmp_path: Path) -> None:
+    reading = read_layer(tmp_path / "none")
+    assert (reading.digest, reading.diff_id) == ("", "")
+    assert reading.fault.startswith("FileNotFoundError")

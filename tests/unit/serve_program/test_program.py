@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +43,35 @@ def test_the_companion_ends_with_the_server(start: Start, tmp_path: Path) -> Non
     process.kill()
     # The companion holds our pipes, so they close only when it is gone.
     process.communicate(timeout=5)
+
+
+SERVER = """
+import logging
+from http.server import BaseHTTPRequestHandler, HTTPServer
+log = logging.getLogger("vllm.x")
+log.setLevel("INFO")
+log.info("non-default args: %s", {})
+log.info("Starting to load model %s...", "tiny")
+log.info("init engine (%s) took %.2f s", "profile", 0)
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    process = start(then=SERVER, PORT=port)
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "start in seconds" in line)
+    process.kill()
+    out, _ = process.communicate(timeout=5)
+    assert "unknown" not in line
+    assert re.search(r"checks \d+\.\d, imports .* server .*; ready \d+\.\d; warm-up off$", line)
+    assert out == ""  # standard output is vLLM's
 
 
 def test_the_key_reaches_vllm_through_its_environment_only(start: Start, tmp_path: Path) -> None:

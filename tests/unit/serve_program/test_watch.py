@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from images.serve.program import timeline
 from images.serve.program.watch import acceptance, choices, counters, report
 from tests.fixtures.serving import REPOSITORY
 
@@ -81,7 +84,24 @@ def test_the_hook_copies_only_vllms_lines_about_kernels(tmp_path: Path) -> None:
         "logging.getLogger('other').warning('Using A attention backend.')\n"
     )
     with_hook(program, note)
-    assert note.read_text().splitlines() == ["Using Kernel for NVFP4 GEMM"]
+    [line] = note.read_text().splitlines()
+    assert re.fullmatch(r"\d+\.\d{3} Using Kernel for NVFP4 GEMM", line)
+    assert choices([line]).kernels == ("NVFP4 GEMM by Kernel",)
+
+
+def test_the_hook_notes_the_steps_of_a_start_without_their_arguments(tmp_path: Path) -> None:
+    note = tmp_path / "choices"
+    program = (
+        "import logging\n"
+        "logging.getLogger('vllm.x').warning('non-default args: %s', {'api_key': 's3cret'})\n"
+        "logging.getLogger('vllm.x').warning('init engine (%s) took %.2f s', 'profile', 1.5)\n"
+    )
+    with_hook(program, note)
+    assert "s3cret" not in note.read_text()
+    found = timeline.read(note.read_text().splitlines(), timeline.Moments(None, None))
+    assert found.imported is not None
+    assert found.captured is not None
+    assert found.imported <= found.captured <= time.monotonic()
 
 
 def test_a_hook_that_cannot_write_does_not_fail(tmp_path: Path) -> None:

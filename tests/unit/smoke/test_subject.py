@@ -10,8 +10,11 @@ import pytest
 
 from imagefactory.build.assemble import Built
 from imagefactory.build.engines.docker import daemon
-from imagefactory.errors.layers import EngineError, ImageMissingError
+from imagefactory.errors.layers import DamagedFileError, EngineError, ImageMissingError
 from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.oci.layer_reading import LayerReading, read_layer
+from imagefactory.oci.listing import FACTS, Sink
+from imagefactory.smoke import contents as smoke_contents
 from imagefactory.smoke.contents import LayoutContents
 from imagefactory.smoke.subject import (
     bring_into_daemon,
@@ -20,7 +23,7 @@ from imagefactory.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
-from imagefactory.store.digests import sha256_of
+from imagefactory.store.digests import Sha256, digest_of, sha256_of
 from tests.fixtures.platforms import FOREIGN, MACHINE, machine_of
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.smoke import with_config
@@ -208,3 +211,47 @@ def test_contents_are_the_files_that_a_container_sees(small_factory: SmallFactor
     target = small_factory.folder / "copied"
     contents.copy("usr/lib/base/data", target)
     assert sha256_of(target.read_bytes()) == contents.files["usr/lib/base/data"].sha256
+
+
+def test_layers_are_read_once_and_give_up_what_is_kept(
+    small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["etc/motd", "opt/models/tiny/config.json", "usr/lib/base/data"]
+    expected = LayoutContents(built.layout, small_factory.project.store).read(wanted)
+    monkeypatch.setattr(smoke_contents, "_open_layer", None)
+    monkeypatch.setattr(smoke_contents, "_IN_MEMORY", 10)
+    contents = LayoutContents(
+        built.layout, small_factory.project.store, keep=wanted.__contains__, scratch=small_factory.folder
+    )
+    read: list[Path] = []
+
+    def spy(blob: Path, sink: Sink) -> LayerReading:
+        read.append(blob)
+        return read_layer(blob, sink)
+
+    monkeypatch.setattr(smoke_contents, "read_layer", spy)
+    assert {digest: layer.diff_id for digest, layer in contents.layers.items()} == {
+        layer.digest: layer.diff_id for layer in built.image.layers
+    }
+    assert contents.read(wanted) == expected == contents.read(wanted)
+    assert len(contents.files) > len(wanted)
+    assert sorted(read) == sorted({built.layout.blob(layer.digest) for layer in built.image.layers})
+    contents.close()
+
+
+def test_a_damaged_layer_is_a_finding_and_its_listing_is_not_remembered(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    store, layout = small_factory.project.store, built.layout
+    digest = built.image.layers[0].digest
+    blob = layout.blob(digest)
+    data = blob.read_bytes()
+    blob.unlink()  # the store has the same file
+    blob.write_bytes(data[:-9])
+    contents = LayoutContents(layout, store)
+    assert contents.layers[digest].digest == digest_of(data[:-9])
+    assert contents.layers[digest].fault
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        len(contents.files)
+    assert not store.facts(FACTS, Sha256(digest[7:])).exists()
+    assert store.facts(FACTS, Sha256(built.image.layers[1].digest[7:])).exists()

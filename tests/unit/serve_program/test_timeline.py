@@ -1,0 +1,71 @@
+"""The timeline of a start, from log lines of vLLM and from the clock."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from images.serve.program.timeline import Moments, describe, process_start, read
+
+ENDS = Moments(began=10.0, became_vllm=10.5, ready=60.0, warm=62.0)
+LOG = [
+    "15.000 Using TRITON_ATTN attention backend out of potential backends: ['TRITON_ATTN'].",
+    "22.500 non-default args: %s",
+    "30.000 Starting to load model %s...",
+    "58.500 init engine (profile, create kv cache, warmup model) took 24.00 s (compilation: 9.00 s)",
+]
+
+
+def test_every_step_of_a_start_gets_its_seconds() -> None:
+    assert describe(read(LOG, ENDS), warm_up=True) == (
+        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, graphs 24.0, server 1.5; "
+        "ready 50.0; warm-up 2.0"
+    )
+
+
+def test_of_several_processes_the_first_to_begin_and_the_last_to_end_count() -> None:
+    lines = [
+        "21.000 Starting to load model %s...",
+        "22.000 Loading model from scratch...",
+        "35.000 init engine (profile, create kv cache, warmup model) took 3.00 seconds",
+        "36.000 init engine (profile, create kv cache, warmup model) took 2.00 seconds",
+    ]
+    found = read(lines, ENDS)
+    assert (found.loading, found.loaded, found.captured) == (21.0, 34.0, 36.0)
+
+
+def test_what_vllm_did_not_log_is_unknown() -> None:
+    assert describe(read([], ENDS), warm_up=True) == (
+        "start in seconds: checks 0.5, imports unknown, engine unknown, weights unknown, graphs unknown, "
+        "server unknown; ready 50.0; warm-up 2.0"
+    )
+    without_loading = [line for line in LOG if "Starting to load" not in line]
+    assert "imports 12.0, engine unknown, weights unknown, graphs 24.0" in describe(
+        read(without_loading, ENDS), warm_up=True
+    )
+
+
+@pytest.mark.parametrize("line", ["", "no time non-default args", "9 non-default args", "x" * 3000])
+def test_lines_of_another_form_are_ignored(line: str) -> None:
+    assert read([line], ENDS) == ENDS
+
+
+def test_a_start_without_a_known_beginning_or_end_says_so() -> None:
+    text = describe(ENDS._replace(began=None, warm=None), warm_up=True)
+    assert "checks unknown" in text
+    assert text.endswith("ready unknown; warm-up unknown")
+    assert describe(ENDS, warm_up=False).endswith("warm-up off")
+
+
+def test_steps_in_the_wrong_order_are_unknown() -> None:
+    late = read(["70.000 init engine (profile) took 2.00 s"], ENDS)
+    assert "server unknown" in describe(late, warm_up=True)
+
+
+def test_a_process_knows_when_it_started() -> None:
+    began = process_start()
+    assert began is not None
+    assert 0 < time.monotonic() - began < 3600
+    assert re.fullmatch(r"\d+\.\d+", str(began))
