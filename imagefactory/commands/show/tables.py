@@ -205,7 +205,10 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     """Show which layer, package and lock entry a path comes from."""
     table = Table(box=None, show_header=False)
     table.add_row("path", f"/{ownership.path}")
-    table.add_row("layer", f"{ownership.layer.kind} {ownership.layer.name} (key {ownership.layer.key[:12]})")
+    layer = ownership.layer
+    table.add_row("layer", f"{layer.kind} {layer.name} (key {layer.key[:12]})" if layer else "none")
+    if ownership.left_out:
+        table.add_row("left out", f"because {ownership.left_out}")
     table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
     if ownership.whose:
         table.add_row("made by", ownership.whose)
