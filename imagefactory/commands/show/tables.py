@@ -208,7 +208,7 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     layer = ownership.layer
     table.add_row("layer", f"{layer.kind} {layer.name} (key {layer.key[:12]})" if layer else "none")
     if ownership.left_out:
-        table.add_row("left out", f"because {ownership.left_out}")
+        table.add_row("left out because", ownership.left_out)
     table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
     if ownership.whose:
         table.add_row("made by", ownership.whose)

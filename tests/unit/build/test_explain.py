@@ -59,7 +59,7 @@ def test_left_out_file_is_explained_and_in_no_layer_and_no_record(small_factory:
     assert (ownership.layer, ownership.owner, ownership.left_out) == (None, "pure-1.0-py3-none-any.whl", why)
     shown = io.StringIO()
     Console(file=shown, width=120).print(ownership_table(ownership, small_factory.root))
-    assert f"because {why}" in shown.getvalue()
+    assert f"left out because  {why}" in shown.getvalue()
     records: dict[str, bytes] = {}
     for digest in built.layout.layer_digests():
         with tarfile.open(built.layout.blob(digest)) as layer:
