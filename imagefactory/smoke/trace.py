@@ -90,7 +90,7 @@ class Trace:
 
 
 @dataclass
-class _Recording:
+class Recording:
     """The traced containers of one image."""
 
     image: str
@@ -151,7 +151,7 @@ def trace_target(project: Project, target: str, *, gpus: str, at_least: int, say
     skipped = {"serve": "it needs a GPU (--gpus all)"} if needs_gpu and not gpus else {}
     with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as folder:
         image, loaded = bring_into_daemon(subject)
-        recording = _Recording(image, project.wheel_lock(subject.cell).python, Path(folder))
+        recording = Recording(image, project.wheel_lock(subject.cell).python, Path(folder))
         steps: dict[str, Callable[[], None]] = {
             "import": lambda: recording.run("import", "-c", IMPORTS),
             "help": lambda: recording.run("help", f"/{VENV}/bin/vllm", "serve", "--help"),
