@@ -291,7 +291,7 @@ def explain(project: Project, path: str, target: list[str]) -> None:
     help={
         "target": options.TARGET,
         "at_least": "list files from this many MB on (default: 1)",
-        "gpus": "pass this to `docker run --gpus`; without it, an image for a GPU is not served",
+        "gpus": "pass this to `docker run --gpus`; without it, an image for a GPU is only imported",
         "json": options.JSON,
     }
 )

@@ -42,8 +42,11 @@ _LINKS: Final = 40
 """As many links as Linux follows."""
 _PATIENCE: Final = 1800
 IMPORTS: Final = """
-import importlib, json, os, sys
+import importlib, json, os, signal, sys
 import vllm
+def late(*_):
+    raise TimeoutError("it takes more than a minute")
+signal.signal(signal.SIGALRM, late)  # some modules compile kernels when they are imported
 root = os.path.dirname(vllm.__file__)
 failed = {}
 for folder, folders, files in sorted(os.walk(root)):
@@ -51,10 +54,12 @@ for folder, folders, files in sorted(os.walk(root)):
         if file.endswith(".py") and file != "__main__.py":
             parts = ["vllm", *os.path.relpath(f"{folder}/{file[:-3]}", root).split(os.sep)]
             name = ".".join(parts).removesuffix(".__init__")
+            signal.alarm(60)
             try:
                 importlib.import_module(name)
             except BaseException as error:
                 failed[name] = f"{type(error).__name__}: {error}"[:200]
+            signal.alarm(0)
 with open(f"{os.environ['IMAGEFACTORY_TRACE']}/failed.json", "w") as out:
     json.dump(failed, out)
 os._exit(0)
@@ -148,7 +153,8 @@ def trace_target(project: Project, target: str, *, gpus: str, at_least: int, say
     """Trace the starts of a target's image; `at_least` is the size of files to list, in bytes."""
     subject = subject_of_target(project, target)
     needs_gpu = project.matrix.archs[subject.arch].gpu is not None
-    skipped = {"serve": "it needs a GPU (--gpus all)"} if needs_gpu and not gpus else {}
+    why = "vLLM does not start without a GPU (--gpus all)"
+    skipped = dict.fromkeys(("help", "serve"), why) if needs_gpu and not gpus else {}
     with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as folder:
         image, loaded = bring_into_daemon(subject)
         recording = Recording(image, project.wheel_lock(subject.cell).python, Path(folder))
