@@ -12,9 +12,11 @@ from imagefactory.errors.layers import PathNotFoundError
 from imagefactory.locks.files import LockedWheel
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.format import VENV
 from imagefactory.plan.built_layers import read_owners
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
+from imagefactory.resolve.wheel_contents import recorded_contents
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,16 @@ class Ownership:
     """The origin of a path."""
 
     path: str
-    layer: Layer
+    layer: Layer | None
+    """None for a path that was left out."""
     owner: str
     lock: Path | None
     version: str
     needed_by: tuple[str, ...]
     whose: str = ""
     """Who made the file, in a wheel that we compiled."""
+    left_out: str = ""
+    """Why the image does not have the path, although the package does."""
 
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:
@@ -42,12 +47,30 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
         known |= owners.keys()
         if wanted in owners:
             return _ownership(project, cell, wanted, layer, owners[wanted])
+    left_out = _left_out(project, cell, wanted)
+    if left_out is not None:
+        return left_out
     raise PathNotFoundError(
         f"Nothing in {cell} owns /{wanted}.",
         where=str(cell),
         why="No layer that was built here has this path." if built else "The image has not been built here.",
         fix=_nearest(wanted, known) if built else f"Run `invoke build --target {cell}` first.",
     )
+
+
+def _left_out(project: Project, cell: Cell, path: str) -> Ownership | None:
+    """Find a path among those that matrix.yaml leaves out; of a whole wheel, if its paths were seen on this machine."""
+    lock, inside = project.wheel_lock(cell), path.removeprefix(f"{VENV}/")
+    found: list[tuple[LockedWheel, str]] = [
+        (wheel, one.reason) for wheel in lock.wheels for one in wheel.left_out if inside in one.paths
+    ]
+    for whole in lock.left_out:
+        contents = recorded_contents(whole.sha256, python=lock.python, store=project.store)
+        found += [(whole, whole.reason)] if contents and inside in contents.paths else []
+    for wheel, reason in found:
+        where = project.wheel_lock_path(cell)
+        return Ownership(path, None, wheel.file, where, wheel.version, wheel.needed_by, left_out=reason)
+    return None
 
 
 def _nearest(wanted: str, known: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ class CompileProject(Project):
                 also=self.settings.requirements,
                 without=self.settings.wheels.without,
             )
-        return plain.model_copy(update={"bases": bases, "archs": archs})
+        return plain.model_copy(update={"bases": bases, "archs": archs, "leave_out": []})
 
     def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
         """Return the cell that stands for a toolchain of a vLLM version; versions of one release share it."""

@@ -1,4 +1,4 @@
-"""Locks, the sources they are resolved from, and plans: 20 to 35."""
+"""Locks, the sources they are resolved from, and plans: 20 to 35, and 242."""
 
 from __future__ import annotations
 
@@ -67,3 +67,7 @@ class RecordNotWrittenError(LibraryError, exit_code=34):
 
 class TooManyLayersError(LibraryError, exit_code=35):
     """The plan needs more layers than a container engine can stack."""
+
+
+class LeaveOutError(LibraryError, exit_code=242):
+    """An entry of `leave_out` in matrix.yaml names something that no wheel brings, or that matrix.yaml asks for."""

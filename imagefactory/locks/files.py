@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from abc import abstractmethod
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -56,6 +57,14 @@ class Graft(_Frozen):
     replaced: tuple[ReplacedFile, ...] = Field(min_length=1)
 
 
+class LeftOutFiles(_Frozen):
+    """Files of a wheel that are not installed, and why nothing misses them (matrix.yaml `leave_out`)."""
+
+    reason: str
+    unpacked: int
+    paths: tuple[str, ...] = Field(min_length=1)
+
+
 class LockedWheel(_Frozen):
     """One wheel, identified by its sha256 on whichever index it is found."""
 
@@ -68,6 +77,7 @@ class LockedWheel(_Frozen):
     needed_by: tuple[str, ...]
     without: tuple[str, ...] = ()
     """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
+    left_out: Annotated[tuple[LeftOutFiles, ...], Field(exclude_if=not_)] = ()
     compiled: Hash | None = None
     """The key of the compile that produced the wheel; None for a published wheel."""
     graft: Graft | None = None
@@ -83,6 +93,23 @@ class LockedWheel(_Frozen):
     def pure(self) -> bool:
         """True when the wheel is the same for every platform."""
         return self.file.endswith("-any.whl")
+
+    @property
+    def not_installed(self) -> tuple[str, ...]:
+        """The paths that the wheel has and the image does not get from it."""
+        left = (path for files in self.left_out for path in files.paths)
+        return tuple(sorted({*self.without, *left}))
+
+    @property
+    def installed_size(self) -> int:
+        """The size on disk of what is installed."""
+        return self.unpacked - sum(files.unpacked for files in self.left_out)
+
+
+class LeftOutWheel(LockedWheel):
+    """A wheel that vLLM requires and the image does not get (matrix.yaml `leave_out`)."""
+
+    reason: str
 
 
 class LockedDeb(_Frozen):
@@ -194,6 +221,7 @@ class WheelLock(Lock):
     python: str
     kernels: KernelOrigin
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
+    left_out: Annotated[tuple[LeftOutWheel, ...], Field(exclude_if=not_)] = ()
 
     @classmethod
     def path(cls, locks: Path, vllm: str, arch: str, platform: str) -> Path:

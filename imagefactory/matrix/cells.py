@@ -11,6 +11,7 @@ from typing import Final, Literal
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.matrix.compile_choices import choice_for
+from imagefactory.matrix.leave_out import LeaveOut
 from imagefactory.matrix.matrix import Arch, Drafter, Matrix, VllmVersion
 from images.shipped.conditions import Condition
 
@@ -157,6 +158,12 @@ def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     kind, named = choice_for(version.compile, cell.arch)
     vllm = ["vllm"] if version.git is not None or kind != "published" else []
     return tuple(dict.fromkeys([*vllm, *named]))
+
+
+def leave_out_of(matrix: Matrix, cell: Cell) -> list[LeaveOut]:
+    """List what a cell's image is to leave out; the model does not matter."""
+    version = matrix.vllm[cell.vllm].version
+    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, version)]
 
 
 def first_of_release(matrix: Matrix, vllm: str) -> str:

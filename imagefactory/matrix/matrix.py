@@ -27,6 +27,7 @@ from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
 from imagefactory.matrix.bases import Base, unique
 from imagefactory.matrix.compile_choices import CompileChoices, choice_for
+from imagefactory.matrix.leave_out import LeaveOut, arch_references
 from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
@@ -285,6 +286,7 @@ class Matrix(_Model):
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
+    leave_out: list[LeaveOut] = []
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
 
@@ -360,7 +362,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
     defaults = matrix.defaults
-    references: list[tuple[tuple[str, ...], str, Iterable[str], str]] = [
+    references: list[tuple[tuple[str | int, ...], str, Iterable[str], str]] = [
         (("defaults", "vllm"), defaults.vllm, matrix.vllm, "vLLM version"),
         (("defaults", "arch"), defaults.arch, matrix.archs, "arch"),
         *((("archs", name, "base"), arch.base, matrix.bases, "base") for name, arch in matrix.archs.items()),
@@ -375,6 +377,7 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             if isinstance(version.compile, dict)
             for arch in version.compile
         ),
+        *((path, arch, matrix.archs, "arch") for path, arch in arch_references(matrix.leave_out)),
     ]
     for path, value, known, what in references:
         if value not in known:

@@ -149,12 +149,12 @@ def _layer_of_wheels(
         (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
         settings,
         download=sum(wheel.size for wheel in wheels),
-        unpacked=sum(wheel.unpacked for wheel in wheels),
+        unpacked=sum(wheel.installed_size for wheel in wheels),
     )
 
 
 def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
-    return {wheel.file: wheel.without for wheel in wheels if wheel.without}
+    return {wheel.file: wheel.not_installed for wheel in wheels if wheel.not_installed}
 
 
 def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:

@@ -20,7 +20,7 @@ WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
 LayerKind = Literal["base", WheelKind, "serve", "mod", "model", "toolkit"]
 
 LeftPaths = dict[str, tuple[str, ...]]
-"""For each wheel, the paths that another wheel installs instead."""
+"""For each wheel, the paths that are not installed from it: another wheel installs them, or they are left out."""
 
 _OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
 """Leaves an empty setting out of the JSON, and so out of the layer's key."""

@@ -21,9 +21,10 @@ from imagefactory.locks.files import (
 )
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.project import Project, locked_cells
-from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable
+from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.matrix.matrix import Matrix, VllmVersion
+from imagefactory.resolve.left_out import refuse_unmatched
 from imagefactory.store.digests import checksum
 
 
@@ -62,6 +63,7 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
 
     Raises:
         LockDriftError: a lock is missing, out of date, in the wrong place or no longer needed.
+        LeaveOutError: matrix.yaml leaves out something that no lock has.
     """
     known = {entry.path: entry for entry in expected}
     # Layer digests and licences are records; nothing in the matrix determines them.
@@ -84,6 +86,9 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
             why="; ".join(f"{path}: {what}" for path, what in drifts),
             fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
         )
+    refuse_unmatched(
+        project.root / "matrix.yaml", (project.wheel_lock(cell) for cell in locked_cells(project))
+    )
     return sorted(present)
 
 
@@ -91,6 +96,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     """Checksum the parts of the matrix that decide a wheel lock."""
     arch = matrix.archs[cell.arch]
     base = matrix.bases[arch.base]
+    left = leave_out_of(matrix, cell)
     return {
         f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm], cell.arch)),
         f"archs.{cell.arch}": checksum(
@@ -100,6 +106,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
         ),
         f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
         "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
+        **({"leave_out": checksum([entry.model_dump(mode="json") for entry in left])} if left else {}),
     }
 
 

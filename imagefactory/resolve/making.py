@@ -27,6 +27,7 @@ from imagefactory.matrix.cells import (
     compiled_distributions,
     first_of_release,
     intended_kernels,
+    leave_out_of,
 )
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base, security_updates
@@ -95,7 +96,7 @@ def _make_wheel_lock(
     matrix, path = project.matrix, project.wheel_lock_path(cell)
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
-    names = {wheel.name for wheel in old.wheels} if old else set()
+    names = {wheel.name for wheel in (*old.wheels, *old.left_out)} if old else set()
     upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
     if old and old.made_from == made_from and not upgrading:
         return LockResult(path, changed=False)
@@ -109,9 +110,12 @@ def _make_wheel_lock(
         made_from=made_from,
         compiled=compiled_distributions(matrix, cell),
         kernels=intended_kernels(matrix, cell),
+        leave_out=leave_out_of(matrix, cell),
+        matrix=project.root / "matrix.yaml",
     )
     like = old or _lock_of_same_release(project, cell)
-    keep = [] if like is None or UPGRADE_ALL in upgrade else [w for w in like.wheels if w.name not in upgrade]
+    old_wheels = [] if like is None or UPGRADE_ALL in upgrade else [*like.wheels, *like.left_out]
+    keep = [wheel for wheel in old_wheels if wheel.name not in upgrade]
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
 
     def adopt(name: str, version: str) -> KeptWheel:

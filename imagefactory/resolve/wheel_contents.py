@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import requests
@@ -54,14 +55,23 @@ def wheel_contents(
     location: WheelLocation, sha256: Sha256, *, python: str, store: Store, session: requests.Session
 ) -> WheelContents:
     """Return what a wheel installs, from the store's record or from the wheel's zip directory."""
-    memory = store.facts(f"{FACTS}-py{python}", sha256)
-    # If the record is missing or damaged, read the wheel again.
-    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
-        return WheelContents(**json.loads(memory.read_text("utf-8")))
-    contents = _read(location, python, session)
-    with writing(memory) as file:
-        file.write(json.dumps(asdict(contents), sort_keys=True).encode())
+    contents = recorded_contents(sha256, python=python, store=store)
+    if contents is None:
+        contents = _read(location, python, session)
+        with writing(_record(sha256, python, store)) as file:
+            file.write(json.dumps(asdict(contents), sort_keys=True).encode())
     return contents
+
+
+def recorded_contents(sha256: Sha256, *, python: str, store: Store) -> WheelContents | None:
+    """Return what a wheel installs if this machine has seen it; a damaged record counts as none."""
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return WheelContents(**json.loads(_record(sha256, python, store).read_text("utf-8")))
+    return None
+
+
+def _record(sha256: Sha256, python: str, store: Store) -> Path:
+    return store.facts(f"{FACTS}-py{python}", sha256)
 
 
 def installed_path(member: str, *, distribution: str, python: str) -> str:

@@ -29,7 +29,9 @@ from imagefactory.errors.locks import (
 from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell, KernelOrigin
+from imagefactory.matrix.leave_out import LeaveOut
 from imagefactory.matrix.matrix import Arch, Conflict
+from imagefactory.resolve.left_out import leave_out
 from imagefactory.resolve.wheel_contents import WheelContents, settle, wheel_contents
 from imagefactory.resolve.wheelhouse.graft_record import read_graft
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
@@ -64,6 +66,9 @@ class WheelRequest:
     compiled: tuple[str, ...] = ()
     """Packages whose wheels we compile ourselves."""
     kernels: KernelOrigin = "upstream"
+    leave_out: Sequence[LeaveOut] = ()
+    """What applies of the matrix's."""
+    matrix: Path = Path("matrix.yaml")
 
     def __str__(self) -> str:
         return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
@@ -124,6 +129,7 @@ def lock_wheels(
             return wheel, contents
 
         found = list(pool.map(look_up, pins))
+    kept, left_out = leave_out(found, request.leave_out, request.matrix)
     return WheelLock(
         made_from=request.made_from,
         vllm=request.cell.vllm,
@@ -131,7 +137,8 @@ def lock_wheels(
         platform=request.cell.platform,
         python=request.base.python,
         kernels=request.kernels,
-        wheels=tuple(settle(found, request.conflicts)),
+        wheels=tuple(settle(kept, request.conflicts)),
+        left_out=left_out,
     )
 
 

@@ -101,7 +101,7 @@ def wheel_entries(
         wheel: the path of the wheel on this machine.
         file: the wheel's real file name, with its tags.
         environment: the environment that it is installed into.
-        without: paths below the environment's root that another wheel provides.
+        without: paths below the environment's root that another wheel provides, or that are left out.
         rehash: compute the hashes from the files, because the wheel's RECORD is known to be wrong.
     """
     try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from imagefactory.resolve.doctor import Diagnosis
     from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
+    from imagefactory.smoke.trace import Trace
 
 _SHOWN_CHANGES = 4
 
@@ -205,13 +206,25 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     """Show which layer, package and lock entry a path comes from."""
     table = Table(box=None, show_header=False)
     table.add_row("path", f"/{ownership.path}")
-    table.add_row("layer", f"{ownership.layer.kind} {ownership.layer.name} (key {ownership.layer.key[:12]})")
+    layer = ownership.layer
+    table.add_row("layer", f"{layer.kind} {layer.name} (key {layer.key[:12]})" if layer else "none")
+    if ownership.left_out:
+        table.add_row("left out because", ownership.left_out)
     table.add_row("from", f"{ownership.owner} {ownership.version}".strip() or "imagefactory")
     if ownership.whose:
         table.add_row("made by", ownership.whose)
     if ownership.lock:
         table.add_row("locked in", str(ownership.lock.relative_to(root)))
         table.add_row("needed by", ", ".join(ownership.needed_by))
+    return table
+
+
+def untouched_table(trace: Trace) -> Table:
+    """Show what nothing touched while an image was traced."""
+    table = Table("wheel", "untouched", "files", "unpacked", box=None)
+    for one in (*trace.distributions, *trace.files):
+        what = one.name if one.name != one.owner else "everything"
+        table.add_row(one.owner.partition("-")[0], what, str(one.files), size(one.size))
     return table
 
 

@@ -54,6 +54,8 @@ class Component:
     """Files that are not components themselves, such as those of the serve program, or the compiled ones of a graft."""
     graft: Graft | None = None
     """The published wheel that all other files of a graft are from."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Files of the wheel that the image does not have, each with the reason."""
 
     @property
     def reference(self) -> str:
@@ -84,14 +86,16 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
                 ]
             case WheelLayer():
                 named = [wheels[item.sha256] for item in layer.inputs]
-                parts = [
-                    (wheel, _package("wheel", wheel, wheel_purl(wheel), licences, layer)) for wheel in named
-                ]
                 found += [
-                    replace(part, graft=wheel.graft, files=grafted_files(wheel, python))
-                    if wheel.graft
-                    else part
-                    for wheel, part in parts
+                    replace(
+                        _package("wheel", wheel, wheel_purl(wheel), licences, layer),
+                        graft=wheel.graft,
+                        files=grafted_files(wheel, python),
+                        left_out={
+                            f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths
+                        },
+                    )
+                    for wheel in named
                 ]
             case ServeLayer():
                 files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}

@@ -56,6 +56,12 @@ def make_sbom(project: Project, plan: Plan) -> bytes:
                         "kernels": plan.kernels,
                         "locked": "yes" if plan.locked else "no",
                     }
+                )
+                + _left_out(
+                    {
+                        f"{wheel.name} {wheel.version}": wheel.reason
+                        for wheel in project.wheel_lock(plan.cell).left_out
+                    }
                 ),
             },
         },
@@ -84,7 +90,7 @@ def _component(part: Component) -> dict[str, Any]:
         "version": part.version,
         # CycloneDX's word for what is not installed.
         "scope": "required" if part.in_image else "optional",
-        "properties": _properties(properties),
+        "properties": _properties(properties) + _left_out(part.left_out),
     }
     if part.purl is not None:
         component["purl"] = part.purl
@@ -144,6 +150,13 @@ def _properties(values: dict[str, str | None]) -> list[dict[str, str]]:
         {"name": f"imagefactory:{name}", "value": value}
         for name, value in sorted(values.items())
         if value is not None
+    ]
+
+
+def _left_out(reasons: Mapping[str, str]) -> list[dict[str, str]]:
+    """Say what is not in the image although vLLM requires it or a wheel brings it."""
+    return [
+        {"name": "imagefactory:left-out", "value": f"{what}: {why}"} for what, why in sorted(reasons.items())
     ]
 
 

@@ -37,6 +37,7 @@ def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
     assert len(matrix.models["gemma4-31b"].drafters) == 2
 
 
+LEFT = "leave_out: [{distribution: one, reason: nobody opens it"
 MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     # the text, the mistake, the error, and part of its message
     ("    weights: bf16", "    wieghts: bf16", MatrixError, "Did you mean weights"),
@@ -61,6 +62,10 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     ("    repo: somebody/large", "    repo: large", MatrixError, "models.large.repo"),
     ("    repo: somebody/large\n", "", MatrixError, "repo"),
     ("    wins: two", "    wins: three", MatrixError, "between"),
+    ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", UnknownNameError, "spark"),
+    ("\nconflicts:", f"\n{LEFT}, vllm: newest}}]\nconflicts:", SpecifierError, "newest"),
+    ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", MatrixError, "leave_out.0.files.0"),
+    ("\nconflicts:", "\nleave_out: [{distribution: one}]\nconflicts:", MatrixError, "leave_out.0.reason"),
     ("    generated: tiny", "    generated: huge", MatrixError, "tiny"),
     ("  large:", "  LARGE ONE:", MatrixError, "LARGE ONE"),
     ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),

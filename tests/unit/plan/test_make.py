@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.locks import LockMissingError, TooManyLayersError
-from imagefactory.locks.files import BaseLock, LockedWheel, WheelLock
+from imagefactory.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
 from imagefactory.plan.make import make_plan
@@ -94,6 +94,20 @@ def test_a_changed_wheel_changes_only_its_layer(
     after = plan(small_factory)
     assert sum(one != other for one, other in zip(keys(before), keys(after), strict=True)) == 1
     assert before.key != after.key
+
+
+def test_left_out_files_change_the_layer_and_their_reason_does_not(small_factory: SmallFactory) -> None:
+    wheels = small_factory.project.wheel_lock(CELL).wheels
+    plans = [plan(small_factory)]
+    for reason in ("one reason", "another reason"):
+        left = LeftOutFiles(reason=reason, unpacked=7, paths=("lib/left.so",))
+        changing = (changed(wheels[0], left_out=(left,)), *wheels[1:])
+        edit_wheels(small_factory, lambda _, new=changing: new)  # type: ignore[misc]
+        plans.append(plan(small_factory))
+    before, after, again = plans
+    assert sum(one != other for one, other in zip(keys(before), keys(after), strict=True)) == 1
+    assert keys(after) == keys(again)
+    assert sum(layer.unpacked for layer in after.layers) == sum(layer.unpacked for layer in before.layers) - 7
 
 
 def test_a_changed_package_changes_the_base(small_factory: SmallFactory) -> None:

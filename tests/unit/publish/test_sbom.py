@@ -91,6 +91,25 @@ def test_a_graft_names_the_published_wheel_and_the_files_that_were_compiled(
     assert compiled["hashes"][0]["content"] == file.sha256
 
 
+def test_what_is_left_out_is_said_with_the_reason(small_factory: SmallFactory) -> None:
+    small_factory.leave_out("lib/python3.11/site-packages/pure/data.bin", "nothing opens it")
+    data = sbom_of(small_factory)
+    assert VALIDATOR.validate_str(data.decode()) is None
+    document = json.loads(data)
+
+    def left_out(component: dict[str, Any]) -> list[str]:
+        return [one["value"] for one in component["properties"] if one["name"] == "imagefactory:left-out"]
+
+    [gone] = left_out(document["metadata"]["component"])
+    assert gone.startswith("gone ")
+    assert gone.endswith(": nothing opens it")
+    found = {part["name"]: left_out(part) for part in document["components"]}
+    assert found.pop("pure") == [
+        "/opt/venv/lib/python3.11/site-packages/pure/data.bin: nothing opens it",
+    ]
+    assert not any(found.values())
+
+
 def test_the_graph_connects_every_component_to_what_needs_it(small_factory: SmallFactory) -> None:
     path = small_factory.project.wheel_lock_path(CELL)
     lock = WheelLock.read(path)

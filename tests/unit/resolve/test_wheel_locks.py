@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from imagefactory.errors.locks import (
     ResolutionError,
     WheelMissingError,
 )
-from imagefactory.locks.files import LockedWheel
+from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.leave_out import LeaveOut
 from imagefactory.matrix.matrix import Arch, Conflict
 from imagefactory.resolve.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
 from imagefactory.store.cache import Store
@@ -106,6 +108,35 @@ def test_excluded_requirement_is_left_out_with_its_dependencies(lock: Locker) ->
     lock.add("pillow")
     lock.add("dep")
     assert [wheel.name for wheel in lock(without=["torchvision"])] == ["dep", "vllm"]
+
+
+def test_lock_says_what_was_left_out_and_keeps_its_version(lock: Locker) -> None:
+    lock.add("vllm", requires=["cu12", "dep"])
+    lock.add("cu12", requires=["only"])
+    lock.add("only")
+    lock.add("dep", files={"dep/a.py": "", "dep/big.so": "12345"})
+    why = "the image runs CUDA 13"
+    entries = [
+        LeaveOut(distribution="cu12", reason=why),
+        LeaveOut(distribution="dep", files=["dep/*.so"], reason=why),
+    ]
+    wanted = replace(request(), leave_out=entries)
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [wheel.name for wheel in made.wheels] == ["dep", "vllm"]
+    assert made.wheels[0].not_installed == ("lib/python3.11/site-packages/dep/big.so",)
+    assert [(wheel.name, wheel.version) for wheel in made.left_out] == [("cu12", "1.0"), ("only", "1.0")]
+    path = lock.store.root / "lock.toml"
+    made.write(path)
+    assert WheelLock.read(path).left_out == made.left_out
+    lock.add("cu12", "1.1")
+    again = lock_wheels(
+        wanted,
+        config=lock.config,
+        store=lock.store,
+        keep=[*made.wheels, *made.left_out],
+        say=lock.said.append,
+    )
+    assert again.left_out == made.left_out
 
 
 def test_local_version_is_used_only_where_the_arch_accepts_it(

@@ -212,7 +212,9 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
         lines = "".join(f"{path}\n" for path in without[item.name])
         pieces.append(written_file(f"{folder}/{files.requirements}", lock, _requirement(item).encode()))
         pieces.append(
-            written_file(f"{folder}/{files.paths}", f"{lock}, conflicts of matrix.yaml", lines.encode())
+            written_file(
+                f"{folder}/{files.paths}", f"{lock}, conflicts and leave_out of matrix.yaml", lines.encode()
+            )
         )
     rest = [item for item in layer.inputs if item.name not in without]
     if rest:
