@@ -27,9 +27,24 @@ def bytecode(source: bytes, path: str) -> bytes:
     # marshal marks an object that has more than one reference, as this process happens to have to a string or number.
     # With a second reference to everything, the marks are always the same.
     held = _reachable(code)
+    if _depends_on_company(held):
+        code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        held += _reachable(code)
     data = marshal.dumps(code)
     del held
     return MAGIC_NUMBER + UNCHECKED_HASH + source_hash(source) + data
+
+
+def _depends_on_company(held: list[object]) -> bool:
+    """Return whether it matters if this process knew strings of the code before. The second time, it always did.
+
+    A new string becomes the one that all later code uses. One that was known takes the place of the new one in names,
+    but not in the constants that hold the new one: names of nested classes, and sets.
+    """
+    codes = [item for item in held if isinstance(item, CodeType)]
+    nested = {code.co_qualname for code in codes if "." in code.co_qualname}
+    named = (item for code in codes for item in code.co_consts if isinstance(item, str))
+    return any(isinstance(item, frozenset) for item in held) or not nested.isdisjoint(named)
 
 
 def _reachable(code: CodeType) -> list[object]:
@@ -58,6 +73,8 @@ def main(root: str, names: str) -> None:
         listed = lines.read().splitlines()
     found = {path for name in listed for path in (_matching(root, name) if "*" in name else [name])}
     for path in sorted(found):
+        if os.path.islink(os.path.join(root, path)):
+            continue  # another path, perhaps of another package
         try:
             with open(os.path.join(root, path), "rb") as file:
                 data = bytecode(file.read(), f"/{path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import random
+import runpy
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,27 @@ def test_bytecode_does_not_depend_on_seed_or_company(tmp_path: Path) -> None:
         alone |= compile_all(tmp_path / str(number), [name], seed=number + 1)
     assert together == alone
     assert len(together) == len(SOURCES)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def outer():\n    class Nested{0}:\n        def f(self): return 1\n    return Nested{0}\n",
+        "def f(x): return x in {{'first{0}', 'second{0}'}}\ndef g(x): return x in {{'first{0}', 'second{0}'}}\n",
+        "from a{0}.b import c\nX = ('a{0}.b', 'a{0}', 'word{0}', 'two words{0}', 1{0}, 1{0}.5)\n",
+    ],
+)
+def test_bytecode_does_not_depend_on_strings_that_python_knows(source: str) -> None:
+    """A string is new to a process only once, so each has a number that nothing else has.
+
+    It makes a difference to Python 3.13, not to 3.11.
+    """
+    program = runpy.run_path(str(REPOSITORY / COMPILER))
+    text = source.format(random.Random(source).randrange(10**9)).encode()
+    first = program["bytecode"](text, "/x.py")
+    kept = compile(text, "/x.py", "exec")
+    assert program["bytecode"](text, "/x.py") == first
+    assert kept.co_filename == "/x.py"
 
 
 def test_bytecode_is_unchecked_and_names_the_path_in_the_image(tmp_path: Path) -> None:
