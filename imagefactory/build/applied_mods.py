@@ -15,6 +15,7 @@ from imagefactory.build.layers.mod_layer import (
     added_by,
     apply_chain,
     mod_entries,
+    modules_of,
 )
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.build.layers.wheel_layer import Environment
@@ -46,12 +47,20 @@ _NOT_IN_PARTS = (NoExcerptError, BadZipFile, OSError, ValueError)
 
 
 def apply_mods_of(
-    layers: Sequence[ModLayer], source: WheelSource, find_mod: Callable[[ModLink], tuple[Mod, Variant]]
+    layers: Sequence[ModLayer],
+    source: WheelSource,
+    find_mod: Callable[[ModLink], tuple[Mod, Variant]],
+    compiled: Mapping[Sha256, ModLayer] | None = None,
 ) -> dict[Sha256, ModFiles]:
-    """Return the files of mod layers by key; a chain of mods that several layers share is applied once."""
+    """Return the files of mod layers by key; a chain of mods that several layers share is applied once.
+
+    `compiled` has the keys of layers of bytecode, each with its topmost mod; they get the modules of the whole chain.
+    """
     files: dict[Sha256, ModFiles] = {}
+    compiled = compiled or {}
     with source.store.scratch() as scratch, requests.Session() as session:
-        for top in sorted(layers, key=lambda layer: -len(layer.settings.chain)):
+        tops = {layer.key: layer for layer in (*layers, *compiled.values())}
+        for top in sorted(tops.values(), key=lambda layer: -len(layer.settings.chain)):
             if top.key in files:
                 continue
             chosen = [find_mod(link) for link in top.settings.chain]
@@ -71,6 +80,11 @@ def apply_mods_of(
                 done = applied[: len(layer.settings.chain)]
                 unconfirmed = _unconfirmed(layer, opened, source.known)
                 files[layer.key] = ModFiles(mod_entries(done, trees), unconfirmed, added_by(done[-1]))
+            for key, layer in compiled.items():
+                if _is_below(layer, top):
+                    done = applied[: len(layer.settings.chain)]
+                    unconfirmed = _unconfirmed(layer, opened, source.known)
+                    files[key] = ModFiles(modules_of(done, trees), unconfirmed, ())
     return files
 
 

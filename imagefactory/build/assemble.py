@@ -168,6 +168,7 @@ def make_layers(
             workers=workers,
             expected=known.among(missing) if known is not None else {},
             mod_files=inputs.mod_files if inputs else {},
+            pythons=inputs.pythons(missing) if inputs else {},
         )
         blobs |= built
         # They were hashed while they were written.

@@ -7,18 +7,22 @@ from functools import cached_property, partial
 
 from imagefactory.build.applied_mods import WheelSource, apply_mods_of
 from imagefactory.build.foreign_files import OtherWheels
+from imagefactory.build.layers.debian_python import needed_packages
 from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.environment.progress import Say
+from imagefactory.errors.layers import NoPythonError
 from imagefactory.errors.store import DownloadError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.locks.indexed_files import indexed_file, offers_of
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of
+from imagefactory.matrix.targets import host_machine
 from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.bytecode import python_packages
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Input, Layer, ModLayer, ModLink, Plan
+from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLink, Plan
 from imagefactory.resolve.base_locks import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors
@@ -38,6 +42,20 @@ VANISHED = (
 )
 
 
+def _is_modded(layer: Layer, item: Input) -> bool:
+    """Whether an input is a wheel that mods are applied to, of which a few files may be enough."""
+    if isinstance(layer, BytecodeLayer):
+        mods = layer.settings.mods
+        return mods is not None and item.name in mods.wheels.values()
+    return isinstance(layer, ModLayer)
+
+
+def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
+    return layer.settings.package in {
+        deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]
+    }
+
+
 class LayerInputs:
     """Finds the files that layers are made from; only missing layers ask for theirs."""
 
@@ -54,12 +72,12 @@ class LayerInputs:
     def wanted(self, layer: Layer) -> list[Wanted]:
         """List the files that a layer is made from, and where to look for them.
 
-        A mod's layer needs only wheels that were read in parts and not yet confirmed.
+        A mod's layer needs only wheels that were read in parts and not yet confirmed. Bytecode also needs a Python.
         """
         debs = {deb.sha256: (lock, deb) for lock in map(self._base, self.cells) for deb in lock.debs}
         found: list[Wanted] = []
         for item in layer.inputs:
-            if isinstance(layer, ModLayer) and item.sha256 not in self.mod_files[layer.key].unconfirmed:
+            if _is_modded(layer, item) and item.sha256 not in self.mod_files[layer.key].unconfirmed:
                 continue
             if item.sha256 in self._wheels:
                 found.append(self.wheel(self._wheels[item.sha256]))
@@ -67,7 +85,35 @@ class LayerInputs:
                 found.append(self.deb(*debs[item.sha256]))
             else:
                 found.append(self._own_file(item))
+        if isinstance(layer, BytecodeLayer):
+            lock = self._python(layer)
+            found += [self.deb(lock, deb) for deb in needed_packages(layer.settings.python, lock.debs)]
         return found
+
+    def pythons(self, layers: Iterable[Layer]) -> dict[Sha256, list[LockedDeb]]:
+        """Return the packages of the Python that compiles each layer of bytecode, by key."""
+        return {
+            layer.key: needed_packages(layer.settings.python, self._python(layer).debs)
+            for layer in layers
+            if isinstance(layer, BytecodeLayer)
+        }
+
+    def _python(self, layer: BytecodeLayer) -> BaseLock:
+        """Return the base whose Python compiles a layer: that of the image, or the same for this machine."""
+        candidates = [lock for lock in map(self._base, self.cells) if _has_python(lock, layer)]
+        here = f"linux/{host_machine()}"
+        for lock in candidates:
+            path = BaseLock.path(self.project.locks, lock.base, here)
+            found = lock if lock.platform == here else BaseLock.read(path) if path.exists() else None
+            if found is not None and _has_python(found, layer):
+                return found
+        base = candidates[0].base
+        raise NoPythonError(
+            f"The bytecode of {base} for another platform cannot be compiled on this machine.",
+            where=BaseLock.path(self.project.locks, base, here),
+            why=f"It takes Python {layer.settings.package} for {here}, which this lock does not have.",
+            fix="Lock both platforms together (`invoke lock --upgrade base`), or build on the image's platform.",
+        )
 
     def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
         """Describe a locked wheel for download, with where to look for it."""
@@ -86,11 +132,19 @@ class LayerInputs:
 
     def apply_mods(self, layers: Iterable[Layer], say: Say) -> None:
         """Apply the mods of layers, before anything else is downloaded; one that does not fit raises here."""
+        layers = list(layers)
         mod_layers = [layer for layer in layers if isinstance(layer, ModLayer)]
-        if mod_layers:
+        compiled = {
+            layer.key: ModLayer.of(
+                "mod", layer.name, (item for item in layer.inputs if _is_modded(layer, item)), mods
+            )
+            for layer in layers
+            if isinstance(layer, BytecodeLayer) and (mods := layer.settings.mods)
+        }
+        if mod_layers or compiled:
             known = KnownLayers(self.project.known_layers)
             source = WheelSource(self.project.store, known, self._offers_of, self.wheel_of, say)
-            self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
+            self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod, compiled)
             others = OtherWheels(source)
             locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}
             others.refuse_foreign_files(mod_layers, self.mod_files, locks.values(), self._find_mod)

@@ -41,6 +41,7 @@ from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:
     from imagefactory.build.layers.mod_layer import ModFiles
+    from imagefactory.locks.files import LockedDeb
     from imagefactory.store.downloads import Wanted
 
 SMALL_WORK = 32_000_000
@@ -78,17 +79,25 @@ def build_layers(
     workers: int | None = None,
     expected: Mapping[Sha256, Blob] | None = None,
     mod_files: Mapping[Sha256, ModFiles] | None = None,
+    pythons: Mapping[Sha256, Sequence[LockedDeb]] | None = None,
 ) -> dict[Sha256, Blob]:
     """Build layers that the store does not have, and return what each came out as.
 
     A layer whose outcome is known (`expected`, by key) is only compared with it; the others are inspected file by file.
-    Mod layers need their files, by key (`mod_files`).
+    Mod layers need their files, and bytecode a Python, by key (`mod_files`, `pythons`).
     """
     # The largest first: the last one to start must not be the longest.
     ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
     count = workers or available_cores()
     construction = _Construction(
-        ordered, wanted, store, watch, workers=count, expected=expected or {}, mod_files=mod_files or {}
+        ordered,
+        wanted,
+        store,
+        watch,
+        workers=count,
+        expected=expected or {},
+        mod_files=mod_files or {},
+        pythons=pythons or {},
     )
     return construction.run()
 
@@ -111,12 +120,14 @@ class _Construction:
         workers: int,
         expected: Mapping[Sha256, Blob],
         mod_files: Mapping[Sha256, ModFiles],
+        pythons: Mapping[Sha256, Sequence[LockedDeb]],
     ) -> None:
         self.store = store
         self.watch = watch
         self.workers = workers
         self.expected = expected
         self.mod_files = mod_files
+        self.pythons = pythons
         self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
         self.files: dict[Sha256, Wanted] = {}
         self.waiting: dict[Sha256, list[_Job]] = {}
@@ -185,7 +196,8 @@ class _Construction:
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
         key = job.layer.key
-        return builders.submit(_build, job.layer, self.store, self.expected.get(key), self.mod_files.get(key))
+        prepared = self.mod_files.get(key), self.pythons.get(key, ())
+        return builders.submit(_build, job.layer, self.store, self.expected.get(key), *prepared)
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -267,7 +279,13 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(layer: Layer, store: Store, expected: Blob | None, mod_files: ModFiles | None) -> Blob:
+def _build(
+    layer: Layer,
+    store: Store,
+    expected: Blob | None,
+    mod_files: ModFiles | None,
+    python: Sequence[LockedDeb],
+) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
@@ -283,5 +301,6 @@ def _build(layer: Layer, store: Store, expected: Blob | None, mod_files: ModFile
                 lambda done: _reports.put((layer.key, done)),
                 expected=expected,
                 mod_files=mod_files,
+                python=python,
             )
     return blob

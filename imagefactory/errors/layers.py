@@ -1,4 +1,4 @@
-"""The Debian base, layers and images: 50 to 53, 60 to 69, and 215."""
+"""The Debian base, layers and images: 50 to 53, 60 to 69, 215, 238 and 239."""
 
 from __future__ import annotations
 
@@ -63,3 +63,11 @@ class StoreBusyError(LibraryError, exit_code=68):
 
 class WorkerLostError(LibraryError, exit_code=69):
     """A process that was building a layer was killed, usually because memory ran out."""
+
+
+class NoPythonError(LibraryError, exit_code=238):
+    """No locked Python of this machine can compile the bytecode of an image."""
+
+
+class BytecodeError(LibraryError, exit_code=239):
+    """Debian's Python did not compile the bytecode of an image."""

@@ -136,4 +136,9 @@ def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
         in_image = change.path.startswith(IMAGE_FILES)
         inside = change.path if in_image else f"/{VENV}/lib/python{python}/site-packages/{change.path}"
         options.append(f"-v {file.absolute()}:{inside}:ro")
+        if inside.endswith(".py") and not in_image:
+            # Python runs the image's bytecode of the file without looking at its source.
+            above, _, name = inside.rpartition("/")
+            tag = f"cpython-{python.replace('.', '')}"
+            options.append(f"-v /dev/null:{above}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc:ro")
     return options

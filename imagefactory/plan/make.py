@@ -18,6 +18,7 @@ from imagefactory.matrix.cells import Cell, KernelOrigin, buildable, usable_draf
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
+from imagefactory.plan.bytecode import module_bytecode, own_bytecode
 from imagefactory.plan.plan import (
     LOCKED_LABEL,
     PLAN_FORMAT,
@@ -52,11 +53,16 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> 
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
+    installed = list(wheel_layers(matrix, wheels))
+    serve = serve_layer(project.root, python=wheels.python if _compiles(wheels) else None)
+    mods = list(_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen))
     layers: tuple[Layer, ...] = (
         base_layer(matrix, cell, base),
-        *wheel_layers(matrix, wheels),
-        serve_layer(project.root, python=wheels.python if _compiles(wheels) else None),
-        *_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen),
+        *installed,
+        *module_bytecode(project.root, base, wheels, installed),
+        serve,
+        *mods,
+        *own_bytecode(project.root, base, wheels.python, serve, mods),
         model_layer(cell, served),
     )
     if len(layers) > MAX_LAYERS:

@@ -17,7 +17,7 @@ PLAN_FORMAT: Final = 1
 LOCKED_LABEL: Final = "imagefactory.locked"
 
 WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
-LayerKind = Literal["base", WheelKind, "serve", "mod", "model", "toolkit"]
+LayerKind = Literal["base", WheelKind, "bytecode", "serve", "mod", "model", "toolkit"]
 
 LeftPaths = dict[str, tuple[str, ...]]
 """For each wheel, the paths that are not installed from it: another wheel installs them, or they are left out."""
@@ -105,6 +105,20 @@ class ServeSettings(_Value):
     toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
 
 
+class BytecodeSettings(_Value):
+    """Settings of a layer of bytecode: what it is compiled from, and by which Python."""
+
+    python: str
+    venv: str
+    package: str
+    """The version of Debian's package of Python, which compiles it."""
+    without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
+    files: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
+    """The paths of the serve program's files in the image, by their paths in the checkout."""
+    mods: Annotated[ModSettings | None, _OMIT_WHEN_EMPTY] = None
+    """The mods whose changed files are compiled."""
+
+
 class ModelSettings(_Value):
     """Settings of a model's layer: the contents of model.json and settings.json."""
 
@@ -177,6 +191,10 @@ class ModLayer(_Layer[Literal["mod"], ModSettings]):
     """The changes of a mod."""
 
 
+class BytecodeLayer(_Layer[Literal["bytecode"], BytecodeSettings]):
+    """Compiled Python: of the modules of wheels that a server imports, or of the serve program and mods."""
+
+
 class ModelLayer(_Layer[Literal["model"], ModelSettings]):
     """The description of the model."""
 
@@ -186,7 +204,8 @@ class ToolkitLayer(_Layer[Literal["toolkit"], ToolkitSettings]):
 
 
 Layer = Annotated[
-    BaseLayer | WheelLayer | ServeLayer | ModLayer | ModelLayer | ToolkitLayer, Field(discriminator="kind")
+    BaseLayer | WheelLayer | BytecodeLayer | ServeLayer | ModLayer | ModelLayer | ToolkitLayer,
+    Field(discriminator="kind"),
 ]
 
 

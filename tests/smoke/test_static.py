@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _imp
 import csv
 import io
 import json
@@ -107,7 +108,9 @@ def own_files(contents: Contents) -> list[str]:
 @pytest.fixture(scope="session")
 def texts(contents: Contents, plan: Plan) -> dict[str, bytes]:
     """Every file whose content a test needs."""
-    return contents.read([*filter(is_text, contents.files), *checked_files(plan)])
+    texts = [*filter(is_text, contents.files)]
+    sources = [source_of(path) for path in texts if path.endswith(".pyc")]
+    return contents.read([*texts, *filter(contents.files.__contains__, sources), *checked_files(plan)])
 
 
 def is_text(path: str) -> bool:
@@ -132,6 +135,16 @@ def checked_files(plan: Plan) -> set[str]:
     """The files that the checks of mods read."""
     site = site_of(plan)
     return {image_path(check.file, site) for mod in plan.mods for check in mod.manifest.variants[0].checks}
+
+
+def source_of(compiled: str) -> str:
+    """Return the path of the source of bytecode."""
+    return re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
+
+
+def hash_of_source(magic: bytes, source: bytes) -> bytes:
+    """Return the hash of a source as bytecode of a version of Python has it (PEP 552)."""
+    return _imp.source_hash(int.from_bytes(magic, "little"), source)
 
 
 def some(found: list[str], limit: int = 5) -> str:
@@ -283,12 +296,32 @@ def test_no_bytecode_is_stale(contents: Contents, texts: dict[str, bytes]) -> No
     for path, data in texts.items():
         if not path.endswith(".pyc"):
             continue
-        source = re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", path)
-        entry = contents.files.get(source)
+        entry = contents.files.get(source_of(path))
         flags, mtime, size = struct.unpack("<III", data[4:16])
-        if entry is None or (flags == 0 and (mtime, size) != (entry.mtime, entry.size)):
-            wrong.append(path)
+        if entry is None:
+            wrong.append(f"{path} has no source")
+        elif flags == 0 and (mtime, size) != (entry.mtime, entry.size):
+            wrong.append(f"{path} is older than its source")
+        elif flags and data[8:16] != hash_of_source(data[:4], texts[source_of(path)]):
+            wrong.append(f"{path} is compiled from another source")
     assert not wrong, some(wrong)
+
+
+def test_bytecode_is_for_the_images_python(
+    plan: Plan, contents: Contents, texts: dict[str, bytes], site: str, applies: Applies
+) -> None:
+    """Python compiles every module again at each first start of a container: it takes several times as long."""
+    applies(any(layer.kind == "bytecode" for layer in plan.layers), "its base has no Python")
+    tag = re.search(r"python3\.(\d+)", site)
+    assert tag is not None
+    compiled = [path for path in texts if path.endswith(".pyc")]
+    wrong = [path for path in compiled if not path.endswith(f".cpython-3{tag[1]}.pyc")]
+    assert not wrong, f"for another Python: {some(wrong)}"
+    versions = {texts[path][:4] for path in compiled}
+    assert len(versions) == 1, f"several versions of bytecode: {versions}"
+    places = contents.files.keys()
+    for needed in (f"{site}/vllm/__pycache__/__init__", f"{PROGRAM}/program/__pycache__/main"):
+        assert f"{needed}.cpython-3{tag[1]}.pyc" in places, f"{needed}.*.pyc is missing"
 
 
 def test_mods_are_recorded(contents: Contents, texts: dict[str, bytes], mods: list[Mod], site: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.plan.built_layers import write_record
 from imagefactory.plan.plan import (
     BaseLayer,
+    BytecodeLayer,
     Layer,
     ModelLayer,
     ModLayer,
@@ -34,6 +35,7 @@ from imagefactory.store.hashed import refuse_changed
 
 if TYPE_CHECKING:
     from imagefactory.build.layers.mod_layer import ModFiles
+    from imagefactory.locks.files import LockedDeb
 
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
@@ -47,6 +49,7 @@ def build_layer(
     *,
     expected: Blob | None = None,
     mod_files: ModFiles | None = None,
+    python: Sequence[LockedDeb] = (),
 ) -> Blob:
     """Build a layer's blob, put it into the store and record its digests.
 
@@ -56,8 +59,9 @@ def build_layer(
     """
     if expected is None:
         refuse_changed(files)
+    refuse_changed({deb.sha256: store.download(deb.sha256) for deb in python})
     with translating_disk_full(store.root), store.scratch() as scratch:
-        owned = list(layer_entries(layer, files, scratch, mod_files))
+        owned = list(layer_entries(layer, files, scratch, mod_files, _at(python, store)))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
@@ -71,15 +75,26 @@ def build_layer(
     return blob
 
 
-def layer_entries(
-    layer: Layer, files: Mapping[Sha256, Path], scratch: Path, mod_files: ModFiles | None = None
+def layer_entries(  # noqa: PLR0911 - one for each kind
+    layer: Layer,
+    files: Mapping[Sha256, Path],
+    scratch: Path,
+    mod_files: ModFiles | None = None,
+    python: Sequence[tuple[LockedDeb, Path]] = (),
 ) -> Iterable[tuple[str, Entry]]:
-    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from.
+
+    Bytecode takes the packages of a `python` that runs on this machine.
+    """
     match layer:
         case BaseLayer():
             return _base_entries(layer, files, scratch)
         case WheelLayer():
             return _wheel_entries(layer, files)
+        case BytecodeLayer():
+            from imagefactory.build.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
+
+            return bytecode_entries(layer, files, scratch, mod_files, python)
         case ServeLayer():
             return ((FACTORY, entry) for entry in serve_entries(layer, files))
         case ModLayer():
@@ -92,6 +107,10 @@ def layer_entries(
             return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
 
 
+def _at(debs: Sequence[LockedDeb], store: Store) -> list[tuple[LockedDeb, Path]]:
+    return [(deb, store.download(deb.sha256)) for deb in debs]
+
+
 def _base_entries(
     layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
 ) -> Iterable[tuple[str, Entry]]:
@@ -101,11 +120,7 @@ def _base_entries(
     )
     from imagefactory.build.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
-    debs: list[tuple[NamedDeb, Path]] = []
-    for item in layer.inputs:
-        name, version, architecture = item.name.removesuffix(".deb").split("_")
-        package = NamedDeb(name, version.replace("%3a", ":"), architecture, item.name, item.sha256)
-        debs.append((package, files[item.sha256]))
+    debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]
     yield from base_entries(debs, scratch)
     environment = Environment(layer.settings.venv, layer.settings.python)
     yield from ((FACTORY, entry) for entry in environment_entries(environment))

@@ -161,6 +161,18 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
     )
 
 
+def modules_of(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:
+    """List the Python files below site-packages that mods change or add, as the last of them leaves each."""
+    found: dict[ImagePath, Entry] = {}
+    for result in applied:
+        changed = {path: text.encode() for path, text in result.files.items()}
+        for path, data in (_brought_along(result.mod, result.variant) | changed).items():
+            if path.endswith(".py") and not path.startswith(IMAGE_FILES):
+                place = image_path(path, trees[result.mod.manifest.distribution].site)
+                found[place] = _file(place, data)
+    return tuple(found.values())
+
+
 def image_path(path: str, site: str) -> ImagePath:
     """Return where a path of a mod lies in the image."""
     if path.startswith(IMAGE_FILES):

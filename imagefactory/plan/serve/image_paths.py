@@ -41,7 +41,6 @@ def cache_environment() -> dict[str, str]:
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
         "FLASHINFER_WORKSPACE_BASE": f"{CACHES}/flashinfer",
         "HF_HOME": MODEL_CACHE,
-        "PYTHONPYCACHEPREFIX": f"{CACHES}/pycache",
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor",
         "TRITON_CACHE_DIR": f"{CACHES}/triton",
         "VLLM_CACHE_ROOT": f"{CACHES}/vllm",

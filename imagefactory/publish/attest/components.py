@@ -13,8 +13,10 @@ from urllib.parse import quote
 from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import VENV
+from imagefactory.plan.bytecode import COMPILER, MODULES
 from imagefactory.plan.plan import (
     BaseLayer,
+    BytecodeLayer,
     Layer,
     ModelLayer,
     ModLayer,
@@ -29,6 +31,7 @@ from imagefactory.store.digests import Sha256
 
 OWN_LICENCE: Final = "Apache-2.0"
 """The licence of the factory's own files (see LICENSE)."""
+SOURCES_LICENCE: Final = "LicenseRef-of-its-sources"
 ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
@@ -104,6 +107,8 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
                 found += _mod(layer)
             case ModelLayer():
                 found += _models(layer)
+            case BytecodeLayer():
+                found.append(_bytecode(layer))
             case ToolkitLayer():
                 pass  # links of a toolchain image, to files of other layers
     return sorted(found, key=lambda part: (part.kind, part.name, part.reference))
@@ -167,6 +172,14 @@ def _own(
         layer=layer.key,
         files=files or {},
     )
+
+
+def _bytecode(layer: BytecodeLayer) -> Component:
+    """Describe bytecode: the factory's files that decide it. Its licences are those of what it is compiled from."""
+    name = f"imagefactory-bytecode-{layer.name.partition(' ')[0]}"
+    files = {item.name: item.sha256 for item in layer.inputs if item.name in (COMPILER, MODULES)}
+    says = "the packages that it is compiled from"
+    return replace(_own("program", name, layer, files), licence=SOURCES_LICENCE, says=says)
 
 
 def _mod(layer: ModLayer) -> Iterator[Component]:

@@ -228,16 +228,21 @@ def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes
 
 
 def _write_all(contents: Mapping[Path, bytes]) -> None:
-    """Replace all files or none, and remove the bytecode of the old ones."""
+    """Replace all files or none, and remove the bytecode of the old ones.
+
+    Python believes bytecode of the image without looking at the source, so it goes first: whatever stops us in between,
+    no file has the bytecode of another version.
+    """
     before = {path: path.read_bytes() if path.exists() else None for path in contents}
     ready: dict[Path, Path] = {}
     try:
         for path, data in contents.items():
             ready[path] = _write_beside(path, data)
-        for path, temporary in ready.items():
-            temporary.replace(path)
+        for path in ready:
             for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
                 stale.unlink(missing_ok=True)
+        for path, temporary in ready.items():
+            temporary.replace(path)
     except OSError as error:
         for path, temporary in ready.items():
             _restore(path, before[path], temporary)

@@ -122,7 +122,6 @@ ENV ATTENTION_BACKEND="triton_attn" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     PORT="8000" \
-    PYTHONPYCACHEPREFIX="/var/cache/imagefactory/pycache" \
     QUANTIZATION="fp8" \
     TORCHINDUCTOR_CACHE_DIR="/var/cache/imagefactory/inductor" \
     TQ_INITIAL_LAYERS="4" \

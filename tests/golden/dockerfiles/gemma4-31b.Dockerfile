@@ -223,9 +223,21 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
+# --- bytecode of modules
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=bytecode/modules,target=/srv \
+    PYTHONHASHSEED=0 /usr/bin/python3 -P -s -S -B -W ignore /mnt/compile.py / /srv/modules.txt > /dev/null
+
 # --- serve program
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 COPY serve/ /
+
+# --- bytecode of start-up and mods
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=bytecode/start-up,target=/srv \
+    PYTHONHASHSEED=0 /usr/bin/python3 -P -s -S -B -W ignore /mnt/compile.py / /srv/modules.txt > /dev/null
 
 # --- settings of the model gemma4-31b
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
@@ -255,7 +267,6 @@ ENV ATTENTION_BACKEND="triton_attn" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/cuda/bin" \
     PORT="8000" \
-    PYTHONPYCACHEPREFIX="/var/cache/imagefactory/pycache" \
     QUANTIZATION="fp8" \
     TORCHINDUCTOR_CACHE_DIR="/var/cache/imagefactory/inductor" \
     TQ_INITIAL_LAYERS="4" \

@@ -81,9 +81,21 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
+# --- bytecode of modules
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=bytecode/modules,target=/srv \
+    PYTHONHASHSEED=0 /usr/bin/python3 -P -s -S -B -W ignore /mnt/compile.py / /srv/modules.txt > /dev/null
+
 # --- serve program
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 COPY serve/ /
+
+# --- bytecode of start-up and mods
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+RUN --mount=type=bind,source=tools,target=/mnt \
+    --mount=type=bind,source=bytecode/start-up,target=/srv \
+    PYTHONHASHSEED=0 /usr/bin/python3 -P -s -S -B -W ignore /mnt/compile.py / /srv/modules.txt > /dev/null
 
 # --- settings of the model tiny
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
@@ -109,7 +121,6 @@ ENV CHECKS="enforce" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     PORT="8000" \
-    PYTHONPYCACHEPREFIX="/var/cache/imagefactory/pycache" \
     SERVED_MODEL_NAME="tiny" \
     TORCHINDUCTOR_CACHE_DIR="/var/cache/imagefactory/inductor" \
     TQ_INITIAL_LAYERS="4" \

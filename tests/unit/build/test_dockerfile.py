@@ -74,12 +74,12 @@ def instructions(text: str) -> list[str]:
 def test_steps_that_change_often_come_last(rendered: dict[str, Rendered], name: str) -> None:
     lines = instructions(rendered[name].dockerfile)
     final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
+    order = ["FROM", "wheels", "bytecode/modules", "serve/", "mods/", "bytecode/start-up", "model/"]
     kinds = [
-        next(kind for kind in ("FROM", "wheels", "serve/", "mods/", "model/") if kind in line)
+        next(kind for kind in order if kind in line)
         for line in final
         if line.startswith(("FROM", "RUN", "COPY")) and "metadata/" not in line
     ]
-    order = ["FROM", "wheels", "serve/", "mods/", "model/"]
     assert kinds == sorted(kinds, key=order.index)
     assert final.index(next(line for line in final if line.startswith("ENV"))) > final.index("COPY model/ /")
 

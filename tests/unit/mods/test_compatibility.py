@@ -315,6 +315,7 @@ def test_export_writes_files_and_returns_mount_options(project: Project, tmp_pat
     folder = tmp_path / "out"
     assert export(changes(project, "marker", "1.0"), folder, "3.11") == [
         f"-v {folder}/vllm/x.py:/opt/venv/lib/python3.11/site-packages/vllm/x.py:ro",
+        "-v /dev/null:/opt/venv/lib/python3.11/site-packages/vllm/__pycache__/x.cpython-311.pyc:ro",
         f"-v {folder}/usr/share/imagefactory/mods/a.txt:/usr/share/imagefactory/mods/a.txt:ro",
     ]
     assert (folder / "vllm/x.py").read_text() == NEW["vllm/x.py"]

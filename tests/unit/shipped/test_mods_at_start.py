@@ -223,6 +223,38 @@ def test_a_write_error_at_any_point_changes_no_file(
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
+@pytest.mark.parametrize("killed_at", range(6))
+def test_a_start_that_is_killed_leaves_no_stale_bytecode(
+    here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    data = one("m")
+    data["variants"][0]["changes"] += [edit("vllm/y.py", "y = 1", after="0")]
+    write_mod(mods, data)
+    before = snapshot(here)
+    calls = iter(range(100))
+
+    def killed(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == killed_at:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(Path, "replace", killed(Path.replace))
+    monkeypatch.setattr(Path, "unlink", killed(Path.unlink))
+    with pytest.raises(KeyboardInterrupt):
+        apply_installed(mods, ["m"], here)
+    after = snapshot(here)
+    stale = {
+        name
+        for name in ("x", "y")
+        if after[f"site/vllm/{name}.py"] != before[f"site/vllm/{name}.py"]
+        and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in after
+    }
+    assert stale == set()
+
+
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "{}", '{"mods": [{}]}', '{"mods": [{"name": "m", "files": 1}]}']
 )

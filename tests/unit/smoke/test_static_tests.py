@@ -6,6 +6,7 @@ import base64
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,6 +111,19 @@ def test_stale_bytecode_is_found(image: Image) -> None:
     assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(4))
     del image.listed[f"{SITE}/x.py"]
     assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(5))
+
+
+@pytest.mark.parametrize("flags", [1, 3])
+def test_bytecode_of_another_source_is_found(image: Image, flags: int) -> None:
+    source, path = f"{SITE}/x.py", f"{SITE}/__pycache__/x.cpython-311.pyc"
+    image.add(source, b"new")
+
+    def compiled(text: bytes) -> dict[str, bytes]:
+        identity = MAGIC_NUMBER + struct.pack("<I", flags) + source_hash(text)
+        return {source: b"new", path: identity}
+
+    smoke.test_no_bytecode_is_stale(image, compiled(b"new"))
+    assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(b"old"))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,17 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.plan import Input, Layer, ModelLayer, ModLayer, Plan, ServeLayer, WheelLayer
+from imagefactory.plan.bytecode import COMPILER, MODULES, listed_paths
+from imagefactory.plan.plan import (
+    BytecodeLayer,
+    Input,
+    Layer,
+    ModelLayer,
+    ModLayer,
+    Plan,
+    ServeLayer,
+    WheelLayer,
+)
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 
@@ -35,6 +45,7 @@ UV = "/scripts/uv"
 """The end of uv's path inside its wheel."""
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
+LIST = "modules.txt"
 ModFilesByKey = Mapping[Sha256, ModFiles]
 
 
@@ -64,7 +75,7 @@ def written_file(path: str, origin: str, data: bytes) -> Piece:
 
 
 def tools(root: Path, uv: LockedSource) -> list[Piece]:
-    """Return the two programs that every Dockerfile uses: uv, taken out of its wheel, and settle.py."""
+    """Return the programs that every Dockerfile uses: uv, taken out of its wheel, settle.py and compile.py."""
 
     def put(folder: Path, store: Store, _: object) -> None:
         target = _with_parent(folder / TOOLS / "uv")
@@ -79,8 +90,11 @@ def tools(root: Path, uv: LockedSource) -> list[Piece]:
         "from": f"{UV} of {uv.file}, as locked",
         "made_from": [{"name": uv.file, "sha256": uv.sha256}],
     }
-    settle = written_file(f"{TOOLS}/settle.py", SETTLE, (root / SETTLE).read_bytes())
-    return [Piece([described], put), settle]
+    programs = [
+        written_file(f"{TOOLS}/{name.rpartition('/')[2]}", name, (root / name).read_bytes())
+        for name in (SETTLE, COMPILER)
+    ]
+    return [Piece([described], put), *programs]
 
 
 def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
@@ -111,6 +125,27 @@ def modded(folder: str, layer: ModLayer) -> Piece:
     return Piece([described], put)
 
 
+def compiled(folder: str, layer: BytecodeLayer, root: Path) -> Piece:
+    """Return the list of modules that a layer of bytecode is compiled from in the image."""
+    settings = layer.settings
+    if not settings.files:
+        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv))
+        return written_file(f"{folder}/{LIST}", MODULES, lines.encode())
+
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        modded = mod_files[layer.key].entries if settings.mods else ()
+        lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
+        _with_parent(context / folder / LIST).write_text("".join(f"{path}\n" for path in lines), "utf-8")
+
+    described = {
+        "path": f"{folder}/{LIST}",
+        "from": "the paths of the serve program and of what mods change",
+        "layer": layer.key,
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], put)
+
+
 @dataclass(frozen=True)
 class Yielding:
     """A wheel that leaves some of its paths to another one (matrix.yaml `conflicts`)."""
@@ -133,11 +168,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Copy:
-    """A folder of the context that is copied over the image."""
+    """A folder of the context that is copied over the image, or whose list of modules is compiled there."""
 
     title: str
     note: str
     folder: str
+    compiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +219,10 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
             found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), modded(folder, layer)))
+        elif isinstance(layer, BytecodeLayer):
+            folder = f"bytecode/{layer.name.partition(' ')[0]}"
+            copy = Copy(f"bytecode of {layer.name}", f"layer key {layer.key}", folder, compiles=True)
+            found.append((copy, compiled(folder, layer, root)))
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]

@@ -136,7 +136,7 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
     """Download uv and the wheels that the store lacks."""
     wanted: dict[Sha256, Wanted] = {}
     for layer in plan.layers[1:]:
-        if layer.kind != "serve":
+        if layer.kind not in ("serve", "bytecode"):
             wanted |= {item.sha256: item for item in sources.wanted(layer)}
     uv = project.tool_lock.find("uv", plan.cell.machine)
     wanted[uv.sha256] = sources.wheel(uv)

@@ -43,6 +43,12 @@ class NamedDeb(NamedTuple):
     file: str
     sha256: str
 
+    @classmethod
+    def of_file(cls, file: str, sha256: str) -> NamedDeb:
+        """Read a file name."""
+        name, version, architecture = file.removesuffix(".deb").split("_")
+        return cls(name, version.replace("%3a", ":"), architecture, file, sha256)
+
 
 DebPackage = NamedDeb | LockedDeb
 """What the base must know about a package before opening it."""

