@@ -89,7 +89,9 @@ class LayerInputs:
         mod_layers = [layer for layer in layers if isinstance(layer, ModLayer)]
         if mod_layers:
             known = KnownLayers(self.project.known_layers)
-            source = WheelSource(self.project.store, known, self._offers_of, self.wheel_of, say)
+            source = WheelSource(
+                self.project.store, known, self._offers_of, self.wheel_of, self.project.slim_lock, say
+            )
             self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod)
             others = OtherWheels(source)
             locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}

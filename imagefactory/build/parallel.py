@@ -32,6 +32,7 @@ from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import WorkerLostError
+from imagefactory.locks.files import SlimLock, SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer
@@ -78,17 +79,25 @@ def build_layers(
     workers: int | None = None,
     expected: Mapping[Sha256, Blob] | None = None,
     mod_files: Mapping[Sha256, ModFiles] | None = None,
+    slimmed: SlimLock | None = None,
 ) -> dict[Sha256, Blob]:
     """Build layers that the store does not have, and return what each came out as.
 
     A layer whose outcome is known (`expected`, by key) is only compared with it; the others are inspected file by file.
-    Mod layers need their files, by key (`mod_files`).
+    Mod layers need their files, by key (`mod_files`). The record of slimmed wheels saves hashing them (`slimmed`).
     """
     # The largest first: the last one to start must not be the longest.
     ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
     count = workers or available_cores()
     construction = _Construction(
-        ordered, wanted, store, watch, workers=count, expected=expected or {}, mod_files=mod_files or {}
+        ordered,
+        wanted,
+        store,
+        watch,
+        workers=count,
+        expected=expected or {},
+        mod_files=mod_files or {},
+        slimmed=slimmed,
     )
     return construction.run()
 
@@ -111,12 +120,14 @@ class _Construction:
         workers: int,
         expected: Mapping[Sha256, Blob],
         mod_files: Mapping[Sha256, ModFiles],
+        slimmed: SlimLock | None,
     ) -> None:
         self.store = store
         self.watch = watch
         self.workers = workers
         self.expected = expected
         self.mod_files = mod_files
+        self.slimmed = slimmed
         self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
         self.files: dict[Sha256, Wanted] = {}
         self.waiting: dict[Sha256, list[_Job]] = {}
@@ -185,7 +196,10 @@ class _Construction:
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
         key = job.layer.key
-        return builders.submit(_build, job.layer, self.store, self.expected.get(key), self.mod_files.get(key))
+        inputs = {item.sha256 for item in job.layer.inputs}
+        slimmed = tuple(one for one in self.slimmed.wheels if one.sha256 in inputs) if self.slimmed else ()
+        mod_files = self.mod_files.get(key)
+        return builders.submit(_build, job.layer, self.store, self.expected.get(key), mod_files, slimmed)
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -267,7 +281,13 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(layer: Layer, store: Store, expected: Blob | None, mod_files: ModFiles | None) -> Blob:
+def _build(
+    layer: Layer,
+    store: Store,
+    expected: Blob | None,
+    mod_files: ModFiles | None,
+    slimmed: Sequence[SlimmedWheel],
+) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
@@ -283,5 +303,6 @@ def _build(layer: Layer, store: Store, expected: Blob | None, mod_files: ModFile
                 lambda done: _reports.put((layer.key, done)),
                 expected=expected,
                 mod_files=mod_files,
+                slimmed=slimmed,
             )
     return blob
