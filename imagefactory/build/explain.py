@@ -81,7 +81,9 @@ def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> s
     """Tell what was taken out of a library, and from which file."""
     slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
     record = project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
-    for library in record.libraries if record else ():
+    if record is None:
+        return ""
+    for library in record.libraries:
         if path.endswith(f"/{library.path}"):
             taken = sizes.size(sum(library.blanked.values()))
             return (

@@ -51,7 +51,7 @@ class Component:
     size: int | None = None
     needed_by: tuple[str, ...] = ("matrix.yaml",)
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that are not components themselves: those of the serve program, the compiled ones of a graft, slimmed ones."""
+    """Files that are not components themselves: those of the serve program, compiled and slimmed ones."""
     graft: Graft | None = None
     """The published wheel that all other files of a graft are from."""
     slim: SlimmedWheel | None = None

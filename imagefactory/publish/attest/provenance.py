@@ -93,7 +93,9 @@ def _slimmed(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
     for layer in plan.layers:
         for wheel in (wheels[item.sha256] for item in layer.inputs if isinstance(layer, WheelLayer)):
             record = slimmed(project, layer, wheel)
-            for library in record.libraries if record else ():
+            if record is None:
+                continue
+            for library in record.libraries:
                 notes = {"slimmedFrom": library.published, "chip": record.chip, "rule": record.rule}
                 name = f"{wheel.file}/{library.path}"
                 yield {"name": name, "digest": {"sha256": library.sha256}, "annotations": notes}
