@@ -17,11 +17,13 @@ from imagefactory.build.layers.mod_layer import (
     mod_entries,
     modules_of,
 )
+from imagefactory.build.layers.slim_wheel import RecordedSlimming, Slimmer, WheelSlimmer
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.environment.progress import Say
+from imagefactory.locks.files import SlimLock
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ModLayer, ModLink
+from imagefactory.plan.plan import Input, ModLayer, ModLink, SlimSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Wanted, fetch
@@ -38,6 +40,7 @@ class WheelSource:
     known: KnownLayers
     offers: Callable[[Sha256], Sequence[WheelLocation]]
     wanted: Callable[[Sha256], Wanted]
+    slimmed: SlimLock
     say: Say
 
 
@@ -66,7 +69,7 @@ def apply_mods_of(
             chosen = [find_mod(link) for link in top.settings.chain]
             try:
                 opened = _open(top, source, session)
-                trees = _trees(top, opened, scratch)
+                trees = _trees(top, opened, source.slimmed, scratch)
                 applied = apply_chain(chosen, trees)
             except _NOT_IN_PARTS as error:
                 source.say(f"Mods need {', '.join(top.settings.wheels.values())} as a whole: {error}")
@@ -74,7 +77,7 @@ def apply_mods_of(
                     item.sha256: fetch(source.wanted(item.sha256), source.store, session, lambda _: None)
                     for item in top.inputs
                 }
-                trees = _trees(top, opened, scratch)
+                trees = _trees(top, opened, source.slimmed, scratch)
                 applied = apply_chain(chosen, trees)
             for layer in (layer for layer in layers if _is_below(layer, top)):
                 done = applied[: len(layer.settings.chain)]
@@ -102,7 +105,7 @@ def _is_below(layer: ModLayer, top: ModLayer) -> bool:
         its.chain[: len(mine.chain)] == mine.chain
         and mine.wheels.items() <= its.wheels.items()
         and set(layer.inputs) <= set(top.inputs)
-        and (mine.python, mine.venv) == (its.python, its.venv)
+        and (mine.python, mine.venv, mine.slim) == (its.python, its.venv, its.slim)
         and all(its.without.get(file) == paths for file, paths in mine.without.items())
     )
 
@@ -123,7 +126,7 @@ def _open(layer: ModLayer, source: WheelSource, session: requests.Session) -> _O
     return opened
 
 
-def _trees(layer: ModLayer, opened: _Opened, scratch: Path) -> dict[str, InstalledWheel]:
+def _trees(layer: ModLayer, opened: _Opened, slimmed: SlimLock, scratch: Path) -> dict[str, InstalledWheel]:
     """Lay out the wheels that a layer's mods change as they are installed, by distribution."""
     settings = layer.settings
     environment = Environment(settings.venv, settings.python)
@@ -132,11 +135,28 @@ def _trees(layer: ModLayer, opened: _Opened, scratch: Path) -> dict[str, Install
     for distribution, file in settings.wheels.items():
         wheel = opened[by_file[file]]
         without = settings.without.get(file, ())
+        slimmer = _slimmer(Input(name=file, sha256=by_file[file]), settings.slim, slimmed, wheel)
         if isinstance(wheel, Path):
-            trees[distribution] = InstalledWheel(wheel, file, environment, without=without)
+            trees[distribution] = InstalledWheel(wheel, file, environment, without=without, slimmer=slimmer)
             continue
         hollow = scratch / by_file[file]
         with hollow.open("wb") as target:
             wheel.write_hollow_wheel(target)
-        trees[distribution] = InstalledWheel(hollow, file, environment, without=without, excerpt=wheel)
+        trees[distribution] = InstalledWheel(
+            hollow, file, environment, without=without, excerpt=wheel, slimmer=slimmer
+        )
     return trees
+
+
+def _slimmer(
+    item: Input, settings: SlimSettings | None, slimmed: SlimLock, wheel: Path | Excerpt
+) -> Slimmer | None:
+    """Return what knows the libraries of a wheel as they are in the image: its record, or the wheel itself."""
+    if settings is None:
+        return None
+    record = slimmed.find(item.sha256, settings.chip, settings.rule)
+    if record is not None:
+        return RecordedSlimming(record)
+    if isinstance(wheel, Path):
+        return WheelSlimmer(item, settings, {})
+    raise NoExcerptError("what is taken out of its libraries is not on record")

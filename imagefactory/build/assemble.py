@@ -54,15 +54,18 @@ def assemble(
     output: Path | None = None,
     workers: int | None = None,
     record: bool = True,
+    suffix: str = "",
 ) -> list[Built]:
     """Build the images of plans; layers that several of them share are built once.
 
     Unless `locked_only`, a Debian package that has vanished from every mirror is replaced by its successor; the plan of
     the result then differs from the one handed in. With `record`, layers must match the record, and new ones are added
-    to it; without, they are built and inspected as if nothing were known of them.
+    to it; without, they are built and inspected as if nothing were known of them. `suffix` is added to the names of
+    folders.
     """
     known = KnownLayers(project.known_layers) if record else None
-    folders = {plan.cell: _folder(project, plan.cell, output, several=len(plans) > 1) for plan in plans}
+    several = len(plans) > 1
+    folders = {plan.cell: _folder(project, plan.cell, output, suffix, several=several) for plan in plans}
     for folder in folders.values():
         refuse_unusable(folder)
     with project.store.in_use():
@@ -94,10 +97,11 @@ def _recording(project: Project, built: Sequence[Built]) -> Iterator[None]:
         ) from None
 
 
-def _folder(project: Project, cell: Cell, output: Path | None, *, several: bool) -> Path:
+def _folder(project: Project, cell: Cell, output: Path | None, suffix: str, *, several: bool) -> Path:
     if output is None:
-        return project.build_folder(cell)
-    return output / cell.slug if several else output
+        folder = project.build_folder(cell)
+        return folder.with_name(f"{folder.name}{suffix}")
+    return output / f"{cell.slug}{suffix}" if several else output
 
 
 def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder: Path) -> Built:
@@ -169,6 +173,7 @@ def make_layers(
             expected=known.among(missing) if known is not None else {},
             mod_files=inputs.mod_files if inputs else {},
             pythons=inputs.pythons(missing) if inputs else {},
+            slimmed=project.slim_lock if known is not None else None,
         )
         blobs |= built
         # They were hashed while they were written.

@@ -15,8 +15,9 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import VENV
 from imagefactory.plan.built_layers import read_owners
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Layer
+from imagefactory.plan.plan import Layer, WheelLayer
 from imagefactory.resolve.wheel_contents import recorded_contents
+from imagefactory.store import sizes
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,31 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            lock, whose = project.wheel_lock_path(cell), _whose(wheel, path)
+            whose = "; ".join(
+                part for part in (_whose(wheel, path), _slimmed(project, layer, wheel, path)) if part
+            )
+            lock = project.wheel_lock_path(cell)
             return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by, whose)
     for deb in project.base_lock(cell).debs:
         if deb.name == owner:
             return Ownership(path, layer, owner, project.base_lock_path(cell), deb.version, deb.needed_by)
     return Ownership(path, layer, owner, None, "", ())
+
+
+def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> str:
+    """Tell what was taken out of a library, and from which file."""
+    slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
+    record = project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
+    if record is None:
+        return ""
+    for library in record.libraries:
+        if path.endswith(f"/{library.path}"):
+            taken = sizes.size(sum(library.blanked.values()))
+            return (
+                f"slimmed for {record.chip} by rule {record.rule}: {taken} of code for "
+                f"{', '.join(library.blanked)} overwritten in {library.published[:16]}"
+            )
+    return ""
 
 
 def _whose(wheel: LockedWheel, path: str) -> str:

@@ -143,7 +143,9 @@ class LayerInputs:
         }
         if mod_layers or compiled:
             known = KnownLayers(self.project.known_layers)
-            source = WheelSource(self.project.store, known, self._offers_of, self.wheel_of, say)
+            source = WheelSource(
+                self.project.store, known, self._offers_of, self.wheel_of, self.project.slim_lock, say
+            )
             self.mod_files |= apply_mods_of(mod_layers, source, self._find_mod, compiled)
             others = OtherWheels(source)
             locks = {self.project.wheel_lock_path(cell): self.project.wheel_lock(cell) for cell in self.cells}

@@ -32,6 +32,7 @@ from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import WorkerLostError
+from imagefactory.locks.files import SlimLock, SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer
@@ -70,6 +71,15 @@ class _Job:
     fetched: dict[Sha256, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """What a layer needs beside its inputs."""
+
+    mod_files: ModFiles | None
+    python: Sequence[LockedDeb]
+    slimmed: Sequence[SlimmedWheel]
+
+
 def build_layers(
     layers: Iterable[Layer],
     wanted: Callable[[Layer], Sequence[Wanted]],
@@ -80,11 +90,13 @@ def build_layers(
     expected: Mapping[Sha256, Blob] | None = None,
     mod_files: Mapping[Sha256, ModFiles] | None = None,
     pythons: Mapping[Sha256, Sequence[LockedDeb]] | None = None,
+    slimmed: SlimLock | None = None,
 ) -> dict[Sha256, Blob]:
     """Build layers that the store does not have, and return what each came out as.
 
     A layer whose outcome is known (`expected`, by key) is only compared with it; the others are inspected file by file.
-    Mod layers need their files, and bytecode a Python, by key (`mod_files`, `pythons`).
+    Mod layers need their files, and bytecode a Python, by key (`mod_files`, `pythons`). The record of slimmed wheels
+    saves hashing them (`slimmed`).
     """
     # The largest first: the last one to start must not be the longest.
     ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
@@ -98,6 +110,7 @@ def build_layers(
         expected=expected or {},
         mod_files=mod_files or {},
         pythons=pythons or {},
+        slimmed=slimmed,
     )
     return construction.run()
 
@@ -121,6 +134,7 @@ class _Construction:
         expected: Mapping[Sha256, Blob],
         mod_files: Mapping[Sha256, ModFiles],
         pythons: Mapping[Sha256, Sequence[LockedDeb]],
+        slimmed: SlimLock | None,
     ) -> None:
         self.store = store
         self.watch = watch
@@ -128,6 +142,7 @@ class _Construction:
         self.expected = expected
         self.mod_files = mod_files
         self.pythons = pythons
+        self.slimmed = slimmed
         self.jobs = {layer.key: _Job(layer, set()) for layer in to_build}
         self.files: dict[Sha256, Wanted] = {}
         self.waiting: dict[Sha256, list[_Job]] = {}
@@ -196,8 +211,10 @@ class _Construction:
     def _start(self, builders: Executor, job: _Job) -> Future[Blob]:
         self.watch.state(job.layer.key, "waiting", 0, job.layer.unpacked)
         key = job.layer.key
-        prepared = self.mod_files.get(key), self.pythons.get(key, ())
-        return builders.submit(_build, job.layer, self.store, self.expected.get(key), *prepared)
+        inputs = {item.sha256 for item in job.layer.inputs}
+        slimmed = tuple(one for one in self.slimmed.wheels if one.sha256 in inputs) if self.slimmed else ()
+        prepared = _Prepared(self.mod_files.get(key), self.pythons.get(key, ()), slimmed)
+        return builders.submit(_build, job.layer, self.store, self.expected.get(key), prepared)
 
     def _reporter(self, sha256: Sha256) -> Callable[[int], None]:
         return lambda done: self.progress.put((sha256, done))
@@ -279,13 +296,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _build(
-    layer: Layer,
-    store: Store,
-    expected: Blob | None,
-    mod_files: ModFiles | None,
-    python: Sequence[LockedDeb],
-) -> Blob:
+def _build(layer: Layer, store: Store, expected: Blob | None, prepared: _Prepared) -> Blob:
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
@@ -300,7 +311,8 @@ def _build(
                 store,
                 lambda done: _reports.put((layer.key, done)),
                 expected=expected,
-                mod_files=mod_files,
-                python=python,
+                mod_files=prepared.mod_files,
+                python=prepared.python,
+                slimmed=prepared.slimmed,
             )
     return blob

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.locks.files import SlimLock, SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
+from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Layer, Plan, WheelLayer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.hashed import refuse_changed
@@ -37,7 +39,8 @@ def remember(
         if known.blob(layer.key) is None
     }
     wheels = _new_wheel_records(project.store, known, plans)
-    if not found and not wheels:
+    slimmed = _slimmed(project.store, plans)
+    if not found and not wheels and all(one in project.slim_lock.wheels for one in slimmed):
         return
     locked_layers = [layer for plan in locked_plans(project, plans) for layer in plan.layers]
     needed = {layer.key for layer in locked_layers}
@@ -45,6 +48,30 @@ def remember(
     # Another build may have added to the record since this one read it.
     with exclusive(project.store.root / ".recording"):
         KnownLayers(project.known_layers).record(found, needed, wheels)
+        _record_slimmed(project, slimmed, locked_layers)
+
+
+def _slimmed(store: Store, plans: Iterable[Plan]) -> list[SlimmedWheel]:
+    """Return what was taken out of the wheels of layers that were built here."""
+    keys = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
+    return [record for key in sorted(keys) for record in read_slimmed(key, store)]
+
+
+def _record_slimmed(project: Project, found: Iterable[SlimmedWheel], layers: Iterable[Layer]) -> None:
+    """Add what was taken out of wheels to the record, and drop wheels that no locked target has."""
+    needed = {
+        (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
+        for layer in layers
+        if isinstance(layer, WheelLayer) and layer.settings.slim is not None
+        for item in layer.inputs
+    }
+    path = SlimLock.path(project.locks)
+    old = SlimLock.read(path) if path.exists() else SlimLock(made_from={})
+    records = {(one.sha256, one.chip, one.rule): one for one in (*old.wheels, *found)}
+    kept = [record for key, record in records.items() if key in needed]
+    if kept or old.wheels:
+        ordered = tuple(sorted(kept, key=lambda one: (one.file, one.sha256, one.chip, one.rule)))
+        SlimLock(made_from={}, wheels=ordered).write(path)
 
 
 def _new_wheel_records(

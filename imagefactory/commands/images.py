@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     help={
         "target": options.TARGET,
         "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
+        "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
         "locked": "fail if a locked file has vanished, instead of using its successor",
         "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
@@ -35,6 +36,7 @@ def build(
     cache_from: list[str],
     cache_to: list[str],
     output: str = "",
+    fat: bool = False,
     locked: bool = False,
     workers: str = "",
     engine: str = "embedded",
@@ -51,6 +53,7 @@ def build(
 
     given = BuildOptions(
         output=expand_home(output, "--output").absolute() if output else None,
+        fat=fat,
         locked=locked,
         workers=options.processes("--workers", workers),
         builder=builder,
@@ -59,8 +62,9 @@ def build(
     )
     chosen = engine_named(engine, given)
     cells = select(project.matrix, target)
+    plans = [make_plan(project, cell, fat=fat or not chosen.slims) for cell in cells]
     with watching() as watch:
-        images = chosen.build(project, [make_plan(project, cell) for cell in cells], given, watch, say)
+        images = chosen.build(project, plans, given, watch, say)
     for image in images:
         say(tables.built_message(image))
         print(image.digest)

@@ -150,4 +150,4 @@ def render(project: Project, cell: Cell) -> Rendered:
     """Render the Dockerfile of a cell: from its plan, or with the compile that its lock still needs."""
     if not project.is_locked(cell) and intended_kernels(project.matrix, cell) == "compiled":
         return _render_compile(project, cell)
-    return render_plan(project, make_plan(project, cell))
+    return render_plan(project, make_plan(project, cell, fat=True))

@@ -29,6 +29,10 @@ class DamagedFileError(LibraryError, exit_code=61):
     """The content of a package or layer does not match its own directory, RECORD or format."""
 
 
+class WrongSlimmingError(LibraryError, exit_code=244):
+    """A slimmed library is not the one on record in locks/slim.toml."""
+
+
 class BadWheelError(LibraryError, exit_code=62):
     """A wheel violates its format."""
 

@@ -139,6 +139,8 @@ class Lock(_Frozen):
     """The base of all kinds of lock: checksums, reading and atomic writing."""
 
     header: ClassVar[str]
+    maker: ClassVar[str] = "lock"
+    """The command that writes it."""
 
     format: Literal[1] = 1
     made_from: MadeFrom
@@ -186,7 +188,7 @@ class Lock(_Frozen):
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
         data = {"format": self.format, "integrity": sealed.integrity, **data}
-        text = f"# {self.header}\n# Made by `invoke lock`; do not edit.\n" + tomli_w.dumps(data)
+        text = f"# {self.header}\n# Made by `invoke {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:
             return False
         write_text(path, text)
@@ -324,6 +326,53 @@ class KernelLock(_SingleLock):
     def find(self, sha256: str) -> WheelKernels | None:
         """Return the record of a wheel, if there is one."""
         return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
+
+
+class SlimmedLibrary(_Frozen):
+    """A library of a wheel without the GPU code that a chip cannot load."""
+
+    path: str
+    published: Hash
+    """The sha256 of the file in the wheel."""
+    sha256: Hash
+    kept: dict[str, int] = {}
+    """The bytes of GPU code per target."""
+    blanked: dict[str, int]
+
+
+class UntouchedLibrary(_Frozen):
+    """A library whose GPU code is not understood, and stays as it is."""
+
+    path: str
+    why: str
+
+
+class SlimmedWheel(_Frozen):
+    """What was taken out of a wheel for a chip."""
+
+    file: str
+    sha256: Hash
+    chip: str
+    rule: int
+    libraries: tuple[SlimmedLibrary, ...] = ()
+    untouched: tuple[UntouchedLibrary, ...] = ()
+
+
+class SlimLock(_SingleLock):
+    """The libraries that builds slimmed, recorded so that their hashes are known before a build."""
+
+    file: ClassVar[str] = "slim.toml"
+    header: ClassVar[str] = (
+        "The libraries without the GPU code that a chip cannot load: hashes, and bytes per target."
+    )
+    maker: ClassVar[str] = "build"
+
+    wheels: tuple[SlimmedWheel, ...] = ()
+
+    def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
+        """Return what was taken out of a wheel for a chip, if it is on record."""
+        wanted = (sha256, chip, rule)
+        return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
 
 
 class LockedRevision(_Frozen):

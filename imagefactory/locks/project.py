@@ -8,7 +8,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from imagefactory.locks.files import BaseLock, KernelLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.locks.files import (
+    BaseLock,
+    KernelLock,
+    ModelLock,
+    SlimLock,
+    SourceLock,
+    ToolLock,
+    WheelLock,
+)
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
@@ -92,6 +100,12 @@ class Project:
         """The GPU code found in locked wheels; empty if none was inspected."""
         path = KernelLock.path(self.locks)
         return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+
+    @cached_property
+    def slim_lock(self) -> SlimLock:
+        """The libraries that builds slimmed; empty if none was."""
+        path = SlimLock.path(self.locks)
+        return SlimLock.read(path) if path.exists() else SlimLock(made_from={})
 
     @cached_property
     def mods(self) -> dict[str, Mod]:

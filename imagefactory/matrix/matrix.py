@@ -82,6 +82,8 @@ class Arch(_Model):
     torch_cuda_arch_list: ArchList | None = None
     flashinfer_cuda_arch_list: ArchList | None = None
     cubins: CubinPolicy | None = None
+    slim: bool = False
+    """Whether images go without the GPU code that the chip cannot load."""
     distribution: Distribution = "vllm"
     """The name of the vLLM distribution for this arch."""
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []

@@ -49,7 +49,22 @@ class DeflatedSlice:
     """The hash in the wheel's RECORD, if it has one."""
 
 
-Content = Bytes | RawSlice | DeflatedSlice
+@dataclass(frozen=True, slots=True)
+class Blanked:
+    """A file of a wheel of which parts are overwritten with zeros."""
+
+    source: RawSlice | DeflatedSlice
+    blanks: tuple[tuple[int, int], ...]
+    """Offsets and lengths, in order."""
+    sha256: Sha256
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.source.size
+
+
+Content = Bytes | RawSlice | DeflatedSlice | Blanked
 
 
 class EntryKind(Enum):

@@ -13,16 +13,17 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import deflate
 from isal import igzip_lib, isal_zlib
 
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors.layers import DamagedFileError, WrongSlimmingError
+from imagefactory.gpu_code.slimming import blank
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
+from imagefactory.oci.entry import Blanked, Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.store.digests import Digest
 
@@ -67,6 +68,8 @@ class LayerBlob:
         """Add a file's content, copied or compressed as the format prescribes."""
         if isinstance(content, RawSlice):
             self._copy(content, name)
+        elif isinstance(content, Blanked):
+            self._blank(content, name)
         elif isinstance(content, DeflatedSlice):
             if content.size >= SPLICE_FROM:
                 self._splice(content, name)
@@ -128,40 +131,32 @@ class LayerBlob:
         if promised is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)
 
+    def _blank(self, content: Blanked, name: str) -> None:
+        promised = hashlib.sha256()
+        check = self._expected is None
+        for data in blank(pieces_of(content.source, name, check=check), content.blanks):
+            self.write(data)
+            if check:
+                promised.update(data)
+        if check and promised.hexdigest() != content.sha256:
+            raise WrongSlimmingError(
+                f"{name} does not come out as recorded.",
+                where="locks/slim.toml",
+                why=f"The slimmed file has the sha256 {promised.hexdigest()}, and {content.sha256} is on record.",
+                fix="Restore the record from git, or remove the wheel from it and build again.",
+            )
+
     def _splice(self, content: DeflatedSlice, name: str) -> None:
         self._compress_pending()
         self._emit(_HEADER)
         if self._expected is None:
-            self._copy_checked_stream(content, name)
+            for out in pieces_of(content, name, tap=self._emit):
+                self._raw.update(out)
         else:
             for data in self._blocks(content.file, content.offset, content.deflated):
                 self._emit(data)
         self.unpacked += content.size
         self._emit(struct.pack("<II", content.crc32, content.size & 0xFFFFFFFF))
-
-    def _copy_checked_stream(self, content: DeflatedSlice, name: str) -> None:
-        # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
-        inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
-        promised = hashlib.sha256()
-        crc, size, done = 0, 0, 0
-        while size <= content.size and not inflater.eof:
-            data = b""
-            if inflater.needs_input:
-                data = self._read(content.file, content.offset + done, min(_INPUT, content.deflated - done))
-                if not data:
-                    break  # the input is exhausted, but the stream has not ended
-                done += len(data)
-                self._emit(data)
-            out = _inflate(inflater, data, content.file, name)
-            self._raw.update(out)
-            promised.update(out)
-            crc = isal_zlib.crc32(out, crc)
-            size += len(out)
-        whole = inflater.eof and not inflater.unused_data and done == content.deflated
-        if not whole or size != content.size or crc != content.crc32:
-            raise _damaged(content.file, name, _NOT_AS_LISTED)
-        if content.sha256 is not None and promised.hexdigest() != content.sha256:
-            raise _record_lies(content.file, name)
 
     def _blocks(self, file: Path, offset: int, size: int) -> Iterator[bytes]:
         end = offset + size
@@ -173,6 +168,74 @@ class LayerBlob:
         if file not in self._sources:
             self._sources[file] = os.open(file, os.O_RDONLY)
         return os.pread(self._sources[file], size, offset)
+
+
+def pieces_of(
+    content: RawSlice | DeflatedSlice,
+    name: str,
+    *,
+    check: bool = True,
+    tap: Callable[[bytes], None] = lambda _: None,
+) -> Iterator[bytes]:
+    """Read a file of a wheel in pieces, and check it at the end: against RECORD only if `check` is set.
+
+    `tap` gets the bytes as they are stored.
+    """
+    promised = hashlib.sha256()
+    crc, size = 0, 0
+    with content.file.open("rb", buffering=0) as file:
+        stored = content.deflated if isinstance(content, DeflatedSlice) else content.size
+        source = _Stored(file.fileno(), content.offset, stored, tap)
+        pieces = _inflated(source, content, name) if isinstance(content, DeflatedSlice) else source.rest()
+        for out in pieces:
+            size += len(out)
+            if isinstance(content, DeflatedSlice):
+                crc = isal_zlib.crc32(out, crc)
+            if check:
+                promised.update(out)
+            yield out
+    if size != content.size or (isinstance(content, DeflatedSlice) and crc != content.crc32):
+        raise _damaged(content.file, name, _NOT_AS_LISTED)
+    if check and content.sha256 is not None and promised.hexdigest() != content.sha256:
+        raise _record_lies(content.file, name)
+
+
+class _Stored:
+    """A part of a file, read from its beginning to its end."""
+
+    def __init__(self, descriptor: int, offset: int, size: int, tap: Callable[[bytes], None]) -> None:
+        self._descriptor, self._offset, self._tap = descriptor, offset, tap
+        self.left = size
+
+    def take(self, most: int) -> bytes:
+        """Return the next bytes; none at the end."""
+        data = os.pread(self._descriptor, min(most, self.left), self._offset)
+        self._offset += len(data)
+        self.left -= len(data)
+        self._tap(data)
+        return data
+
+    def rest(self) -> Iterator[bytes]:
+        """Return everything that is left, in pieces."""
+        while data := self.take(_OUTPUT):
+            yield data
+
+
+def _inflated(source: _Stored, content: DeflatedSlice, name: str) -> Iterator[bytes]:
+    # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
+    inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
+    size = 0
+    while size <= content.size and not inflater.eof:
+        data = b""
+        if inflater.needs_input:
+            data = source.take(_INPUT)
+            if not data:
+                break  # the input is exhausted, but the stream has not ended
+        out = _inflate(inflater, data, content.file, name)
+        size += len(out)
+        yield out
+    if not inflater.eof or inflater.unused_data or source.left:
+        raise _damaged(content.file, name, _NOT_AS_LISTED)
 
 
 def _inflate(inflater: igzip_lib.IgzipDecompressor, data: bytes, file: Path, name: str) -> bytes:

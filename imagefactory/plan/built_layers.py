@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 
+from imagefactory.locks.files import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -25,7 +26,10 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
 
 def mark_layers_used(blobs: Mapping[Sha256, Blob], store: Store) -> None:
     """Mark layers as used, so that cleaning keeps them."""
-    files = ((store.layer(key), store.owners(key), store.blob(blob.digest)) for key, blob in blobs.items())
+    files = (
+        (store.layer(key), store.owners(key), store.slimmed(key), store.blob(blob.digest))
+        for key, blob in blobs.items()
+    )
     store.mark_used(*chain.from_iterable(files))
 
 
@@ -37,6 +41,21 @@ def read_owners(key: Sha256, store: Store) -> dict[str, str]:
     # Not splitlines(): a path may contain other line breaks.
     rows = (line.partition("\t") for line in path.read_bytes().decode().split("\n") if line)
     return {path: owner for owner, _, path in rows}
+
+
+def read_slimmed(key: Sha256, store: Store) -> list[SlimmedWheel]:
+    """Return what was taken out of the wheels of a layer that was built here."""
+    path = store.slimmed(key)
+    if not path.exists():
+        return []
+    return [SlimmedWheel.model_validate(record) for record in json.loads(path.read_text("utf-8"))]
+
+
+def write_slimmed(key: Sha256, records: Sequence[SlimmedWheel], store: Store) -> None:
+    """Write down what was taken out of the wheels of a layer."""
+    if records:
+        with writing(store.slimmed(key)) as file:
+            file.write(json.dumps([record.model_dump(mode="json") for record in records]).encode())
 
 
 def write_record(key: Sha256, blob: Blob, owners: Mapping[str, str], store: Store) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from imagefactory.errors.locks import TooManyLayersError
 from imagefactory.errors.mods import ModNotApplicableError
+from imagefactory.gpu_code.slimming import RULE
 from imagefactory.locks.files import BaseLock, LockedWheel, WheelLock
 from imagefactory.locks.kernels import recorded_audit
 from imagefactory.locks.project import Project
@@ -37,6 +38,7 @@ from imagefactory.plan.plan import (
     SecondName,
     ServeLayer,
     ServeSettings,
+    SlimSettings,
     ToolkitLayer,
     ToolkitSettings,
     WheelKind,
@@ -48,14 +50,18 @@ from imagefactory.plan.serve.served import Served, describe
 from imagefactory.store.digests import checksum, sha256_of
 
 
-def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> Plan:
-    """Plan the layers and the configuration of a cell's image; `base` replaces its locked base."""
+def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None, fat: bool = False) -> Plan:
+    """Plan the layers and the configuration of a cell's image; `base` replaces its locked base.
+
+    A fat image keeps the GPU code that its chip cannot load.
+    """
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
-    installed = list(wheel_layers(matrix, wheels))
+    slim = None if fat else slim_settings(matrix, cell.arch)
+    installed = list(wheel_layers(matrix, wheels, slim))
     serve = serve_layer(project.root, python=wheels.python if _compiles(wheels) else None)
-    mods = list(_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen))
+    mods = list(_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen, slim))
     layers: tuple[Layer, ...] = (
         base_layer(matrix, cell, base),
         *installed,
@@ -73,7 +79,9 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None) -> 
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
     locked = base.integrity != ""
-    config = image_config(project, cell, wheels.kernels, chosen, served, locked=locked, wheels=wheels)
+    config = image_config(
+        project, cell, wheels.kernels, chosen, served, locked=locked, wheels=wheels, slim=slim
+    )
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -123,22 +131,34 @@ def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
     )
 
 
-def wheel_layers(matrix: Matrix, lock: WheelLock) -> Iterable[WheelLayer]:
+def wheel_layers(matrix: Matrix, lock: WheelLock, slim: SlimSettings | None = None) -> Iterable[WheelLayer]:
     """Plan a layer for each big wheel, slowest to pull first, and bundle the rest into two."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
     for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
-        yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel])
+        yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel], slim=slim)
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
     bundles: tuple[tuple[WheelKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
     for kind, pure in bundles:
         members = [wheel for wheel in rest if wheel.pure is pure]
         if members:
-            yield _layer_of_wheels(matrix, lock, kind, f"{len(members)} wheels", members)
+            yield _layer_of_wheels(matrix, lock, kind, f"{len(members)} wheels", members, slim=slim)
+
+
+def slim_settings(matrix: Matrix, arch: str) -> SlimSettings | None:
+    """Return what is taken out of the libraries in an arch's images, if anything."""
+    capability = matrix.archs[arch].capability
+    return SlimSettings(chip=capability, rule=RULE) if matrix.archs[arch].slim and capability else None
 
 
 def _layer_of_wheels(
-    matrix: Matrix, lock: WheelLock, kind: WheelKind, name: str, wheels: list[LockedWheel]
+    matrix: Matrix,
+    lock: WheelLock,
+    kind: WheelKind,
+    name: str,
+    wheels: list[LockedWheel],
+    *,
+    slim: SlimSettings | None,
 ) -> WheelLayer:
     members = sorted(wheels, key=lambda wheel: wheel.file)
     broken = {entry.wheel for entry in matrix.broken_records}
@@ -148,6 +168,7 @@ def _layer_of_wheels(
         without=_left_paths(wheels),
         rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
         second_name=_second_name(matrix.archs[lock.arch].distribution, wheels),
+        slim=None if all(wheel.pure for wheel in wheels) else slim,
     )
     return WheelLayer.of(
         kind,
@@ -172,7 +193,9 @@ def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName
     return next((SecondName(name="vllm", version=f"{version}+{label}") for version in versions), None)
 
 
-def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[ModLayer]:
+def _mod_layers(
+    lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSettings | None
+) -> Iterable[ModLayer]:
     """Plan a layer for each mod; its key also covers the mods applied before."""
     chain: list[ModLink] = []
     wheels: dict[str, LockedWheel] = {}
@@ -194,6 +217,7 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen) -> Iterable[
             chain=tuple(chain),
             wheels={distribution: wheel.file for distribution, wheel in sorted(wheels.items())},
             without=_left_paths(wheels.values()),
+            slim=None if all(wheel.pure for wheel in wheels.values()) else slim,
         )
         inputs = sorted({(wheel.file, wheel.sha256) for wheel in wheels.values()})
         yield ModLayer.of(
@@ -246,6 +270,7 @@ def image_config(
     *,
     locked: bool,
     wheels: WheelLock | None = None,
+    slim: SlimSettings | None = None,
 ) -> ImageConfig:
     """Return the image's configuration; without `wheels`, its kernels are unknown."""
     matrix = project.matrix
@@ -262,6 +287,7 @@ def image_config(
         "imagefactory.kernels": kernels,
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),
+        **_slim_label(slim),
         LOCKED_LABEL: "yes" if locked else "no",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
@@ -289,6 +315,11 @@ def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
         "imagefactory.grafted": grafted,
     }
     return {name: " ".join(sorted(values)) for name, values in labels.items() if values}
+
+
+def _slim_label(slim: SlimSettings | None) -> dict[str, str]:
+    """Return a label with the chip whose code alone is in the image."""
+    return {"imagefactory.slim": f"{slim.chip} rule {slim.rule}"} if slim else {}
 
 
 def _licences(chosen: Chosen) -> list[str]:

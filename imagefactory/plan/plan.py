@@ -59,6 +59,14 @@ class SecondName(_Value):
     version: str
 
 
+class SlimSettings(_Value):
+    """What is taken out of libraries: the GPU code that a chip cannot load, by a version of the rule."""
+
+    chip: str
+    """The chip's compute capability."""
+    rule: int
+
+
 class WheelSettings(_Value):
     """Settings of a layer of wheels."""
 
@@ -68,6 +76,7 @@ class WheelSettings(_Value):
     rehash: Annotated[tuple[str, ...], _OMIT_WHEN_EMPTY] = ()
     """Wheels with a wrong RECORD, whose hashes are computed again."""
     second_name: Annotated[SecondName | None, _OMIT_WHEN_EMPTY] = None
+    slim: Annotated[SlimSettings | None, _OMIT_WHEN_EMPTY] = None
 
 
 class ModLink(_Value):
@@ -91,6 +100,8 @@ class ModSettings(_Value):
     wheels: dict[str, str]
     """The file name of each distribution's wheel."""
     without: LeftPaths
+    slim: Annotated[SlimSettings | None, _OMIT_WHEN_EMPTY] = None
+    """As in the layers of these wheels, whose RECORD the mods change."""
 
     @property
     def mods(self) -> list[Mod]:

@@ -100,6 +100,10 @@ class Store:
         """Return the file that lists which package owns each path of a layer."""
         return self.layer(key).with_suffix(".owners")
 
+    def slimmed(self, key: Sha256) -> Path:
+        """Return the file that tells what was taken out of the wheels of a layer."""
+        return self.layer(key).with_suffix(".slim")
+
     def blob(self, digest: Digest) -> Path:
         """Return where a blob is, or would be."""
         algorithm, _, value = digest.partition(":")

@@ -19,6 +19,7 @@ ROOMS = (
     "errors",
     "environment",
     "store",
+    "gpu_code",
     "oci",
     "matrix",
     "locks",

@@ -16,6 +16,9 @@ from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 
+FAT: Final = "-fat"
+"""Marks the folder of an image that keeps the GPU code of other chips."""
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -26,6 +29,8 @@ class Engine:
     takes: frozenset[str]
     """The names of the BuildOptions that it takes."""
     build: Callable[[Project, Sequence[Plan], BuildOptions, Watcher, Say], list[BuiltImage]]
+    slims: bool = False
+    """Whether it can take GPU code out of libraries."""
 
 
 def engine_named(name: str, options: BuildOptions) -> Engine:
@@ -63,6 +68,8 @@ def _assemble(
         locked_only=options.locked,
         output=options.output,
         workers=options.workers,
+        record=not options.fat,
+        suffix=FAT if options.fat else "",
     )
     return [
         BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
@@ -80,7 +87,10 @@ def _run_docker(
 
 ENGINES: Final[Mapping[str, Engine]] = {
     "embedded": Engine(
-        "assembles layers without Docker, bit for bit", frozenset({"output", "locked", "workers"}), _assemble
+        "assembles layers without Docker, bit for bit",
+        frozenset({"output", "fat", "locked", "workers"}),
+        _assemble,
+        slims=True,
     ),
     "docker": Engine(
         "runs the rendered Dockerfile; the image stays in the daemon",

@@ -14,6 +14,7 @@ class BuildOptions:
     """Options of `invoke build`; each engine takes some of them."""
 
     output: Path | None = None
+    fat: bool = False
     locked: bool = False
     workers: int | None = None
     builder: str = ""

@@ -11,13 +11,15 @@ from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.build.layers.model_layer import model_entries
 from imagefactory.build.layers.serve_layer import serve_entries
+from imagefactory.build.layers.slim_wheel import SlimmedLayer
 from imagefactory.build.layers.wheel_layer import Environment, content_sha256, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
+from imagefactory.locks.files import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.plan.built_layers import write_record
+from imagefactory.plan.built_layers import write_record, write_slimmed
 from imagefactory.plan.plan import (
     BaseLayer,
     BytecodeLayer,
@@ -50,18 +52,21 @@ def build_layer(
     expected: Blob | None = None,
     mod_files: ModFiles | None = None,
     python: Sequence[LockedDeb] = (),
+    slimmed: Sequence[SlimmedWheel] = (),
 ) -> Blob:
     """Build a layer's blob, put it into the store and record its digests.
 
     If the result is known in advance (`expected`), copied data is not unpacked to be checked. If the blob then comes
     out different, it is built again with all checks, which name the file that is wrong, if one is. The files of any
-    other layer are hashed first: nothing else would notice that one of them changed in the cache.
+    other layer are hashed first: nothing else would notice that one of them changed in the cache. `slimmed` has the
+    records of wheels whose libraries are slimmed.
     """
     if expected is None:
         refuse_changed(files)
     refuse_changed({deb.sha256: store.download(deb.sha256) for deb in python})
     with translating_disk_full(store.root), store.scratch() as scratch:
-        owned = list(layer_entries(layer, files, scratch, mod_files, _at(python, store)))
+        slim = SlimmedLayer(slimmed)
+        owned = list(layer_entries(layer, files, scratch, mod_files, python=_at(python, store), slim=slim))
         entries = complete(
             (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
         )
@@ -71,6 +76,7 @@ def build_layer(
             refuse_changed(files)
             blob = _write(entries, store, scratch, progress, None)
     owners = {str(entry.path): owner for owner, entry in owned}
+    write_slimmed(layer.key, slim.records, store)
     write_record(layer.key, blob, owners, store)
     return blob
 
@@ -80,7 +86,9 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
     files: Mapping[Sha256, Path],
     scratch: Path,
     mod_files: ModFiles | None = None,
+    *,
     python: Sequence[tuple[LockedDeb, Path]] = (),
+    slim: SlimmedLayer | None = None,
 ) -> Iterable[tuple[str, Entry]]:
     """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from.
 
@@ -90,7 +98,7 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
         case BaseLayer():
             return _base_entries(layer, files, scratch)
         case WheelLayer():
-            return _wheel_entries(layer, files)
+            return _wheel_entries(layer, files, slim or SlimmedLayer(()))
         case BytecodeLayer():
             from imagefactory.build.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
 
@@ -126,19 +134,23 @@ def _base_entries(
     yield from ((FACTORY, entry) for entry in environment_entries(environment))
 
 
-def _wheel_entries(layer: WheelLayer, files: Mapping[Sha256, Path]) -> Iterable[tuple[str, Entry]]:
+def _wheel_entries(
+    layer: WheelLayer, files: Mapping[Sha256, Path], slim: SlimmedLayer
+) -> Iterable[tuple[str, Entry]]:
     settings = layer.settings
     environment = Environment(settings.venv, settings.python)
     if settings.second_name is not None:
         yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
+        slimmer = slim.slimmer(item, settings.slim)
         for entry in wheel_entries(
             files[item.sha256],
             item.name,
             environment,
             without=settings.without.get(item.name, ()),
             rehash=item.name in settings.rehash,
+            slimmer=slimmer,
         ):
             if not _repeats(entry, seen):
                 seen[entry.path] = entry

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagefactory.build.layers.slim_wheel import Slimmer
 from imagefactory.build.layers.wheel_excerpt import Excerpt, record_sha256
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModForbiddenPathError, ModTakenPathError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
+from imagefactory.oci.entry import Blanked, Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
@@ -58,11 +59,16 @@ class InstalledWheel:
         *,
         without: Sequence[str] = (),
         excerpt: Excerpt | None = None,
+        slimmer: Slimmer | None = None,
     ) -> None:
-        """Read the wheel's directory; with an `excerpt`, the wheel is hollow and the excerpt has the content."""
+        """Read the wheel's directory; with an `excerpt`, the wheel is hollow and the excerpt has the content.
+
+        `slimmer` knows the libraries as they are in the image.
+        """
         self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
         self._entries = {
-            entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without)
+            entry.path: entry
+            for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
         }
         self._excerpt = excerpt
 
@@ -191,6 +197,8 @@ def read_content(content: Content) -> bytes:
     """Read a file's content as it will be in the image."""
     if isinstance(content, Bytes):
         return content.data
+    if isinstance(content, Blanked):
+        raise TypeError("mods do not change libraries")
     with content.file.open("rb") as file:
         file.seek(content.offset)
         if isinstance(content, DeflatedSlice):

@@ -31,8 +31,17 @@ from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
+from imagefactory.build.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors.layers import BadWheelError, UnsafeWheelError
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
+from imagefactory.oci.entry import (
+    Bytes,
+    Content,
+    DeflatedSlice,
+    Entry,
+    EntryKind,
+    ImagePath,
+    RawSlice,
+)
 from imagefactory.plan.plan import SecondName
 from imagefactory.store.digests import Sha256, sha256_of
 
@@ -94,6 +103,7 @@ def wheel_entries(
     *,
     without: Iterable[str] = (),
     rehash: bool = False,
+    slimmer: Slimmer | None = None,
 ) -> list[Entry]:
     """Return everything that a wheel installs.
 
@@ -103,10 +113,11 @@ def wheel_entries(
         environment: the environment that it is installed into.
         without: paths below the environment's root that another wheel provides, or that are left out.
         rehash: compute the hashes from the files, because the wheel's RECORD is known to be wrong.
+        slimmer: takes GPU code out of its libraries.
     """
     try:
         with ZipFile(wheel) as archive:
-            return _Installation(archive, wheel, file, environment, frozenset(without), rehash).run()
+            return _Installation(archive, wheel, file, environment, frozenset(without), rehash, slimmer).run()
     except _BROKEN as error:
         raise _bad(file, f"{type(error).__name__}: {error}".rstrip(": ")) from None
 
@@ -137,6 +148,7 @@ class _Installation(WheelDestination):
     environment: Environment
     without: frozenset[str]
     rehash: bool
+    slimmer: Slimmer | None = None
     entries: dict[ImagePath, Entry] = field(default_factory=dict)
 
     def run(self) -> list[Entry]:
@@ -183,7 +195,8 @@ class _Installation(WheelDestination):
         member: object = stream
         if not isinstance(member, _Member):
             return self._add(scheme, name, Bytes(stream.read()), executable=is_executable)
-        content = self._content(member.info)
+        published = self._content(member.info)
+        content = self.slimmer.slim(name, published) if self.slimmer is not None else published
         if name in {f"{self.metadata}/{file}" for file in _NOT_THE_WHEELS_TO_SAY}:
             return _record_entry(name, content)
         if scheme == "scripts":
@@ -203,6 +216,10 @@ class _Installation(WheelDestination):
         records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
         """Write a new RECORD of what is really installed, relative to site-packages."""
+        note = self.slimmer.note if self.slimmer else None
+        if note is not None:
+            entry = self._add(scheme, f"{self.metadata}/{NOTE}", Bytes(note), executable=False)
+            records = [*records, (scheme, entry)]
         site = self.environment.root_of(Scheme("purelib"), self.distribution)
         installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import quote
 
-from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
+from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel, SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import VENV
 from imagefactory.plan.bytecode import COMPILER, MODULES
@@ -54,11 +54,13 @@ class Component:
     size: int | None = None
     needed_by: tuple[str, ...] = ("matrix.yaml",)
     files: Mapping[str, Sha256] = field(default_factory=dict)
-    """Files that are not components themselves, such as those of the serve program, or the compiled ones of a graft."""
+    """Files that are not components themselves: those of the serve program, compiled and slimmed ones."""
     graft: Graft | None = None
     """The published wheel that all other files of a graft are from."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Files of the wheel that the image does not have, each with the reason."""
+    slim: SlimmedWheel | None = None
+    """What was taken out of its libraries."""
 
     @property
     def reference(self) -> str:
@@ -88,18 +90,12 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
                     _package("deb", deb, deb_purl(deb, distribution), licences, layer) for deb in locked
                 ]
             case WheelLayer():
-                named = [wheels[item.sha256] for item in layer.inputs]
-                found += [
-                    replace(
-                        _package("wheel", wheel, wheel_purl(wheel), licences, layer),
-                        graft=wheel.graft,
-                        files=grafted_files(wheel, python),
-                        left_out={
-                            f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths
-                        },
-                    )
-                    for wheel in named
-                ]
+                for wheel in (wheels[item.sha256] for item in layer.inputs):
+                    part = _package("wheel", wheel, wheel_purl(wheel), licences, layer)
+                    slim = slimmed(project, layer, wheel)
+                    files = grafted_files(wheel, python) | slimmed_files(wheel, slim, python)
+                    left_out = {f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths}
+                    found.append(replace(part, graft=wheel.graft, slim=slim, files=files, left_out=left_out))
             case ServeLayer():
                 files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
                 found.append(_own("program", "imagefactory-serve", layer, files))
@@ -126,6 +122,18 @@ def grafted_files(wheel: LockedWheel, python: str) -> dict[str, Sha256]:
     """Return the paths and hashes of the files in an image that were compiled for a grafted wheel."""
     replaced = wheel.graft.replaced if wheel.graft else ()
     return {installed_file(file.path, wheel, python): file.sha256 for file in replaced}
+
+
+def slimmed(project: Project, layer: Layer, wheel: LockedWheel) -> SlimmedWheel | None:
+    """Return the record of what was taken out of a wheel's libraries, if anything was."""
+    slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
+    return project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
+
+
+def slimmed_files(wheel: LockedWheel, slim: SlimmedWheel | None, python: str) -> dict[str, Sha256]:
+    """Return the paths and hashes of the libraries in an image from which something was taken out."""
+    libraries = slim.libraries if slim else ()
+    return {installed_file(library.path, wheel, python): library.sha256 for library in libraries}
 
 
 def installed_file(path: str, wheel: LockedWheel, python: str) -> str:

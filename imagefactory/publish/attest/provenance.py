@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.locks.files import LicenceLock, ModelLock
+from imagefactory.locks.files import LicenceLock, ModelLock, SlimLock
 from imagefactory.locks.project import Project
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.publish.attest import sbom
+from imagefactory.publish.attest.components import slimmed
 from imagefactory.store.digests import Sha256, sha256_of
 
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
@@ -48,6 +49,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
     ]
     dependencies += _grafts(project, plan)
+    dependencies += _slimmed(project, plan)
     if source.commit:
         dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
     made = sbom.make_sbom(project, plan)
@@ -85,6 +87,20 @@ def _grafts(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
                 yield {"name": name, "digest": {"sha256": file.sha256}, "annotations": notes}
 
 
+def _slimmed(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
+    """Name the slimmed libraries, each with the published file that it was made from and the rule."""
+    wheels = {wheel.sha256: wheel for wheel in project.wheel_lock(plan.cell).wheels}
+    for layer in plan.layers:
+        for wheel in (wheels[item.sha256] for item in layer.inputs if isinstance(layer, WheelLayer)):
+            record = slimmed(project, layer, wheel)
+            if record is None:
+                continue
+            for library in record.libraries:
+                notes = {"slimmedFrom": library.published, "chip": record.chip, "rule": record.rule}
+                name = f"{wheel.file}/{library.path}"
+                yield {"name": name, "digest": {"sha256": library.sha256}, "annotations": notes}
+
+
 def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
     """Hash the files that determine an image and its attestations: matrix.yaml and the locks."""
     paths = [
@@ -92,6 +108,7 @@ def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
         project.wheel_lock_path(plan.cell),
         project.base_lock_path(plan.cell),
         ModelLock.path(project.locks),
+        SlimLock.path(project.locks),
         LicenceLock.path(project.locks),
     ]
     return {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from imagefactory.locks.files import Graft
+from imagefactory.locks.files import Graft, SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of
@@ -82,6 +82,7 @@ def _component(part: Component) -> dict[str, Any]:
         "size": None if part.size is None else str(part.size),
         "licence-from": part.says,
         "notices-mention": " ".join(part.notices) or None,
+        "slimmed-for": f"{part.slim.chip} by rule {part.slim.rule}" if part.slim else None,
     }
     component: dict[str, Any] = {
         "type": _TYPES[part.kind],
@@ -100,6 +101,10 @@ def _component(part: Component) -> dict[str, Any]:
         component["licenses"] = [{"expression": part.licence, "acknowledgement": "declared"}]
     if part.graft is not None:
         component["pedigree"] = _pedigree(part.graft)
+    if part.slim is not None:
+        grafted = component.get("pedigree", {})
+        notes = f"{grafted.get('notes', '')} {_SLIMMED}".strip()
+        component["pedigree"] = grafted | {"patches": _derivations(part.slim), "notes": notes}
     if part.files:
         component["components"] = [
             {
@@ -111,6 +116,20 @@ def _component(part: Component) -> dict[str, Any]:
             for path, sha256 in sorted(part.files.items())
         ]
     return component
+
+
+_SLIMMED = "GPU code that the chip cannot load was overwritten with zeros in the listed libraries."
+
+
+def _derivations(slim: SlimmedWheel) -> list[dict[str, Any]]:
+    """Name the published file behind every slimmed library."""
+    return [
+        {
+            "type": "unofficial",
+            "diff": {"text": {"content": f"{library.path}: {library.published} became {library.sha256}"}},
+        }
+        for library in slim.libraries
+    ]
 
 
 def _pedigree(graft: Graft) -> dict[str, Any]:

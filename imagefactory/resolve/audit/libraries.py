@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,6 +20,7 @@ from zipfile import ZipFile, ZipInfo
 from isal import igzip
 
 from imagefactory.errors.kernels import AuditError
+from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
 from imagefactory.locks.kernels import GpuCode
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
@@ -31,6 +33,9 @@ _PACKAGES = ("vllm/*", "flashinfer*/*")
 _SITE = "/site-packages/"
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
+_PIECE = 1 << 20
+_BEGINNING = 64
+"""All formats of code, compressed or not, have something other than zeros in their first bytes."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +101,14 @@ def _copy(source: IO[bytes], target: Path) -> None:
 
 
 def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
-    """Count the cubins and PTX modules of a library per GPU target.
+    """Count the cubins and PTX modules of a library per GPU target; those that were overwritten do not count.
 
-    This uses the plain dump, not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides
-    whether the code runs on other GPUs of the family.
+    What we cannot read ourselves, NVIDIA's program reads; it gives up on overwritten ones. This uses its plain dump,
+    not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides whether the code runs on
+    other GPUs of the family.
     """
+    with suppress(NotUnderstoodError):
+        return _count(library)
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
         [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
     )
@@ -118,6 +126,22 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
         ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
         fp4=_mentions(library, b"nvfp4"),
     )
+
+
+def _count(library: Path) -> GpuCode:
+    cubins: Counter[str] = Counter()
+    ptx: Counter[str] = Counter()
+    with library.open("rb") as file:
+        found = [code for codes in containers(iter(partial(file.read, _PIECE), b"")) for code in codes]
+        for code in found:
+            file.seek(code.offset)
+            if code.size and not any(file.read(min(code.size, _BEGINNING))):
+                continue
+            if code.kind == "cubin":
+                cubins[code.target] += 1
+            elif code.kind == "ptx":
+                ptx[f"sm_{code.chip}{code.suffix}"] += 1
+    return GpuCode(dict(sorted(cubins.items())), dict(sorted(ptx.items())), _mentions(library, b"nvfp4"))
 
 
 def _mentions(library: Path, word: bytes) -> bool:

@@ -15,7 +15,7 @@ from imagefactory.build.layers import mod_layer
 from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError, record_sha256
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.files import LockedWheel, SlimLock, WheelLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import _mod_layers
@@ -66,7 +66,7 @@ def layers(wheel: Path, tmp_path: Path) -> list[ModLayer]:
         )
         for name, anchor in (("first", "one = 1\n"), ("second", "two = 2\n"))
     )
-    return list(_mod_layers(lock, "vllm", Chosen(chosen, ())))
+    return list(_mod_layers(lock, "vllm", Chosen(chosen, ()), None))
 
 
 @pytest.fixture
@@ -121,7 +121,9 @@ class Source:
             self.wheel.name, layers[0].inputs[0].sha256, self.wheel.stat().st_size, lambda: [str(self.wheel)]
         )
         found = offers(server, self.wheel) if server else []
-        source = WheelSource(self.store, known, lambda _: found, lambda _: wanted, self.said.append)
+        source = WheelSource(
+            self.store, known, lambda _: found, lambda _: wanted, SlimLock(made_from={}), self.said.append
+        )
         return apply_mods_of(layers, source, chosen_mod)
 
 

@@ -85,7 +85,7 @@ def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
         kernels="upstream",
         wheels=tuple(locked),
     )
-    return list(_mod_layers(lock, "vllm", Chosen(tuple(chosen), ())))
+    return list(_mod_layers(lock, "vllm", Chosen(tuple(chosen), ()), None))
 
 
 def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:

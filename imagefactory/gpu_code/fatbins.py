@@ -1,0 +1,144 @@
+"""Finds the GPU code in a library: fatbin containers, wherever they lie, read as a stream.
+
+nvcc puts the code of a translation unit for several chips into one container: a header, then entries, each with a
+header of its own that names the chip, and a payload. Containers are mostly in the section .nv_fatbin, but some
+libraries have them elsewhere, so the whole file is searched for their magic number. A container counts only if its
+entries fill it exactly; a library with anything else behind a valid header is not understood.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+MAGIC: Final = b"\x50\xed\x55\xba"
+_CONTAINER: Final = struct.Struct("<IHHQ")
+_ENTRY: Final = struct.Struct("<HHIQIIIIIIQ")
+_LEAST_ENTRY, _MOST_ENTRY = 64, 4096
+_VERSION: Final = 1
+_SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000
+"""Flags of an entry: code for exactly one chip (sm_121a), or for a family (sm_120f)."""
+_ELF: Final = b"\x7fELF\x02\x01"
+"""The start of a 64-bit little-endian library; no other kind runs on our platforms."""
+
+Kind = Literal["ptx", "cubin", "lto"]
+_KINDS: Final[dict[int, Kind]] = {1: "ptx", 2: "cubin", 8: "lto"}
+_PREFIXES: Final[dict[Kind, str]] = {"ptx": "compute_", "cubin": "sm_", "lto": "lto_"}
+
+
+class NotUnderstoodError(Exception):
+    """A library has something that is not what a fatbin container should be; the message says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One entry of a container: code for one target."""
+
+    kind: Kind
+    chip: int
+    """The number of the target: 121 for sm_121, sm_121a and sm_121f."""
+    suffix: Literal["", "a", "f"]
+    offset: int
+    """Where the payload starts in the library."""
+    size: int
+
+    @property
+    def target(self) -> str:
+        """The target as NVIDIA's tools name it."""
+        return f"{_PREFIXES[self.kind]}{self.chip}{self.suffix}"
+
+
+def containers(library: Iterable[bytes]) -> Iterator[tuple[Code, ...]]:
+    """Yield the entries of each container in a library that is read in pieces.
+
+    Raises:
+        NotUnderstoodError: it is no 64-bit library, or a container is not as it should be.
+    """
+    window = _Window(library)
+    if window.peek(len(_ELF)) != _ELF:
+        raise NotUnderstoodError("it is not a 64-bit little-endian ELF file")
+    while window.find(MAGIC):
+        start = window.position
+        head = window.peek(_CONTAINER.size)
+        if len(head) < _CONTAINER.size:
+            return
+        _, version, header, size = _CONTAINER.unpack(head)
+        if (version, header) != (_VERSION, _CONTAINER.size):
+            window.skip(1)  # the number occurs in other data, such as the code that looks for it
+            continue
+        window.skip(header)
+        yield tuple(_entries(window, start, size))
+
+
+def _entries(window: _Window, start: int, size: int) -> Iterator[Code]:
+    left = size
+    while left:
+        head = window.peek(_ENTRY.size)
+        if len(head) < _ENTRY.size or left < _LEAST_ENTRY:
+            raise NotUnderstoodError(f"the container at {start:#x} ends within an entry")
+        number, _, header, payload, *_, chip, _, _, flags = _ENTRY.unpack(head)
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise NotUnderstoodError(f"the container at {start:#x} has an entry of the unknown kind {number}")
+        if not _LEAST_ENTRY <= header <= _MOST_ENTRY or header + payload > left:
+            raise NotUnderstoodError(f"the entries of the container at {start:#x} do not fill it exactly")
+        if flags & _SPECIFIC and flags & _FAMILY:
+            raise NotUnderstoodError(f"the container at {start:#x} has an entry for one chip and a family")
+        suffix: Literal["", "a", "f"] = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
+        window.skip(header)
+        yield Code(kind, chip, suffix, window.position, payload)
+        if not window.skip(payload):
+            raise NotUnderstoodError(f"the file ends within the container at {start:#x}")
+        left -= header + payload
+
+
+class _Window:
+    """A view of a stream that only moves forward and holds little of it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._held = b""
+        self._start = 0  # of what is held, in the stream
+        self._next = 0  # in what is held
+
+    @property
+    def position(self) -> int:
+        """How far the stream is read."""
+        return self._start + self._next
+
+    def peek(self, size: int) -> bytes:
+        """Return the next bytes without moving on; fewer at the end."""
+        while len(self._held) - self._next < size and self._more():
+            pass
+        return self._held[self._next : self._next + size]
+
+    def skip(self, size: int) -> bool:
+        """Move on; return whether there were so many bytes."""
+        while (rest := len(self._held) - self._next) < size:
+            size -= rest
+            self._next += rest
+            if not self._more():
+                return False
+        self._next += size
+        return True
+
+    def find(self, wanted: bytes) -> bool:
+        """Move on to the next occurrence of some bytes; return whether there is one."""
+        while (place := self._held.find(wanted, self._next)) < 0:
+            self._next = max(self._next, len(self._held) - len(wanted) + 1)
+            if not self._more():
+                return False
+        self._next = place
+        return True
+
+    def _more(self) -> bool:
+        """Hold the next piece of the stream, and nothing that lies behind us."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._start += self._next
+        self._held = self._held[self._next :] + piece
+        self._next = 0
+        return True

@@ -1,0 +1,84 @@
+"""Code that a chip cannot load is overwritten, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from imagefactory.gpu_code.fatbins import Code, containers
+from imagefactory.gpu_code.slimming import Slimming, blank, loads, survey
+from tests.fixtures.fatbins import Entry, container, in_pieces, library
+
+GB10, RTX5090, B200, H100 = (12, 1), (12, 0), (10, 0), (9, 0)
+
+
+def kept(chip: tuple[int, int], *targets: str) -> list[str]:
+    found = survey(in_pieces(library(container(*targets))), chip)
+    assert {*found.kept} | {*found.blanked} == {*targets}
+    return list(found.kept)
+
+
+@pytest.mark.parametrize(
+    ("target", "chips"),
+    [
+        ("sm_121a", [GB10]),
+        ("sm_121", [GB10]),
+        ("sm_120a", [RTX5090]),
+        ("sm_120f", [GB10, RTX5090]),
+        ("sm_120", [GB10, RTX5090]),
+        ("sm_100f", [B200]),
+        ("sm_103", []),
+        ("sm_110", []),
+        ("sm_90a", [H100]),
+        ("sm_90", [H100]),
+        ("sm_89", []),
+        ("sm_80", []),
+    ],
+)
+def test_chip_loads_code_of_its_generation(target: str, chips: list[tuple[int, int]]) -> None:
+    [[code]] = containers([library(container(target))])
+    assert [chip for chip in (GB10, RTX5090, B200, H100) if loads(code, chip)] == chips
+    assert loads(Code("cubin", 100, "f", 0, 1), (10, 3))
+    assert not loads(Code("cubin", 100, "a", 0, 1), (10, 3))
+
+
+def test_ptx_stays_where_nothing_native_is() -> None:
+    assert kept(GB10, "sm_90", "sm_120a", "compute_120", "lto_75") == ["compute_120", "lto_75"]
+    assert kept(GB10, "sm_90", "sm_120f", "sm_120", "compute_120", "lto_75") == ["sm_120", "sm_120f"]
+    assert kept(RTX5090, "sm_120a", "sm_121a", "compute_120") == ["sm_120a"]
+
+
+def test_every_container_is_judged_on_its_own() -> None:
+    data = library(container("sm_80", "compute_80"), container("sm_80", "sm_121a", "compute_80"))
+    found = survey(in_pieces(data), GB10)
+    size = len(Entry("").code)
+    assert found.kept == {"compute_80": size, "sm_121a": size}
+    assert found.blanked == {"compute_80": size, "sm_80": 2 * size}
+
+
+def test_only_the_payloads_change() -> None:
+    entries = [Entry("sm_90", b"N" * 500), Entry("sm_121a", b"Y" * 300), Entry("compute_90", b"P" * 200)]
+    data = library(b"before", container(*entries), b"after")
+    slimmed = b"".join(blank(in_pieces(data), survey(in_pieces(data), GB10).blanks))
+    assert slimmed == data.replace(b"N" * 500, bytes(500)).replace(b"P" * 200, bytes(200))
+    again = survey(in_pieces(slimmed), GB10)
+    assert (again.kept, b"".join(blank([slimmed], again.blanks))) == ({"sm_121a": 300}, slimmed)
+
+
+def test_library_without_code_for_the_chip_keeps_its_headers_alone() -> None:
+    data = library(container("sm_90a"), container("sm_100f"))
+    found = survey([data], GB10)
+    assert found == Slimming(found.blanks, {}, {"sm_100f": 8, "sm_90a": 8})
+
+
+def test_blanks_are_applied_however_the_stream_is_cut() -> None:
+    chance = random.Random(4)
+    data = bytes(range(1, 256)) * 8
+    for _ in range(300):
+        cuts = sorted(chance.sample(range(len(data)), 2 * chance.randrange(6)))
+        ranges = [(first, last - first) for first, last in zip(cuts[::2], cuts[1::2], strict=True)]
+        expected = bytearray(data)
+        for offset, size in ranges:
+            expected[offset : offset + size] = bytes(size)
+        assert b"".join(blank(in_pieces(data, chance.randrange(1, 700)), ranges)) == expected
