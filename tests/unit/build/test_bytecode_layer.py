@@ -193,6 +193,7 @@ def test_bytecode_of_wheels_is_shared_by_images_with_other_mods(factory: SmallFa
 def test_explain_names_the_wheel_of_bytecode(factory: SmallFactory) -> None:
     factory.build()
     found = explain(factory.project, CELL, f"/{SITE}/{place('pure/__init__.py')}")
+    assert found.layer is not None
     assert (found.layer.kind, found.owner) == ("bytecode", "pure-1.0-py3-none-any.whl")
 
 
