@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from imagefactory.publish.outcomes import Outcomes
 
 TARGETS = "what to act on; repeatable, or several separated by spaces"
-NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on the version `nightly`)"
+NIGHTLY_TARGETS = (
+    f"{TARGETS} (default: everything locked, and every model on grafts and on the version `nightly`)"
+)
 PUSHED = "a folder with what `ci.push` handed on; repeatable (default: build/pushed)"
 DRY_RUN = "only print what would be done"
 

@@ -185,10 +185,11 @@ CLAIMS = {
 if __name__ == "__main__":
     # Modules read the platform when they are imported.
     platforms._current_platform = PretendedGpu()
-    there = ["", *(entry["name"] for entry in mods()), *([GRAFT] if graft() else [])]
-    for name in there:
-        for claim in CLAIMS.get(name, ()):
+    changes = [*(entry["name"] for entry in mods()), *([GRAFT] if graft() else [])]
+    if not changes or not CLAIMS.keys() >= set(changes):
+        raise SystemExit(f"there are no claims about {changes or 'an image without mods'}")
+    for name in ("", *changes):
+        for claim in CLAIMS[name]:
             claim()
             sys.stdout.write(f"{claim.__name__.replace('_', ' ')}\n")
-    checked = sum(name in CLAIMS for name in there) - 1
-    sys.stdout.write(f"all claims hold for {checked} of {len(there) - 1} changes\n")
+    sys.stdout.write("all claims hold\n")

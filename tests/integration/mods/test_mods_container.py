@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -31,8 +30,7 @@ def test_patched_classes_work_in_a_container() -> None:
         *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    verdict = done.stdout.splitlines()[-1]
-    assert re.fullmatch(r"all claims hold for [1-9]\d* of \d+ changes", verdict), done.stdout
+    assert done.stdout.splitlines()[-1] == "all claims hold"
 
 
 @pytest.mark.network

@@ -19,7 +19,6 @@ from tests.fixtures.checkouts import REPOSITORY
 HOLDER = """
 import sys, time
 from pathlib import Path
-from typing import Any
 from imagefactory.store.cache import Store
 store = Store(Path(sys.argv[1]))
 with store.in_use(), store.scratch() as folder:
