@@ -21,7 +21,7 @@ from imagefactory.build.layers.slim_wheel import RecordedSlimming, Slimmer, Whee
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
 from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.environment.progress import Say
-from imagefactory.locks.files import SlimLock
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Input, ModLayer, ModLink, SlimSettings
 from imagefactory.store.cache import Store

@@ -32,7 +32,7 @@ from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import WorkerLostError
-from imagefactory.locks.files import SlimLock, SlimmedWheel
+from imagefactory.locks.gpu_libraries import SlimLock, SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.locks.files import SlimLock, SlimmedWheel
+from imagefactory.locks.gpu_libraries import SlimLock, SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_slimmed

@@ -18,7 +18,8 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
+from imagefactory.locks.files import BaseLock, LockedSource, WheelLock
+from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, arch_of, first_of_release
 from imagefactory.mods.source_files import ReleaseSource

@@ -1,45 +1,18 @@
-"""Reads and writes locks, which pin the exact files of images by sha256 and name no URL or host.
-
-`made_from` holds checksums of the parts of matrix.yaml that a lock was made from, to detect drift; `integrity` is a
-checksum of the lock's own content, to detect manual edits.
-"""
+"""The locks of wheels, Debian packages, sources, tools, models and licences."""
 
 from __future__ import annotations
 
-import re
-import tomllib
-from abc import abstractmethod
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    StringConstraints,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer
 
-from imagefactory.errors import Location
-from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
+from imagefactory.locks.lock import Frozen, Hash, Lock, SingleLock
 from imagefactory.matrix.cells import KernelOrigin
-from imagefactory.store.atomic import write_text
-from imagefactory.store.digests import Sha256, checksum
-
-Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-MadeFrom = dict[str, Hash]
-"""Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
-
-
-class ReplacedFile(_Frozen):
+class ReplacedFile(Frozen):
     """A file of a published wheel that a compiled one took the place of."""
 
     path: str
@@ -48,7 +21,7 @@ class ReplacedFile(_Frozen):
     sha256: Hash
 
 
-class Graft(_Frozen):
+class Graft(Frozen):
     """What a grafted wheel consists of: files of a published wheel, and those that replaced some of them."""
 
     file: str
@@ -57,7 +30,7 @@ class Graft(_Frozen):
     replaced: tuple[ReplacedFile, ...] = Field(min_length=1)
 
 
-class LeftOutFiles(_Frozen):
+class LeftOutFiles(Frozen):
     """Files of a wheel that are not installed, and why nothing misses them (matrix.yaml `leave_out`)."""
 
     reason: str
@@ -65,7 +38,7 @@ class LeftOutFiles(_Frozen):
     paths: tuple[str, ...] = Field(min_length=1)
 
 
-class LockedWheel(_Frozen):
+class LockedWheel(Frozen):
     """One wheel, identified by its sha256 on whichever index it is found."""
 
     name: str
@@ -112,7 +85,7 @@ class LeftOutWheel(LockedWheel):
     reason: str
 
 
-class LockedDeb(_Frozen):
+class LockedDeb(Frozen):
     """One Debian package; `file` is its path below the archive root."""
 
     name: str
@@ -126,88 +99,13 @@ class LockedDeb(_Frozen):
     needed_by: tuple[str, ...]
 
 
-class LockedSuite(_Frozen):
+class LockedSuite(Frozen):
     """A suite of the archive at the time of locking, when its signature was verified."""
 
     name: str
     archive: Literal["main", "security"]
     date: str
     """The `Date` of the signed Release file as YYYYMMDDTHHMMSSZ, which names a state of the snapshot archive."""
-
-
-class Lock(_Frozen):
-    """The base of all kinds of lock: checksums, reading and atomic writing."""
-
-    header: ClassVar[str]
-    maker: ClassVar[str] = "lock"
-    """The command that writes it."""
-
-    format: Literal[1] = 1
-    made_from: MadeFrom
-    integrity: str = ""
-
-    @abstractmethod
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
-
-    def content_checksum(self) -> Sha256:
-        """Hash everything except the checksum itself."""
-        return checksum(self.model_dump(mode="json", exclude={"integrity"}))
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read and check a lock file."""
-        try:
-            raw = tomllib.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise LockMissingError(
-                f"There is no lock {path.name} yet.",
-                where=path,
-                why="Nothing can be planned or built before its files are pinned.",
-                fix="Run `invoke lock` for this target and commit the result.",
-            ) from None
-        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
-            raise _unreadable(path, str(error)) from None
-        except OSError as error:
-            raise _unreadable(path, error.strerror or type(error).__name__) from None
-        try:
-            lock = cls.model_validate(raw)
-        except ValidationError as error:
-            raise _unreadable(path, first_problem(error)) from None
-        if lock.integrity != lock.content_checksum():
-            raise LockEditedError(
-                f"The lock {path.name} was changed by hand.",
-                where=Location(file=str(path), line=_line_of_integrity(path)),
-                why="Its content no longer matches the checksum that `invoke lock` wrote into it.",
-                fix="Undo the edit (git checkout), or change matrix.yaml and run `invoke lock`.",
-            )
-        return lock
-
-    def write(self, path: Path) -> bool:
-        """Write the lock atomically; return whether the file changed."""
-        sealed = self.model_copy(update={"integrity": self.content_checksum()})
-        data = sealed.model_dump(mode="json", exclude_defaults=True)
-        data = {"format": self.format, "integrity": sealed.integrity, **data}
-        text = f"# {self.header}\n# Made by `invoke {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
-        if path.exists() and path.read_text("utf-8") == text:
-            return False
-        write_text(path, text)
-        return True
-
-
-class _SingleLock(Lock):
-    """A kind of lock that a checkout has only one of."""
-
-    file: ClassVar[str]
-
-    @classmethod
-    def path(cls, locks: Path) -> Path:
-        """Return where this lock is kept."""
-        return locks / cls.file
-
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
-        return self.path(locks)
 
 
 class WheelLock(Lock):
@@ -255,7 +153,7 @@ class BaseLock(Lock):
         return self.path(locks, self.base, self.platform)
 
 
-class LockedSource(_Frozen):
+class LockedSource(Frozen):
     """An archive of a release (its sdist or one of its wheels) that mods are checked against."""
 
     name: str
@@ -265,7 +163,7 @@ class LockedSource(_Frozen):
     size: int
 
 
-class SourceLock(_SingleLock):
+class SourceLock(SingleLock):
     """The archives of every vLLM release of the matrix."""
 
     file: ClassVar[str] = "sources.toml"
@@ -279,7 +177,7 @@ class SourceLock(_SingleLock):
         return next(found, None)
 
 
-class ToolLock(_SingleLock):
+class ToolLock(SingleLock):
     """The programs that the factory itself runs, for each machine architecture."""
 
     file: ClassVar[str] = "tools.toml"
@@ -296,93 +194,14 @@ class ToolLock(_SingleLock):
         return next(entry for entry in entries if entry.name == name)
 
 
-class LibraryKernels(_Frozen):
-    """The number of cubins and PTX modules in one shared library, per GPU target."""
-
-    name: str
-    cubins: dict[str, int] = {}
-    ptx: dict[str, int] = {}
-    fp4: bool = False
-
-
-class WheelKernels(_Frozen):
-    """The GPU code in a wheel: one entry for each library that has any."""
-
-    file: str
-    sha256: Hash
-    libraries: tuple[LibraryKernels, ...] = ()
-
-
-class KernelLock(_SingleLock):
-    """The GPU code in the locked wheels, recorded so that planning need not inspect any wheel."""
-
-    file: ClassVar[str] = "kernels.toml"
-    header: ClassVar[str] = (
-        "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
-    )
-
-    wheels: tuple[WheelKernels, ...] = ()
-
-    def find(self, sha256: str) -> WheelKernels | None:
-        """Return the record of a wheel, if there is one."""
-        return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
-
-
-class SlimmedLibrary(_Frozen):
-    """A library of a wheel without the GPU code that a chip cannot load."""
-
-    path: str
-    published: Hash
-    """The sha256 of the file in the wheel."""
-    sha256: Hash
-    kept: dict[str, int] = {}
-    """The bytes of GPU code per target."""
-    blanked: dict[str, int]
-
-
-class UntouchedLibrary(_Frozen):
-    """A library whose GPU code is not understood, and stays as it is."""
-
-    path: str
-    why: str
-
-
-class SlimmedWheel(_Frozen):
-    """What was taken out of a wheel for a chip."""
-
-    file: str
-    sha256: Hash
-    chip: str
-    rule: int
-    libraries: tuple[SlimmedLibrary, ...] = ()
-    untouched: tuple[UntouchedLibrary, ...] = ()
-
-
-class SlimLock(_SingleLock):
-    """The libraries that builds slimmed, recorded so that their hashes are known before a build."""
-
-    file: ClassVar[str] = "slim.toml"
-    header: ClassVar[str] = (
-        "The libraries without the GPU code that a chip cannot load: hashes, and bytes per target."
-    )
-    maker: ClassVar[str] = "build"
-
-    wheels: tuple[SlimmedWheel, ...] = ()
-
-    def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
-        """Return what was taken out of a wheel for a chip, if it is on record."""
-        wanted = (sha256, chip, rule)
-        return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
-
-
-class LockedRevision(_Frozen):
+class LockedRevision(Frozen):
     """A model repository at one commit."""
 
     repo: str
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 
-class ModelLock(_SingleLock):
+class ModelLock(SingleLock):
     """The models of the matrix, and the revisions of those that were looked up."""
 
     file: ClassVar[str] = "models.toml"
@@ -395,7 +214,7 @@ class ModelLock(_SingleLock):
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
-class LicensedFile(_Frozen):
+class LicensedFile(Frozen):
     """A locked file and the licence that its package declares."""
 
     file: str
@@ -408,31 +227,10 @@ class LicensedFile(_Frozen):
     """GNU licences mentioned in the package's notices, mostly for bundled libraries."""
 
 
-class LicenceLock(_SingleLock):
+class LicenceLock(SingleLock):
     """The licence of every file that a lock names."""
 
     file: ClassVar[str] = "licences.toml"
     header: ClassVar[str] = "The licences of all locked wheels and Debian packages, as they declare them."
 
     files: tuple[LicensedFile, ...] = ()
-
-
-def first_problem(error: ValidationError) -> str:
-    """Describe the first problem in a document, and where it is."""
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
-
-
-def _unreadable(path: Path, why: str) -> LockFormatError:
-    line = re.search(r"at line (\d+)", why)
-    return LockFormatError(
-        f"The lock {path.name} cannot be read.",
-        where=Location(file=str(path), line=int(line[1]) if line else None),
-        why=why,
-        fix="Restore it from git, or delete it and run `invoke lock`.",
-    )
-
-
-def _line_of_integrity(path: Path) -> int | None:
-    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
-    return next((number for number, line in lines if line.startswith("integrity =")), None)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
-from imagefactory.locks.files import KernelLock, LockedWheel, WheelKernels, WheelLock
+from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.gpu_libraries import KernelLock, WheelKernels
 from imagefactory.matrix.matrix import Arch
 
 AUDIT_LABEL: Final = "imagefactory.audit"

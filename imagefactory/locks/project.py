@@ -8,15 +8,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from imagefactory.locks.files import (
-    BaseLock,
-    KernelLock,
-    ModelLock,
-    SlimLock,
-    SourceLock,
-    ToolLock,
-    WheelLock,
-)
+from imagefactory.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.locks.gpu_libraries import KernelLock, SlimLock
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store

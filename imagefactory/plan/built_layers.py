@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 
-from imagefactory.locks.files import SlimmedWheel
+from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store

@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from imagefactory.errors.publishing import CatalogError
-from imagefactory.locks.files import first_problem
+from imagefactory.locks.lock import first_problem
 from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.store.digests import Digest, Sha256
 

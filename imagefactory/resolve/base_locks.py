@@ -16,7 +16,8 @@ from debian.debian_support import Version
 from imagefactory.environment.progress import Say
 from imagefactory.errors import Location, did_you_mean
 from imagefactory.errors.locks import DebianPackageError
-from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
+from imagefactory.locks.files import BaseLock, LockedDeb, LockedSuite
+from imagefactory.locks.lock import MadeFrom
 from imagefactory.resolve.debian_index import Index, IndexedPackage
 from imagefactory.resolve.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.resolve.mirrors import SNAPSHOT_DATE, DebianMirrors, join

@@ -9,17 +9,16 @@ from pathlib import Path
 from imagefactory.errors.locks import LockDriftError
 from imagefactory.locks.files import (
     BaseLock,
-    KernelLock,
     LicenceLock,
-    Lock,
     LockedWheel,
-    MadeFrom,
     ModelLock,
     SourceLock,
     ToolLock,
     WheelLock,
 )
+from imagefactory.locks.gpu_libraries import KernelLock
 from imagefactory.locks.kernels import audited_wheels
+from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for

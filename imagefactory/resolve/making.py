@@ -10,15 +10,8 @@ from imagefactory.environment.index_config import IndexConfig
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.locks.files import (
-    BaseLock,
-    KernelLock,
-    ModelLock,
-    SourceLock,
-    ToolLock,
-    WheelKernels,
-    WheelLock,
-)
+from imagefactory.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.locks.gpu_libraries import KernelLock, WheelKernels
 from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import (

@@ -26,7 +26,8 @@ from imagefactory.errors.locks import (
     ResolutionError,
     WheelMissingError,
 )
-from imagefactory.locks.files import LockedWheel, MadeFrom, WheelLock
+from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.lock import MadeFrom
 from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.matrix.leave_out import LeaveOut

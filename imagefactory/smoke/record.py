@@ -13,7 +13,7 @@ from typing import Final, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.locks.files import first_problem
+from imagefactory.locks.lock import first_problem
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 

@@ -12,6 +12,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from email.parser import HeaderParser
+from fnmatch import fnmatchcase
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
@@ -25,6 +26,7 @@ from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layer_reading import LayerReading
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath
+from imagefactory.plan.bytecode import listed_paths
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer
@@ -73,10 +75,11 @@ def contents(project: Project, subject: Subject, assignment: Assignment) -> Iter
     with suppress(FactoryError):  # the tests that need the plan report it
         plan = plan_of(project, subject)
     checked = checked_files(plan) if plan else set()
+    is_source = compiled_sources(project.root, plan) if plan else lambda _: False
     on_gpu = has_gpu(project.matrix, subject.arch)
 
     def keep(path: str) -> bool:
-        return is_text(path) or path in checked or (on_gpu and is_gpu_library(path))
+        return is_text(path) or path in checked or is_source(path) or (on_gpu and is_gpu_library(path))
 
     with project.store.scratch() as scratch:
         contents = LayoutContents(Layout(subject.layout), project.store, keep, scratch)
@@ -135,6 +138,14 @@ def checked_files(plan: Plan) -> set[str]:
     """The files that the checks of mods read."""
     site = site_of(plan)
     return {image_path(check.file, site) for mod in plan.mods for check in mod.manifest.variants[0].checks}
+
+
+def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
+    """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
+    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
+    listed = set(listed_paths(root, python, VENV))
+    patterns = [path for path in listed if "*" in path]
+    return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def source_of(compiled: str) -> str:

@@ -14,7 +14,7 @@ from imagefactory.build.layers.serve_layer import serve_entries
 from imagefactory.build.layers.slim_wheel import SlimmedLayer
 from imagefactory.build.layers.wheel_layer import Environment, content_sha256, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
-from imagefactory.locks.files import SlimmedWheel
+from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from imagefactory.gpu_code.fatbins import NotUnderstoodError
 from imagefactory.gpu_code.slimming import blank, survey
-from imagefactory.locks.files import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
+from imagefactory.locks.gpu_libraries import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
 from imagefactory.oci.entry import Blanked, DeflatedSlice, RawSlice
 from imagefactory.oci.gzip import pieces_of
 from imagefactory.plan.plan import Input, SlimSettings

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import quote
 
-from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel, SlimmedWheel
+from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
+from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import VENV
 from imagefactory.plan.bytecode import COMPILER, MODULES

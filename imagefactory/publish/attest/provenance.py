@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.locks.files import LicenceLock, ModelLock, SlimLock
+from imagefactory.locks.files import LicenceLock, ModelLock
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.publish.attest import sbom

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from imagefactory.locks.files import Graft, SlimmedWheel
+from imagefactory.locks.files import Graft
+from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of

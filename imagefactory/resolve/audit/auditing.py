@@ -17,7 +17,8 @@ from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
-from imagefactory.locks.files import KernelLock, LibraryKernels, LockedSource, LockedWheel, WheelKernels
+from imagefactory.locks.files import LockedSource, LockedWheel
+from imagefactory.locks.gpu_libraries import KernelLock, LibraryKernels, WheelKernels
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
 from imagefactory.locks.project import Project

@@ -15,7 +15,8 @@ from imagefactory.build.layers import mod_layer
 from imagefactory.build.layers.mod_layer import ModFiles
 from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError, record_sha256
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedWheel, SlimLock, WheelLock
+from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import _mod_layers

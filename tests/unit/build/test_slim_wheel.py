@@ -17,7 +17,7 @@ from imagefactory.build.layers.mod_layer import InstalledWheel
 from imagefactory.build.layers.slim_wheel import NOTE, RecordedSlimming
 from imagefactory.build.layers.wheel_layer import Environment, content_sha256
 from imagefactory.errors.layers import WrongSlimmingError
-from imagefactory.locks.files import SlimmedWheel
+from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings

@@ -25,6 +25,7 @@ from imagefactory.resolve.wheelhouse.keep import all_kept
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, compile_it, source
+from tests.fixtures.fatbins import container
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.wheels import make_wheel
 
@@ -33,7 +34,9 @@ from tests.fixtures.wheels import make_wheel
 def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     """A request for a graft of two extensions, and the published wheel in the store."""
     names = ("_C_stable_libtorch", "_qutlass_C")
-    files: dict[str, bytes | str] = {f"vllm/{name}.abi3.so": extension(name, code="sm_80") for name in names}
+    files: dict[str, bytes | str] = {
+        f"vllm/{name}.abi3.so": extension(name, code=container("sm_80")) for name in names
+    }
     tag = wheel_tag(tag="cp38-abi3-manylinux_2_28")
     wheel = make_wheel(tmp_path / "published", "vllm", "0.28.0", files=files, tag=tag)
     published = LockedSource(
@@ -59,8 +62,8 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def libraries(out: Path, names: Sequence[str], chip: str = FITTING) -> int:
     for name in names:
-        code = f"\nFatbin elf code:\n=====\narch = {chip}\n"
-        (out / f"{name}.abi3.so").write_bytes(extension(name, code=code, search_path="/opt/venv"))
+        library = extension(name, code=container(chip), search_path="/opt/venv")
+        (out / f"{name}.abi3.so").write_bytes(library)
     return 0
 
 

@@ -92,7 +92,7 @@ def test_graft_replaces_only_the_compiled_library(bench: Bench) -> None:
     assert {path.replace("vllm-1.0.dist-info", info) for path in before} | {f"{info}/{RECORD}"} == set(after)
     changed = {path for path in before if path in after and before[path] != after[path]}
     assert changed == {"vllm/_C.abi3.so"}
-    compiled = extension("_C", operators=OPERATORS, code="own", search_path="/opt/venv/torch/lib")
+    compiled = extension("_C", operators=OPERATORS, code=b"own", search_path="/opt/venv/torch/lib")
     assert after["vllm/_C.abi3.so"] == without_search_path(compiled)
     refuse_misfit("vllm", "1.0", PLATFORM, wheel)
 

@@ -9,7 +9,7 @@ import pytest
 from imagefactory.compile.toolchain_locks import check_all_locks
 from imagefactory.errors.locks import LockDriftError, LockEditedError
 from imagefactory.errors.wheelhouse import KernelRecordError
-from imagefactory.locks.files import KernelLock, LibraryKernels, WheelKernels
+from imagefactory.locks.gpu_libraries import KernelLock, LibraryKernels, WheelKernels
 from imagefactory.locks.kernels import Audit, recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select

@@ -222,7 +222,7 @@ def test_lock_says_which_files_of_a_graft_are_whose(wheelhouse: Wheelhouse) -> N
     published = make_wheel(
         wheelhouse.folder / "published", "vllm", "1.0", files=files, tag=tag, requires=["torch==1.0"]
     )
-    library.write_bytes(extension("_C", code="own", platform="linux/arm64"))
+    library.write_bytes(extension("_C", code=b"own", platform="linux/arm64"))
     sources = {**INPUTS.sources, "published": f"wheel:{file_sha256(published)}"}
     inputs = replace(INPUTS, kind="graft", sources=sources)
     made = make_graft(
