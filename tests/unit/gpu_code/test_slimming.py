@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
-from imagefactory.gpu_code.fatbins import Code, containers
+from imagefactory.gpu_code.fatbins import MAGIC, Code, NotUnderstoodError, containers
 from imagefactory.gpu_code.slimming import Slimming, blank, loads, survey
 from tests.fixtures.fatbins import Entry, container, in_pieces, library
 
@@ -82,3 +83,57 @@ def test_blanks_are_applied_however_the_stream_is_cut() -> None:
         for offset, size in ranges:
             expected[offset : offset + size] = bytes(size)
         assert b"".join(blank(in_pieces(data, chance.randrange(1, 700)), ranges)) == expected
+
+
+def may_change(data: bytes) -> set[int]:
+    """List the bytes that the rule names for gb10, read from a whole file with nothing but offsets."""
+    found: set[int] = set()
+    place = data.find(MAGIC)
+    while place >= 0:
+        version, header, size = struct.unpack_from("<HHQ", data, place + 4)
+        if (version, header) != (1, 16):
+            place = data.find(MAGIC, place + 1)
+            continue
+        entries, at = [], place + 16
+        while at < place + 16 + size:
+            kind, length, payload = struct.unpack_from("<H2xIQ", data, at)
+            chip, flags = struct.unpack_from("<I8xQ", data, at + 28)
+            fits = chip == 121 if flags & 0x10_0000 else chip in {120, 121}
+            entries.append((kind == 2, fits, range(at + length, at + length + payload)))
+            at += length + payload
+        native = any(cubin and fits for cubin, fits, _ in entries)
+        for cubin, fits, payload in entries:
+            if not (fits if cubin else not native):
+                found.update(payload)
+        place = data.find(MAGIC, at)
+    return found
+
+
+def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
+    """Sizes, kinds, chips and flags are changed at random, and containers are put into each other."""
+    chance = random.Random(170)
+    names = ["compute_80", "sm_80", "sm_90a", "sm_100f", "sm_120", "sm_120a", "sm_120f", "sm_121a", "lto_75"]
+    slimmed = refused = 0
+    for _ in range(2000):
+        parts = [
+            container(*(Entry(name, chance.randbytes(chance.randrange(200))) for name in chosen))
+            for chosen in (chance.sample(names, chance.randrange(1, 5)) for _ in range(3))
+        ]
+        data = bytearray(library(*parts, container(Entry("sm_90", parts[0])), MAGIC + b"other"))
+        for _ in range(chance.randrange(4)):
+            header = data.find(MAGIC, chance.randrange(len(data)))
+            data[header + chance.randrange(4, 64) if 0 <= header < len(data) - 64 else -1] = chance.randrange(
+                256
+            )
+        whole = bytes(data[: len(data) - chance.choice((0, 0, 0, 30))])
+        try:
+            blanks = survey(in_pieces(whole, chance.randrange(1, 300)), GB10).blanks
+        except NotUnderstoodError:
+            refused += 1
+            continue
+        result = b"".join(blank(in_pieces(whole), blanks))
+        changed = {at for at, (old, new) in enumerate(zip(whole, result, strict=True)) if old != new}
+        assert changed == {at for at in may_change(whole) if whole[at]}
+        slimmed += bool(changed)
+    assert slimmed > 500
+    assert refused > 200
