@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -45,11 +46,16 @@ class ListedModules:
         )
 
 
+@lru_cache(maxsize=1)
+def _listed(text: str) -> ListedModules:
+    return ListedModules(text)
+
+
 def listed_paths(root: Path, python: str, venv: str) -> list[str]:
     """List the paths in an image, or patterns, of all modules on the list."""
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
-    listed = ListedModules((root / MODULES).read_text("utf-8")).distributions
+    listed = _listed((root / MODULES).read_text("utf-8")).distributions
     return sorted(
         f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths
     )
@@ -74,7 +80,7 @@ def module_bytecode(
     packages = python_packages(lock.python, base.debs)
     if not packages:
         return []
-    listed = ListedModules((root / MODULES).read_text("utf-8")).distributions
+    listed = _listed((root / MODULES).read_text("utf-8")).distributions
     named = {wheel.file for wheel in lock.wheels if listed_name(wheel.name) in listed}
     inputs = [
         *_own_files(root, COMPILER, MODULES),
