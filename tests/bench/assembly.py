@@ -147,7 +147,9 @@ class Cache:
         self.checkout = folder / "checkout"
         if not reuse:
             for name in ("imagefactory", "images", "locks", "mods"):
-                shutil.copytree(ROOT / name, self.checkout / name)
+                shutil.copytree(
+                    ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             for name in ("matrix.yaml", "tasks.py"):
                 shutil.copy(ROOT / name, self.checkout)
             if forget:
