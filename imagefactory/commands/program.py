@@ -39,7 +39,6 @@ class FactoryProgram(Program):
 
     parse_core = _reporting("parse_core")
     parse_collection = _reporting("parse_collection")
-    parse_tasks = _reporting("parse_tasks")
     update_config = _reporting("update_config")
 
     def create_config(self) -> None:
@@ -55,6 +54,17 @@ class FactoryProgram(Program):
                     why=f"{type(error).__name__}: {str(error)[:200]}",
                     fix="Fix or remove the file; the factory does not need it.",
                 ) from None
+
+    def parse_tasks(self) -> None:
+        """Read the commands; `COMMAND --help` asks for help also where invoke would read it as an argument."""
+        line: list[str] = self.core.unparsed
+        asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
+        commands = [word for word in line[:asked] if word in self.collection.task_names]
+        if commands:
+            self.core.unparsed = []
+            self.args["help"].value = commands[-1]
+        with self._parsing():
+            super().parse_tasks()
 
     def parse_cleanup(self) -> None:
         """Act on --list and --help."""

@@ -65,6 +65,15 @@ def test_every_command_and_option_has_a_help_text() -> None:
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_explains_itself(inv: Inv, name: str, flag: str) -> None:
+    for line in ([name, flag], [*with_arguments(name), flag]):
+        done = inv(*line)
+        assert done.returncode == 0
+        assert f" {name} " in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
 def test_every_command_refuses_an_unknown_option(inv: Inv, name: str) -> None:
     assert "--no-such-option" in inv.fails(UsageError, *with_arguments(name), "--no-such-option")
 
