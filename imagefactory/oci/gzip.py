@@ -36,7 +36,7 @@ _OUTPUT = 1024 * 1024
 _NOT_AS_LISTED = "its compressed data does not match the zip directory"
 
 
-def _member(data: bytes | memoryview) -> bytes:
+def _member(data: bytes) -> bytes:
     stream = deflate.deflate_compress(data, COMPRESSION_LEVEL)
     return b"".join((_HEADER, stream, struct.pack("<II", deflate.crc32(data), len(data))))
 
@@ -126,7 +126,7 @@ class LayerBlob:
         if self._expected is None:
             self._raw.update(data[:cut])
         for start in range(0, cut, MEMBER_LIMIT):
-            member = data[start : min(start + MEMBER_LIMIT, cut)]
+            member = bytes(data[start : min(start + MEMBER_LIMIT, cut)])  # compared faster than a view
             self._emit(_ZEROS_MEMBER if member == _ZEROS else _member(member))
 
     def _copy(self, content: RawSlice, name: str) -> None:
