@@ -15,7 +15,8 @@ from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, Server
-from images.serve.program.watch import LOW_ACCEPTANCE, counters
+from images.serve.program.servers.vllm.log import counters
+from images.serve.program.watch import LOW_ACCEPTANCE
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]

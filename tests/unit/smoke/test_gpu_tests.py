@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from images.serve.program import watch
+from images.serve.program.servers.vllm import log as log_lines
 from tests.smoke import test_gpu as smoke
 
 MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
@@ -18,7 +19,7 @@ class Served:
     """A server with a log, and metrics that change with every request."""
 
     def __init__(self, log: list[str], metrics: Iterator[str] | None = None) -> None:
-        chosen = watch.choices(log)
+        chosen = log_lines.choices(log)
         lines = watch.report(chosen, drafting=True)
         self.container = SimpleNamespace(log="\n".join(f"[serve] {line}" for line in lines))
         self.metrics = metrics
