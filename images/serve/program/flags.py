@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 SITE = "/opt/venv/lib"
 _OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
@@ -32,9 +32,9 @@ def find_package(name: str, site: str = SITE) -> str | None:
 def known(folder: str, files: Iterable[str]) -> set[str]:
     """Return everything in the argument files of a server that may be a flag."""
     found: set[str] = set()
-    for name in files:
+    for path in _paths(folder, files):
         try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 text = file.read()
         except (OSError, ValueError):
             continue
@@ -42,6 +42,17 @@ def known(folder: str, files: Iterable[str]) -> set[str]:
         # Some flags are fields of a dataclass.
         found.update("--" + field.replace("_", "-") for field in _FIELD.findall(text))
     return found
+
+
+def _paths(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of files, and of the modules of folders."""
+    for name in names:
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isdir(path):  # noqa: PTH112
+            modules = sorted(module for module in os.listdir(path) if module.endswith(".py"))  # noqa: PTH208
+            yield from (os.path.join(path, module) for module in modules)  # noqa: PTH118
+        else:
+            yield path
 
 
 def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:

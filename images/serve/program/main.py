@@ -172,18 +172,18 @@ def _start(start: Start, findings: list[Finding]) -> int:
     for remark in start.command.remarks:
         _report(f"[serve] {remark}")
     apply_mods(start, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
-    arguments, environment = start.server.hand_over(
+    arguments, environment, key_file = start.server.hand_over(
         start.command.arguments, start.settings.secrets, os.environ
     )
     _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
     where = _address(start)
     health.leave_note(where)
     if where.port:
-        environment |= _accompany(start, where)
+        environment |= _accompany(start, where, key_file)
     return _become(start.server, arguments, environment)
 
 
-def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
+def _accompany(start: Start, where: health.Address, key_file: str) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
     from . import timeline, watch  # noqa: PLC0415 - only for a real start
 
@@ -200,6 +200,7 @@ def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
             start.settings.number("WARMUP") or 0,
             choices,
             drafting=start.command.speculative is not None,
+            key_file=key_file,
             began=timeline.process_start(),
         )
     )

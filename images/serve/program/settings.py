@@ -80,6 +80,7 @@ class Settings(NamedTuple):
 
 def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Settings:
     """Read and check every setting."""
+    _refuse_lacking(image, environment)
     values: dict[str, Value] = {}
     given: set[str] = set()
     for setting in image.settings.values():
@@ -94,6 +95,19 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
     _check_contradictions(image, values, given)
     values[keys.KEY] = None
     return Settings(values, frozenset(given), tuple(rest), secrets, tuple(_notes(image, values, given)))
+
+
+def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
+    """Refuse settings that the server lacks: ignoring them would not be what the user asked for."""
+    for name, instead in image.refused.items():
+        if environment.get(name, "").strip():
+            raise NotInThisServerError(
+                f"{name} is not a setting of {servers.of(image).title}.",
+                setting=name,
+                value=environment[name].strip(),
+                allowed="unset",
+                remedy=instead,
+            )
 
 
 def _parse(setting: Setting, text: str, image: Image) -> Value:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from . import health, timeline
@@ -35,6 +36,8 @@ class Task(NamedTuple):
     requests: int
     choices: str
     drafting: bool
+    key_file: str
+    """A file with the key, which the server has read once it is ready; empty if there is none."""
     began: float | None
     """When the program's process started, on the monotonic clock."""
 
@@ -66,6 +69,9 @@ def _companion(task: Task, server: int) -> None:
         time.sleep(PAUSE)
     ready = time.monotonic()
     _say(f"ready after {ready - started:.0f} s")
+    if task.key_file:
+        with suppress(OSError):
+            os.unlink(task.key_file)  # noqa: PTH108 - see image.py
     lines = _lines(task.choices)
     for line in report(task.server.choices(lines), drafting=task.drafting):
         _say(line)

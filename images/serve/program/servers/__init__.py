@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..image import Image
     from .server import Server
 
-KNOWN = ("vllm",)
+KNOWN = ("vllm", "sglang")
 """The folders; each has its server as SERVER in server.py."""
 
 

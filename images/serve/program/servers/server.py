@@ -41,6 +41,8 @@ class Handover(NamedTuple):
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    key_file: str = ""
+    """A file with the key, to be removed once the server has read it."""
 
 
 class Server(ABC):
