@@ -1,4 +1,4 @@
-"""Selects cells by target: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
+"""Selects cells by target: `MODEL[@VERSION][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix.cells import Cell, all_combinations, reason_excluded
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import TITLES, server_name
 
 EVERYTHING = "all"
-SYNTAX = "MODEL[@VLLM][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
+SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
 
@@ -28,7 +29,7 @@ class Selector:
 
     text: str
     model: str
-    vllm: str | None = None
+    version: str | None = None
     arch: str | None = None
     machine: str | None = None
 
@@ -38,17 +39,17 @@ class Selector:
         if text == EVERYTHING:
             return cls(text, "*", "*", "*", "*")
         left, *rest = text.split("/")
-        model, _, vllm = left.partition("@")
+        model, _, version = left.partition("@")
         arch, machine = (*rest, None, None)[:2]
         too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
-        if too_many or not model or "" in rest or ("@" in left and not vllm):
+        if too_many or not model or "" in rest or ("@" in left and not version):
             raise UnknownNameError(
                 f"{text!r} is not a target.",
                 where="the --target option",
                 why="A part is empty, or there are too many.",
                 fix=f"Write {SYNTAX}.",
             )
-        return cls(text, model, vllm or None, arch, machine)
+        return cls(text, model, version or None, arch, machine)
 
 
 def default_target(matrix: Matrix) -> str:
@@ -81,9 +82,11 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
-        vllm = selector.vllm or matrix.defaults.vllm
+        wanted = selector.version or matrix.defaults.vllm
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
-        for version in _matching(selector.text, "vLLM version", vllm, matrix.vllm):
+        for version in _matching(
+            selector.text, f"{TITLES[server_name(wanted)]} version", wanted, matrix.versions
+        ):
             for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
                 for platform in _platforms(matrix, selector, arch_name):
                     cell = Cell(model, version, arch_name, platform)

@@ -27,7 +27,7 @@ class Chosen:
 def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     """Choose the mods that change a cell's installed files: those listed, or with `auto` those it needs."""
     automatic = matrix.models[cell.model].mods == "auto"
-    version = matrix.vllm[cell.vllm].version
+    version = matrix.versions[cell.version].version
     compiled = intended_kernels(matrix, cell) != "upstream"
     picked: Picked = {}
     notes: list[str] = []
@@ -55,7 +55,7 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
 
 def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     """Choose the mods of a cell that change sources before they are compiled."""
-    version = matrix.vllm[cell.vllm].version
+    version = matrix.versions[cell.version].version
     wanted = _wanted(matrix, cell, mods)
     return Chosen(
         _ordered({mod.name: (mod, found) for mod in wanted if (found := mod.variant(version, "source"))}), ()
@@ -66,7 +66,7 @@ def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) 
     """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
     found: Picked = {}
     for cell in buildable(project.matrix):
-        if (cell.vllm, cell.arch) == (vllm, arch):
+        if (cell.version, cell.arch) == (vllm, arch):
             chosen = choose_source_mods(project.matrix, cell, project.mods)
             found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
     return list(_ordered(found))

@@ -62,7 +62,7 @@ class Trees:
         return found
 
     def _locked_wheel(self, distribution: str, vllm: str) -> LockedWheel | None:
-        cells = [cell for cell in locked_cells(self._project) if cell.vllm == vllm]
+        cells = [cell for cell in locked_cells(self._project) if cell.version == vllm]
         locks = sorted({self._project.wheel_lock_path(cell) for cell in cells})
         wheels = (wheel for lock in locks for wheel in WheelLock.read(lock).wheels)
         return next((wheel for wheel in wheels if wheel.name == distribution), None)

@@ -22,7 +22,7 @@ from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for
-from imagefactory.matrix.matrix import Matrix, VllmVersion
+from imagefactory.matrix.matrix import Matrix, ServerVersion
 from imagefactory.resolve.left_out import refuse_unmatched
 from imagefactory.store.digests import checksum
 
@@ -97,7 +97,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     base = matrix.bases[arch.base]
     left = leave_out_of(matrix, cell)
     return {
-        f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm], cell.arch)),
+        f"vllm.{cell.version}": checksum(version_facts(matrix.versions[cell.version], cell.arch)),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -109,7 +109,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     }
 
 
-def version_facts(version: VllmVersion, arch: str = "") -> dict[str, object]:
+def version_facts(version: ServerVersion, arch: str = "") -> dict[str, object]:
     """Return a version's settings for an arch, in a form in which older locks keep their checksums.
 
     Empty needs are left out, and what is not compiled is called optional.

@@ -74,7 +74,7 @@ def make_locks(
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
         yield make_base_lock(project, cell, upgrade, say)
-    locks = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
+    locks = {(cell.version, cell.arch, cell.platform): cell for cell in cells}
     for cell in locks.values():
         yield _make_wheel_lock(project, cell, upgrade, wheels, say)
     yield _make_kernel_lock(project, say)
@@ -93,10 +93,10 @@ def _make_wheel_lock(
     upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
     if old and old.made_from == made_from and not upgrading:
         return LockResult(path, changed=False)
-    say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
+    say(f"Resolving vLLM {cell.version} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
         cell=cell,
-        release=str(matrix.vllm[cell.vllm].version),
+        release=str(matrix.versions[cell.version].version),
         arch=arch_of(matrix, cell),
         base=matrix.bases[matrix.archs[cell.arch].base],
         conflicts=matrix.conflicts,
@@ -123,7 +123,7 @@ def _make_wheel_lock(
 
 def _lock_of_same_release(project: Project, cell: Cell) -> WheelLock | None:
     """Return the lock of the published wheel that a cell's is compiled from, so that they differ in nothing else."""
-    path = project.wheel_lock_path(replace(cell, vllm=first_of_release(project.matrix, cell.vllm)))
+    path = project.wheel_lock_path(replace(cell, version=first_of_release(project.matrix, cell.version)))
     return WheelLock.read(path) if path.exists() else None
 
 

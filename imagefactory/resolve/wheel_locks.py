@@ -72,7 +72,7 @@ class WheelRequest:
     matrix: Path = Path("matrix.yaml")
 
     def __str__(self) -> str:
-        return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
+        return f"vLLM {self.cell.version} on {self.cell.arch} ({self.cell.platform})"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def lock_wheels(
     kept, left_out = leave_out(found, request.leave_out, request.matrix)
     return WheelLock(
         made_from=request.made_from,
-        vllm=request.cell.vllm,
+        version=request.cell.version,
         arch=request.cell.arch,
         platform=request.cell.platform,
         python=request.base.python,

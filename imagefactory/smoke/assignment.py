@@ -164,9 +164,9 @@ class _Preparing:
             self._refuse_foreign(subject.platform)
             return subject
         here = f"linux/{self._machine()}"
-        cells = [cell for cell in cpu_counterparts(project, subject.vllm) if cell.platform == here]
+        cells = [cell for cell in cpu_counterparts(project, subject.version) if cell.platform == here]
         if not cells:
-            raise _CannotRunError(f"vLLM {subject.vllm} has no cell for a CPU on {here}")
+            raise _CannotRunError(f"vLLM {subject.version} has no cell for a CPU on {here}")
         locked = [cell for cell in cells if project.is_locked(cell)]
         if not locked:
             raise _CannotRunError(f"{cells[0]} is not locked for {here}")

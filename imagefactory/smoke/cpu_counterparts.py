@@ -13,7 +13,7 @@ def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
     return [
         cell
         for cell in buildable(matrix)
-        if cell.vllm == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
+        if cell.version == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
     ]
 
 
@@ -24,5 +24,7 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
     """
     if not has_gpu(project.matrix, cell.arch):
         return ""
-    platforms = [other.platform for other in cpu_counterparts(project, cell.vllm) if project.is_locked(other)]
+    platforms = [
+        other.platform for other in cpu_counterparts(project, cell.version) if project.is_locked(other)
+    ]
     return "" if not platforms or cell.platform in platforms else platforms[0]

@@ -14,7 +14,7 @@ from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, Server, docker
+from imagefactory.smoke.containers import Containers, RunningServer, docker
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import TestOutcome
 from imagefactory.smoke.subject import Subject, plan_of
@@ -151,18 +151,18 @@ def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def ready(server: Server, request: pytest.FixtureRequest) -> tuple[Server, float]:
+def ready(server: RunningServer, request: pytest.FixtureRequest) -> tuple[RunningServer, float]:
     """Wait for the module's server; return it with the seconds it took."""
     return server, server.wait_until_healthy(request.module.START_LIMIT)
 
 
 @pytest.fixture
-def served(ready: tuple[Server, float]) -> Server:
+def served(ready: tuple[RunningServer, float]) -> RunningServer:
     return ready[0]
 
 
 @pytest.fixture
-def stop_seconds(served: Server, record_property: Callable[[str, object], None]) -> float:
+def stop_seconds(served: RunningServer, record_property: Callable[[str, object], None]) -> float:
     """Stop the server as `docker stop` does; return the seconds it took."""
     seconds = served.container.stop(STOP_SECONDS)
     record_property("stop_seconds", round(seconds, 1))

@@ -54,7 +54,7 @@ def markdown_table(rows: Iterable[Iterable[str]], *columns: str) -> str:
 
 def targets_table(targets: Iterable[TargetStatus]) -> Table:
     """Show the status of targets."""
-    columns = ("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision")
+    columns = ("model", "version", "arch", "platform", "mods", "kernels", "locked", "revision")
     return _table((vars(target).values() for target in targets), *columns)
 
 
@@ -301,7 +301,7 @@ def _licence_lines(summary: LicenceSummary) -> list[str]:
 
 def history_table(lines: Iterable[Line]) -> Table:
     """Show what was published, newest last."""
-    table = Table("when (UTC)", "what", "image", "vLLM", "mods", "tags today", "changed", box=None)
+    table = Table("when (UTC)", "what", "image", "version", "mods", "tags today", "changed", box=None)
     for line in lines:
         more = len(line.changed) - _SHOWN_CHANGES
         rest = [f"and {more} more"] if more > 0 else []
@@ -310,7 +310,7 @@ def history_table(lines: Iterable[Line]) -> Table:
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
             short_digest(line.image.digest),
-            line.image.vllm,
+            line.image.version,
             " ".join(line.image.mods) or "none",
             Text("held back", "red") if line.held else today,
             "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
@@ -327,7 +327,7 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
             "digest": line.image.digest,
             "tag": line.image.tag,
             "platform": line.image.platform,
-            "vllm": line.image.vllm,
+            "version": line.image.version,
             "mods": list(line.image.mods),
             "moved": list(line.moved),
             "now": list(line.now),
@@ -340,10 +340,10 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
 
 def offers_table(found: Iterable[CurrentImage]) -> Table:
     """Show the images that can be pulled."""
-    table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
+    table = Table("tag", "platform", "image", "version", "mods", "since", "to pull", box=None)
     for offer in found:
         image = offer.image
-        what = (image.platform, short_digest(image.digest), image.vllm, " ".join(image.mods) or "none")
+        what = (image.platform, short_digest(image.digest), image.version, " ".join(image.mods) or "none")
         table.add_row(offer.tag, *what, f"{offer.since:%Y-%m-%d}", size(image.size))
     return table
 

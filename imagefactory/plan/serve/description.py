@@ -86,7 +86,7 @@ def _driver_minimum(matrix: Matrix, cell: Cell) -> str:
     if arch.capability is None:
         return ""
     # vLLM uses CUDA 13 since 0.20; capability 12.1 needs the same driver.
-    if matrix.vllm[cell.vllm].within(">=0.20.0.dev0") or arch.capability == "12.1":
+    if matrix.versions[cell.version].within(">=0.20.0.dev0") or arch.capability == "12.1":
         return CUDA_13_DRIVER
     return CUDA_12_DRIVER
 
@@ -109,7 +109,7 @@ def _memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
 
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
     """Return the requirements that the serve program checks."""
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     origin = kernels or intended_kernels(matrix, cell)
     facts: dict[str, object] = {
         "target": str(cell),

@@ -7,7 +7,9 @@ from typing import Any
 
 from imagefactory.locks.files import ModelLock
 from imagefactory.matrix.cells import Cell, KernelOrigin, usable_drafters
-from imagefactory.matrix.matrix import Drafter, Matrix
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.served_model import Drafter
+from imagefactory.matrix.server_names import TITLES
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
@@ -68,7 +70,7 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     settings: dict[str, Any] = {
         "model": model.repo or f"{GENERATED_MODELS}/{model.generated}",
         "drafters": [
-            drafter.model_dump(mode="json", exclude_none=True, exclude={"vllm"})
+            drafter.model_dump(mode="json", exclude_none=True, exclude=set(TITLES))
             | _revision(revisions, drafter.repo)
             for drafter in drafters
         ],
@@ -96,6 +98,6 @@ def _speculative_config(drafter: Drafter, revisions: ModelLock, matrix: Matrix, 
         "num_speculative_tokens": drafter.tokens,
     }
     # The key exists since vLLM 0.21.0.
-    if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
+    if drafter.attention_backend and matrix.versions[cell.version].within(">=0.21.0.dev0"):
         config["attention_backend"] = drafter.attention_backend
     return config | _revision(revisions, drafter.repo)

@@ -70,8 +70,8 @@ def nightly_cells(project: Project) -> list[Cell]:
 
 
 def _is_compiled_here(project: Project, cell: Cell) -> bool:
-    choice = project.matrix.vllm[cell.vllm].compile
-    return cell.vllm == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
+    choice = project.matrix.versions[cell.version].compile
+    return cell.version == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
 
 
 def plan_night(

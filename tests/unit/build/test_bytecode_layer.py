@@ -217,7 +217,7 @@ def test_another_platform_takes_the_same_python_here(
     debs = python_debs(tmp_path / "foreign", "", platform=FOREIGN)
     write_base_lock(factory.locks, FOREIGN, [deb_entry(deb.name, deb.read_bytes()) for deb in debs])
     project = factory.project
-    foreign = project.base_lock(Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN))
+    foreign = project.base_lock(Cell(CELL.model, CELL.version, CELL.arch, FOREIGN))
     if version is None:
         project.base_lock_path(CELL).unlink()
     else:

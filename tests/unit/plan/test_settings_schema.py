@@ -15,7 +15,8 @@ from imagefactory.build.start.key_file import write_key_file
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.docs import defaults_by_model, model_table, replace_between
 from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError, UnpinnedImageError
-from imagefactory.matrix.matrix import Matrix, Serve
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.served_model import Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files

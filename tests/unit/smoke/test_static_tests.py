@@ -156,7 +156,7 @@ def test_secrets_in_files_of_the_factory_are_found(image: Image, text: str) -> N
 def plan() -> Plan:
     return Plan.model_validate(
         {
-            "target": "tiny", "model": "tiny", "vllm": "1", "arch": "cpu", "platform": "linux/amd64",
+            "target": "tiny", "model": "tiny", "version": "1", "arch": "cpu", "platform": "linux/amd64",
             "kernels": "upstream", "key": "0" * 64, "layers": (),
             "config": {
                 "env": {}, "entrypoint": (), "command": (), "labels": {"org.opencontainers.image.licenses": "MIT"},
