@@ -107,6 +107,12 @@ class ServedModel(_Model):
             raise PydanticCustomError("origin", "give either `repo` or `generated`")
         return self
 
+    def shapes(self, server: str, arch: str) -> list[Serve]:
+        """Return the settings that apply with a server on an arch; later ones win."""
+        keys = (arch,) if server == VLLM else (server, f"{server}/{arch}")
+        own = [self.serve] if server == VLLM else []
+        return own + [self.serve_on[key] for key in keys if key in self.serve_on]
+
     def range_of(self, server: str) -> str | None:
         """Return the versions of a server that can serve this model; None if the server cannot."""
         return _range_of(self, server)

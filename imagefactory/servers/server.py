@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from imagefactory.matrix.matrix import Arch
+from imagefactory.matrix.matrix import Arch, ServerVersion
+from imagefactory.matrix.served_model import Drafter
 from imagefactory.matrix.server_names import TITLES
+from imagefactory.servers.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,16 @@ class Server:
     name: str
     """The key of its versions in matrix.yaml."""
     distribution: str
+    settings: tuple[Setting, ...]
+    """Those of its images."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Settings of other servers that it lacks, with what to do instead."""
+    tensor_parallel: str = "--tensor-parallel-size"
+    """The flag for the number of GPUs that share each layer."""
+    cache: str = ""
+    """The variable that names its own cache folder."""
+    recipes: tuple[str, ...] = ("sparkrun",)
+    """The launchers that can start it."""
 
     @property
     def title(self) -> str:
@@ -24,3 +38,11 @@ class Server:
     def distribution_on(self, arch: Arch) -> str:  # noqa: ARG002 - servers with a distribution per arch need it
         """Return the distribution to install on an arch."""
         return self.distribution
+
+    def model_document(self, drafter: Drafter, version: ServerVersion) -> dict[str, Any]:  # noqa: ARG002
+        """Return what model.json says about the default drafter, in the server's own terms."""
+        return {}
+
+    def needs_cuda_13(self, version: ServerVersion) -> bool:  # noqa: ARG002 - old releases of a server may not
+        """Whether the wheels of a version are made for CUDA 13."""
+        return True

@@ -31,6 +31,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
+from imagefactory.plan.serve.served import serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
@@ -131,7 +132,8 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
         "drafters": [
             drafter.model_dump(mode="json", exclude_none=True) for drafter in usable_drafters(matrix, cell)
         ],
-        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+        "serve": serve_document(model, cell),
+        "server": cell.server,
     }
 
 

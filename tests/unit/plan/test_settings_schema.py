@@ -20,7 +20,8 @@ from imagefactory.matrix.served_model import Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
-from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
+from imagefactory.servers.known import SERVERS
+from imagefactory.servers.vllm_settings import NAMES, SCHEMA
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY
@@ -114,6 +115,21 @@ def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
     assert shlex.split(shell_line(words).replace("\\\n", " ")) == words
 
 
+def test_containers_and_services_are_named_after_their_server(
+    served_image: Images, serving_matrix: Matrix
+) -> None:
+    start = launch(served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)
+    assert "sglang-gemma4-31b" in docker_run(start)
+    service = yaml.safe_load(compose(start))["services"]["sglang"]
+    assert "ENABLE_TURBOQUANT" not in service["environment"]
+    assert service["environment"]["MAX_MODEL_LEN"] == "${MAX_MODEL_LEN:-16384}"
+
+
+def test_every_server_keeps_its_cache_in_the_volume() -> None:
+    for name, server in SERVERS.items():
+        assert cache_environment(server)[server.cache] == f"/var/cache/imagefactory/{name}"
+
+
 def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matrix: Matrix) -> None:
     start = launch(served_image("tiny"), serving_matrix)
     assert "--gpus" not in docker_run(start)
@@ -169,7 +185,7 @@ def test_the_serve_layer_has_python_files_only() -> None:
 
 
 def test_every_cache_is_in_the_cache_volume() -> None:
-    places = cache_environment()
+    places = cache_environment(SERVERS["vllm"])
     assert all(
         path.startswith("/var/cache/imagefactory/") for name, path in places.items() if name != "HF_HOME"
     )

@@ -7,6 +7,7 @@ from functools import partial
 
 from ...command import option
 from ...findings import FAIL, WARN, Case, Finding
+from .command import spelled
 
 _fail = partial(Finding, "combination", FAIL)
 _warn = partial(Finding, "combination", WARN)
@@ -14,7 +15,9 @@ _warn = partial(Finding, "combination", WARN)
 
 def found(case: Case) -> Iterator[Finding]:
     """Find the known failures among these settings."""
-    backends = {"ATTENTION_BACKEND": case.settings.text("ATTENTION_BACKEND")}
+    backends = {
+        "ATTENTION_BACKEND": str(spelled("ATTENTION_BACKEND", case.settings.text("ATTENTION_BACKEND")))
+    }
     drafter = ""
     speculative = case.command.speculative
     if speculative:

@@ -18,13 +18,13 @@ DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_B
 METHODS = {"dflash": "DFLASH", "dspark": "DSPARK"}
 """The methods of drafters that verify one block per step."""
 SPELLED = {
-    "ATTENTION_BACKEND": {"triton_attn": "triton", "torch_sdpa": "torch_native"},
-    "DRAFT_ATTENTION_BACKEND": {"triton_attn": "triton"},
+    "ATTENTION_BACKEND": {"flash_attn": "fa4", "triton_attn": "triton", "torch_sdpa": "torch_native"},
+    "DRAFT_ATTENTION_BACKEND": {"flash_attn": "fa4", "triton_attn": "triton"},
     "KV_CACHE_DTYPE": {"fp8": "fp8_e4m3"},
     "TOOL_CALL_PARSER": {"openai": "gpt-oss", "qwen3_xml": "qwen3_coder"},
     "REASONING_PARSER": {"openai_gptoss": "gpt-oss", "deepseek_r1": "deepseek-r1"},
 }
-"""Values that SGLang spells differently."""
+"""Values that SGLang spells differently. Version 4 is the FlashAttention for today's GPUs."""
 OTHERS = {
     "--speculative-config": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
     "-sc": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
@@ -82,14 +82,6 @@ def _words(setting: Setting, settings: Settings) -> list[str]:
         return ["--disable-radix-cache"] if value is False else []
     if setting.name == "TOOL_CALL_PARSER" and settings.values.get("ENABLE_AUTO_TOOL_CHOICE") is False:
         return []
-    if (
-        setting.name == "LIMIT_MM_PER_PROMPT"
-        and isinstance(value, dict)
-        and value
-        and not any(value.values())
-    ):
-        # As with vLLM, zeros make the server text-only; the encoder is not even loaded.
-        return ["--language-model-only"]
     return (
         flag_words(setting.flag, spelled(setting.name, value), setting.server_default) if setting.flag else []
     )
