@@ -29,6 +29,12 @@ class Server:
     """The variable that names its own cache folder."""
     recipes: tuple[str, ...] = ("sparkrun",)
     """The launchers that can start it."""
+    on_cpu: Mapping[str, str] = field(default_factory=dict)
+    """The variables with which its images for GPUs serve a tiny model on a CPU; empty if only images for CPUs can."""
+    checks_model_names: bool = True
+    """Whether it refuses requests for another model."""
+    logs_backends: bool = True
+    """Whether its log says which attention kernels it uses."""
 
     @property
     def title(self) -> str:

@@ -68,7 +68,9 @@ class Containers:
         return Container(name)
 
     @contextmanager
-    def serve(self, image: str, folder: Path, *, options: Sequence[str] = ()) -> Iterator[RunningServer]:
+    def serve(
+        self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()
+    ) -> Iterator[RunningServer]:
         """Run a server as documented: on the host's network, with its key in a file in `folder`."""
         key, port = secrets.token_hex(16), _free_port()
         key_file = folder / "key"
@@ -78,7 +80,7 @@ class Containers:
             *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
             *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
         )
-        container = self.start(image, options=(*own, *options))
+        container = self.start(image, *arguments, options=(*own, *options))
         try:
             yield RunningServer(container, f"http://127.0.0.1:{port}", key)
         finally:

@@ -1,4 +1,4 @@
-"""Serves the tiny model on a CPU with the same vLLM and mods."""
+"""Serves the tiny model on a CPU: by the image itself if its server can, else by one of the same vLLM and mods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.servers.server import Server
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, RunningServer
+from imagefactory.smoke.on_cpu import on_cpu
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -32,10 +34,15 @@ def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     assert assignment.serving is not None
-    image, mods = assignment.serving.image, assignment.serving.mods
-    mounted = ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={','.join(mods)}")
-    folder = tmp_path_factory.mktemp("key")
-    with containers.serve(image, folder, options=mounted if mods else ()) as server:
+    serving, folder = assignment.serving, tmp_path_factory.mktemp("key")
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    if serving.on_cpu:
+        options, arguments = on_cpu(assignment.root, folder, serving.on_cpu)
+    if serving.mods:
+        mods = ",".join(serving.mods)
+        options += ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={mods}")
+    with containers.serve(serving.image, folder, *arguments, options=options) as server:
         yield server
 
 
@@ -49,7 +56,7 @@ def test_it_becomes_healthy(ready: tuple[RunningServer, float], record_property:
 
 
 def test_mods_were_applied_at_start(served: RunningServer, assignment: Assignment, applies: Applies) -> None:
-    """The image's mods cannot be applied, or vLLM does not start with them."""
+    """The image's mods cannot be applied, or the server does not start with them."""
     assert assignment.serving is not None
     applies(bool(assignment.serving.mods), "the image that serves has the same mods built in")
     log = served.container.log
@@ -105,8 +112,9 @@ def test_the_key_is_not_logged(served: RunningServer) -> None:
     assert served.key not in served.container.log
 
 
-def test_an_unknown_model_is_refused(served: RunningServer) -> None:
+def test_an_unknown_model_is_refused(served: RunningServer, about: Server, applies: Applies) -> None:
     """A client with a typo in the model's name gets answers from another model, or an unclear error."""
+    applies(about.checks_model_names, f"{about.title} answers whatever model a request names")
     answer = served.post(CHAT, {**QUESTION, "model": "another"})
     assert answer.status_code == 404, answer.text
     assert "another" in answer.text
@@ -121,7 +129,7 @@ def test_a_prompt_that_is_too_long_is_refused(served: RunningServer) -> None:
 
 
 def test_the_image_warms_up(served: RunningServer) -> None:
-    """The first user has to wait while vLLM compiles, tunes and allocates."""
+    """The first user has to wait while the server compiles, tunes and allocates."""
     deadline = time.monotonic() + WARM_UP_LIMIT
     while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
         time.sleep(0.5)
