@@ -208,6 +208,7 @@ def test_a_share_that_does_not_hold_the_weights_is_refused_with_one_that_does(se
         ),
         ("gemma4-31b@sglang-0.5.12", "gb10", {}, "DFlash for Gemma 4 needs SGLang 0.5.14"),
         (QWEN, "gb10", {"EXTRA_ARGS": "--pp-size 2"}, "pipeline parallelism"),
+        (QWEN, "gb10", {"ATTENTION_BACKEND": "flash_attn"}, "models with linear attention by triton"),
     ],
 )
 def test_combinations_that_are_known_to_fail_are_refused(
@@ -263,6 +264,8 @@ def test_the_steps_of_a_start_are_read_from_sglangs_log() -> None:
         "ready 50.0; warm-up 2.0"
     )
     assert SERVER.choices(lines).attention == ("triton",)
+    gemma = ["1.0 Use triton as default attention backend for Gemma4"]
+    assert SERVER.choices(gemma).attention == ("triton",)
     assert all(any(line.partition(" ")[2].startswith(step) for line in lines) for step in SERVER.log.steps)
 
 

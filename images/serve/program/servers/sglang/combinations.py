@@ -39,6 +39,20 @@ def _backend(case: Case, setting: str, backend: str) -> Iterator[Finding]:
             "triton, flashinfer, fa4",
             f"Set {setting}=triton.",
         )
+    wanted = ("", "auto", "triton", "flashinfer", "trtllm_mha")
+    if (
+        setting == "ATTENTION_BACKEND"
+        and case.hybrid
+        and case.capability.startswith("12.")
+        and backend not in wanted
+    ):
+        yield _fail(
+            f"on compute capability 12.x SGLang serves models with linear attention by {', '.join(wanted[2:])} only",
+            setting,
+            backend,
+            ", ".join(wanted[1:]),
+            f"Set {setting}=triton.",
+        )
     if backend == "fa4" and case.capability.startswith("12.") and not case.image.at_least("0.5.18"):
         yield _fail(
             f"FlashAttention 4 runs on compute capability {case.capability} since SGLang 0.5.18",

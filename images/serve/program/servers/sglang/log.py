@@ -9,8 +9,11 @@ from ...timeline import Moments, timed
 from ..server import Choices, LogLines
 
 READ, BEGIN, END, READY = "server_args=", "Load weight begin", "Load weight end", "max_total_num_tokens="
-LINES = LogLines(telling=("backend by default", "draft attention backend"), steps=(READ, BEGIN, END, READY))
-_MODEL = re.compile(r"Use (\w+) backend by default")
+LINES = LogLines(
+    telling=("backend by default", "default attention backend", "draft attention backend"),
+    steps=(READ, BEGIN, END, READY),
+)
+_MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
 _METRIC = re.compile(
     rb"^sglang:(spec_verify_calls_total|spec_num_draft_tokens|generation_tokens_total)(?:\{[^}]*\})? ([0-9.e+]+)",
