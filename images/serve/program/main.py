@@ -215,7 +215,8 @@ def _address(start: Start) -> health.Address:
     if start.server.without_api(words):
         return health.Address("", 0)
     host = commands.option(words, "--host") or start.settings.text("HOST")
-    port = commands.option(words, "--port") or ""
+    # A command of the user's own may leave the port to the server.
+    port = commands.option(words, "--port") or start.image.settings["PORT"].server_default
     return health.Address(
         health.reachable(host),
         int(port) if port.isdecimal() else start.settings.number("PORT") or 8000,

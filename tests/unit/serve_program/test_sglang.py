@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 from imagefactory.build.start.preview import Preview
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.servers.known import SERVERS
-from images.serve.program import errors, flags, servers
+from images.serve.program import errors, flags, main, servers
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
+from images.serve.program.findings import Start
 from images.serve.program.image import Image
+from images.serve.program.readings import Readings
 from images.serve.program.servers.sglang.server import SERVER
 from images.serve.program.timeline import Moments, describe
-from tests.fixtures.serving import READINGS
+from tests.fixtures.serving import READINGS, REPOSITORY
 
 Images = Callable[..., Image]
 Previews = Callable[..., Preview]
@@ -280,7 +283,32 @@ sglang:generation_tokens_total{is_streaming="true",model_name="m"} 280.0
     assert SERVER.drafted(b"") == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize(("target", "port"), [(QWEN, 30000), ("qwen3.5-27b-nvfp4", 8000)])
+def test_the_health_check_of_a_command_without_a_port_asks_at_the_servers_own(
+    program_image: Images, target: str, port: int
+) -> None:
+    image = program_image(target)
+    server, settings = servers.of(image), read_settings.read(image, {})
+    for words, wanted in ((("org/model",), port), (("org/model", "--port", "9000"), 9000)):
+        command = server.build(image, settings)._replace(arguments=words)
+        start = Start(server, image, settings, command, Readings(), "", None)
+        assert main._address(start).port == wanted
+
+
 def test_an_image_of_an_unknown_server_is_broken(program_image: Images) -> None:
     image = program_image(QWEN)
     with pytest.raises(errors.BrokenImageError, match="'other'"):
         servers.of(image._replace(model=image.model | {"server": "other"}))
+
+
+def test_the_document_lists_every_setting_whose_flag_differs() -> None:
+    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
+    table = text.partition("<!-- flags: begin -->")[2].partition("<!-- flags: end -->")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", table, re.MULTILINE))
+    of_vllm = {setting.name: setting.flag for setting in SERVERS["vllm"].settings}
+    for setting in SERVERS["sglang"].settings:
+        if setting.flag != of_vllm[setting.name]:
+            assert setting.name in rows
+        if setting.name in rows and setting.flag:
+            assert rows[setting.name] == f"`{setting.flag}`"
+    assert all(name in text for name in ("ENABLE_TURBOQUANT", "TQ_"))
