@@ -26,7 +26,7 @@ from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layer_reading import LayerReading
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath
-from imagefactory.plan.bytecode import listed_paths
+from imagefactory.plan.bytecode import listed_paths, module_lists
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer
@@ -144,7 +144,7 @@ def checked_files(plan: Plan) -> set[str]:
 def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
     """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
     python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    listed = set(listed_paths(root, python, VENV))
+    listed = set(listed_paths(root, python, VENV, module_lists(root, plan.cell.server)))
     patterns = [path for path in listed if "*" in path]
     return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
 

@@ -22,7 +22,7 @@ from imagefactory.build.layers.mod_layer import ModFiles, read_content
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.locks.files import LockedDeb
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, RawSlice
-from imagefactory.plan.bytecode import COMPILER, MODULES, STANDARD_LIBRARY, ListedModules, listed_name
+from imagefactory.plan.bytecode import COMPILER, STANDARD_LIBRARY, ListedModules, is_list, listed_name
 from imagefactory.plan.plan import BytecodeLayer, Input
 from imagefactory.store.digests import Sha256
 
@@ -86,9 +86,9 @@ def _modules(
     layer: BytecodeLayer, files: Files, scratch: Path, mod_files: ModFiles | None
 ) -> Iterable[tuple[str, Entry]]:
     """List what a layer compiles, with owners."""
-    lists = [files[item.sha256] for item in layer.inputs if item.name == MODULES]
+    lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
     if lists:
-        listed = ListedModules(lists[0].read_text("utf-8"))
+        listed = ListedModules("".join(lists))
         for item in layer.inputs:
             if item.name.endswith(".deb"):
                 yield from _standard_library(layer, item, files, scratch, listed)
