@@ -93,7 +93,8 @@ def test_the_document_shows_the_table_of_settings(real_image: Images) -> None:
 
 def test_the_document_shows_the_defaults_of_every_model() -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    assert model_table(REPOSITORY).strip() in text
+    for server in SERVERS:
+        assert model_table(REPOSITORY, server).strip() in text, "run `invoke docs`"
 
 
 def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(

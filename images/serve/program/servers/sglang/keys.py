@@ -12,18 +12,20 @@ from collections.abc import Mapping, Sequence
 
 from ... import log_hook, own_files
 from ...errors import ContradictionError, KeyFileError, ValueRefusedError
-from ...hiding import HIDDEN, KEY_FLAG, is_flag
+from ...hiding import HIDDEN, KEY_FLAG
 from ...keys import Secrets
 from ..server import Handover, Server
 
 ADMIN_FLAG = "--admin-api-key"
 CONFIG_FLAG = "--config"
+SHORTEST = len("--ap")
 
 
 def check(words: Sequence[str], secrets: Secrets) -> None:
     """Refuse keys that SGLang cannot take, or would show."""
     names = [word.partition("=")[0].replace("_", "-") for word in words]
-    if ADMIN_FLAG in names:
+    cut = [name for name in names if len(name) >= SHORTEST]  # argparse takes what is not ambiguous
+    if any(ADMIN_FLAG.startswith(name) for name in cut):
         raise ValueRefusedError(
             f"{ADMIN_FLAG} would be in every list of processes, and in SGLang's log.",
             setting="EXTRA_ARGS",
@@ -31,9 +33,9 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
             allowed="one key for everything, in VLLM_API_KEY_FILE",
             remedy=f"Leave {ADMIN_FLAG} out; with a key, the endpoints for administrators need it too.",
         )
-    if any(is_flag(word, KEY_FLAG) for word in words) or secrets.api_key.startswith("-"):
+    if any(KEY_FLAG.startswith(name) for name in cut) or secrets.api_key.startswith("-"):
         raise ValueRefusedError(
-            "SGLang takes one key, which does not begin with a hyphen.",
+            "SGLang takes one key, which does not begin with a hyphen; and the flag is not to be cut short.",
             setting=KEY_FLAG,
             value=HIDDEN,
             allowed="one key",
