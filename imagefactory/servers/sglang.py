@@ -6,4 +6,10 @@ from typing import Final
 
 from imagefactory.servers.server import Server
 
-SERVER: Final = Server(name="sglang", distribution="sglang")
+SERVER: Final = Server(
+    name="sglang",
+    distribution="sglang",
+    # sgl-flash-mla and sgl-deep-ep have code for data centre chips only, and SGLang does not choose them elsewhere.
+    kernel_wheels=("sglang-kernel", "sgl-*", "flashinfer*"),
+    kernel_files=("sgl_kernel/*", "deep_ep/*", "deep_gemm/*", "flash_mla/*", "flashinfer*/*"),
+)

@@ -17,4 +17,9 @@ class VllmServer(Server):
         return arch.distribution
 
 
-SERVER: Final = VllmServer(name=VLLM, distribution="vllm")
+SERVER: Final = VllmServer(
+    name=VLLM,
+    distribution="vllm",
+    kernel_wheels=("flashinfer*",),
+    kernel_files=("vllm/*", "flashinfer*/*"),
+)

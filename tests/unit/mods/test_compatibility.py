@@ -84,7 +84,7 @@ def marker(**more: Any) -> Data:
 
 
 def cells(project: Project, *args: Any, **options: Any) -> dict[str, str]:
-    return {result.vllm: str(result) for result in check_mods(project, *args, **options)}
+    return {result.version: str(result) for result in check_mods(project, *args, **options)}
 
 
 def add(project: Project, data: Data, files: dict[str, str | bytes] | None = None) -> None:
@@ -100,7 +100,7 @@ def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> Non
 def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
     add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
-    results = {(result.mod, result.vllm): result for result in check_mods(project)}
+    results = {(result.mod, result.version): result for result in check_mods(project)}
     wide = results["wide", "2.0"]
     assert wide.status == "conflict"
     assert "An anchor of the mod wide (>=1) occurs 0 times in vllm/x.py" in wide.detail
@@ -217,7 +217,7 @@ def test_unknown_mod_or_version_is_refused(project: Project) -> None:
     add(project, marker())
     with pytest.raises(UnknownNameError, match="no mod 'maker'"):
         check_mods(project, ["maker"])
-    with pytest.raises(UnknownNameError, match=r"Unknown vLLM version '1\.1'"):
+    with pytest.raises(UnknownNameError, match=r"Unknown version '1\.1'"):
         check_mods(project, versions=["1.1"])
 
 
