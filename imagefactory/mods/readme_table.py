@@ -14,9 +14,10 @@ END = "<!-- end of table -->"
 
 
 def markdown(results: Sequence[ModResult]) -> str:
-    """Return the table, followed by the reasons why mods do not apply."""
+    """Return the table, followed by the reasons why mods do not apply; a version that no mod is for has no column."""
+    in_order = dict.fromkeys(result.version for result in results)
     results = [result for result in results if result.status != "other server"]
-    versions = list(dict.fromkeys(result.version for result in results))
+    versions = [version for version in in_order if any(result.version == version for result in results)]
     lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
     reasons: list[str] = []
     for name in dict.fromkeys(result.mod for result in results):

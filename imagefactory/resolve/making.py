@@ -111,11 +111,11 @@ def _make_wheel_lock(
         overrides=[override.requirement for override in version.overrides],
         matrix=project.root / "matrix.yaml",
     )
-    like = old or _lock_of(project, cell, first_of_release(matrix, cell.version))
-    if like is None and cell.server != VLLM:
-        # Whatever both servers can have in the same version becomes a layer that their images share.
-        like = _lock_of(project, cell, matrix.defaults.vllm)
-    old_wheels = [] if like is None or UPGRADE_ALL in upgrade else [*like.wheels, *like.left_out]
+    # Whatever both servers can have in the same version becomes a layer that their images share.
+    like = None if cell.server == VLLM else _lock_of(project, cell, matrix.defaults.vllm)
+    if UPGRADE_ALL not in upgrade:
+        like = old or _lock_of(project, cell, first_of_release(matrix, cell.version)) or like
+    old_wheels = [*like.wheels, *like.left_out] if like else []
     keep = [wheel for wheel in old_wheels if wheel.name not in upgrade]
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
 

@@ -329,3 +329,24 @@ def test_export_refuses_changes_to_compiled_sources(project: Project, tmp_path: 
     with pytest.raises(ModNotApplicableError, match="nothing that can be mounted"):
         export(found, tmp_path / "out", "3.11")
     assert not (tmp_path / "out").exists()
+
+
+def test_mod_of_another_server_is_checked_on_that_servers_wheel(
+    project: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    matrix = project.root / "matrix.yaml"
+    text = matrix.read_text().replace("\nmodels:\n", '\nsglang: {"0.5": {release: "0.5"}}\nmodels:\n')
+    matrix.write_text(text.replace("{generated: tiny,", '{generated: tiny, sglang: ">=0",'))
+    wheel = wheel_factory("sglang", "0.5", files={"sglang/x.py": "SLOW = 1\n"})
+    simple_index.add(wheel)
+    write_wheel_lock(project.locks, Cell("tiny", "sglang-0.5", "cpu", "linux/amd64"), [locked_wheel(wheel)])
+    change = edit("sglang/x.py", "SLOW = 1", replace="FAST = 1")
+    check = {"file": "sglang/x.py", "contains": "FAST"}
+    add(project, marker())
+    add(project, manifest("faster", change, checks=[check], distribution="sglang", versions=">=0"))
+    both = Project(project.root, project.store)
+    assert cells(both, ["faster"]) == {"1.0": "other server", "2.0": "other server", "sglang-0.5": "applies"}
+    assert cells(both, ["marker"])["sglang-0.5"] == "other server"
+    results = check_mods(both)
+    refuse_broken(results)
+    assert "| [faster](faster/mod.yaml) |  |  | applies |" in markdown(results)
