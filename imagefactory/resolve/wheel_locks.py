@@ -367,7 +367,7 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
+    misfit = re.search(r"(\S+==\S+) has no (?:wheels with a matching|usable wheels)", why)
     missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
     kind: type[FactoryError]
     where = str(request)
@@ -375,7 +375,10 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
         kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
         fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
     elif misfit:
-        kind, what = IncompatibleWheelError, f"No wheel of {misfit[1]} runs on this base."
+        kind, what = (
+            IncompatibleWheelError,
+            f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base.",
+        )
         fix = _CHOOSE_ANOTHER
     elif missing:
         kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."

@@ -251,9 +251,18 @@ def test_override_replaces_what_a_package_requires(lock: Locker) -> None:
 def test_version_without_a_wheel_for_the_bases_python_is_refused(lock: Locker) -> None:
     lock.add("vllm", requires=["native==0.1"])
     lock.add("native", "0.1", tag="cp310-cp310-manylinux_2_17_aarch64")
-    with pytest.raises(IncompatibleWheelError, match=r"native==0\.1 runs on this base") as refused:
+    with pytest.raises(IncompatibleWheelError, match=r"native==0\.1 runs with Python 3\.11") as refused:
         lock()
     assert "override" in refused.value.fix
+
+
+def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: Path) -> None:
+    lock.add("vllm", requires=["gone==0.1"])
+    sdist = tmp_path / "gone-0.1.tar.gz"
+    sdist.write_bytes(b"nobody builds it")
+    lock.index.add(sdist)
+    with pytest.raises(IncompatibleWheelError, match=r"No wheel of gone==0\.1"):
+        lock()
 
 
 def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:
