@@ -14,7 +14,7 @@ from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import NothingToCarryError
 from imagefactory.locks.files import LockedSource, LockedWheel
-from imagefactory.matrix.matrix import ServerVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.resolve.wheelhouse.graft_record import published_source
 
 

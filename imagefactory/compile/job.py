@@ -24,7 +24,8 @@ from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks.files import LockedSource, LockedWheel
 from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Arch, ServerVersion
+from imagefactory.matrix.matrix import Arch
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.matrix.targets import host_machine
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan

@@ -14,7 +14,7 @@ from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, intended_kernels
-from imagefactory.matrix.matrix import ServerVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer

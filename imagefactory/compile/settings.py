@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.matrix.bases import Base, DebianPackage
-from imagefactory.matrix.matrix import ServerVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 

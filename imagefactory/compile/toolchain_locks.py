@@ -199,8 +199,9 @@ def _lock_compilers(
     others = [text for text in requires if canonicalize_name(Requirement(text).name) != "torch"]
     request = WheelRequest(
         cell=cell,
+        distribution="torch",
         release=pinned("torch", requires, f"vLLM {cell.version}, pyproject.toml"),
-        arch=arch.model_copy(update={"distribution": "torch", "also": [*arch.also, *others]}),
+        arch=arch.model_copy(update={"also": [*arch.also, *others]}),
         base=project.matrix.bases[arch.base],
         conflicts=project.matrix.conflicts,
         made_from=made_from,

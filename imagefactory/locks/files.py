@@ -119,7 +119,7 @@ class WheelLock(Lock):
     """Every wheel of one version of a server on one arch and platform."""
 
     header: ClassVar[str] = (
-        "The wheels of one vLLM version for one arch: names and hashes, found on any index."
+        "The wheels of one version of a server for one arch: names and hashes, found on any index."
     )
 
     version: str

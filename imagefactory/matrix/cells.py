@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.matrix.leave_out import LeaveOut
-from imagefactory.matrix.matrix import Arch, Matrix, ServerVersion
+from imagefactory.matrix.matrix import Arch, Matrix
 from imagefactory.matrix.served_model import Drafter
 from imagefactory.matrix.server_names import (
     TITLES,
@@ -22,6 +22,7 @@ from imagefactory.matrix.server_names import (
     version_name,
     version_title,
 )
+from imagefactory.matrix.server_versions import ServerVersion
 from images.shipped.conditions import Condition
 
 KernelOrigin = Literal["upstream", "graft", "compiled"]
@@ -125,7 +126,7 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
         return f"{arch.distribution} exists for releases only"
     same = first_of_release(matrix, cell.version)
     if same != cell.version and not compiled_distributions(matrix, cell):
-        return f"nothing is compiled for {cell.arch}, which makes it the same as vLLM {same}"
+        return f"nothing is compiled for {cell.arch}, which makes it the same as {version_title(same)}"
     for rule in matrix.exclude:
         if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):
             return rule.reason
@@ -172,14 +173,19 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     """Whether every part of a condition except its drafter holds for a cell."""
     globs = [
         (condition.model, cell.model),
+        (condition.server, cell.server),
         (condition.version, cell.version),
         (condition.arch, cell.arch),
         (condition.weights, matrix.models[cell.model].weights),
     ]
     if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
         return False
-    if condition.vllm is not None and not matrix.versions[cell.version].within(condition.vllm):
-        return False
+    for server in TITLES:
+        wanted = getattr(condition, server)
+        if wanted is not None and not (
+            server == cell.server and matrix.versions[cell.version].within(wanted)
+        ):
+            return False
     if condition.capability is not None:
         capability = matrix.archs[cell.arch].capability
         return capability is not None and SpecifierSet(condition.capability).contains(capability)
@@ -208,7 +214,7 @@ def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
 def leave_out_of(matrix: Matrix, cell: Cell) -> list[LeaveOut]:
     """List what a cell's image is to leave out; the model does not matter."""
     version = matrix.versions[cell.version].version
-    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, version)]
+    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, cell.server, version)]
 
 
 def first_of_release(matrix: Matrix, name: str) -> str:

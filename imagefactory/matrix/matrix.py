@@ -9,8 +9,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,13 +24,13 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
 from imagefactory.matrix.bases import Base, unique
-from imagefactory.matrix.compile_choices import CompileChoices, choice_for
 from imagefactory.matrix.leave_out import LeaveOut, arch_references
 from imagefactory.matrix.served_model import ServedModel
-from imagefactory.matrix.server_names import TITLES, version_name
+from imagefactory.matrix.server_names import TITLES, VLLM, version_name
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
-from images.shipped.values import Distribution, HubRepo, Name, VersionText
+from images.shipped.values import Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
@@ -101,47 +99,6 @@ class Arch(_Model):
     """The smoke tests that an image must pass before it is tagged."""
 
 
-class ServerVersion(_Model):
-    """A release of a server, or a git reference that is compiled."""
-
-    release: VersionText | None = None
-    git: HubRepo | None = None
-    ref: str | None = None
-    counts_as: VersionText | None = None
-    """The version that a git reference counts as among the releases."""
-    compile: CompileChoices = "published"
-    """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
-    and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
-    also: list[str] = []
-    """Additional requirements on machines with a GPU, beyond vLLM's and the arch's."""
-    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
-    """Additional package indexes for these requirements."""
-    local_versions: list[Name] = []
-    """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if (self.release is None) == (self.git is None):
-            raise PydanticCustomError("origin", "give either `release`, or `git` with `ref` and `counts_as`")
-        if self.git and not (self.ref and self.counts_as):
-            raise PydanticCustomError("origin", "a `git` version needs `ref` and `counts_as`")
-        archs = self.compile if isinstance(self.compile, dict) else {"": ""}
-        if self.git and any(choice_for(self.compile, arch)[0] == "graft" for arch in archs):
-            raise PydanticCustomError(
-                "compile", "only a `release` has a published wheel to graft kernels into"
-            )
-        return self
-
-    @cached_property
-    def version(self) -> Version:
-        """The version that ranges are compared with."""
-        return Version(self.release or self.counts_as or "")
-
-    def within(self, specifier: str) -> bool:
-        """Return whether this version is in a range; development versions count."""
-        return SpecifierSet(specifier).contains(self.version, prereleases=True)
-
-
 class Conflict(_Model):
     """Two wheels that install the same paths, and which of them wins."""
 
@@ -204,6 +161,7 @@ class Matrix(_Model):
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
     vllm: Annotated[dict[Name, ServerVersion], Field(min_length=1)]
     sglang: dict[Name, ServerVersion] = {}
+    """Versions of SGLang; targets name them sglang-VERSION."""
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
@@ -216,6 +174,16 @@ class Matrix(_Model):
     def _lower_case(cls, registry: str) -> str:
         # OWNER is a placeholder until a fork sets it; registries accept lower case only.
         return registry if "OWNER" in registry else registry.lower()
+
+    @field_validator("sglang")
+    @classmethod
+    def _releases_only(cls, versions: dict[str, ServerVersion]) -> dict[str, ServerVersion]:
+        for name, version in versions.items():
+            if version.release is None or version.compile != "published":
+                raise PydanticCustomError(
+                    "origin", "{name}: only vLLM is compiled; give a `release`", {"name": name}
+                )
+        return versions
 
     @cached_property
     def versions(self) -> dict[str, ServerVersion]:
@@ -308,6 +276,11 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             if isinstance(version.compile, dict)
             for arch in version.compile
         ),
+        *(
+            (("models", name, "serve_on", key), key, _served_on(matrix), "arch or server")
+            for name, model in matrix.models.items()
+            for key in model.serve_on
+        ),
         *((path, arch, matrix.archs, "arch") for path, arch in arch_references(matrix.leave_out)),
     ]
     for path, value, known, what in references:
@@ -318,12 +291,18 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
                 why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
                 fix=did_you_mean(value, list(known)).capitalize(),
             )
-    shared = set(matrix.vllm) & set(matrix.bases)
+    shared = set(matrix.versions) & set(matrix.bases)
     if shared:
         name = min(shared)
         raise MatrixError(
-            f"{name!r} is both a base and a vLLM version.",
+            f"{name!r} is both a base and a version.",
             where=source.location(("bases", name)),
             why="Both keep their locks in the folder of that name.",
             fix="Rename the base.",
         )
+
+
+def _served_on(matrix: Matrix) -> list[str]:
+    """List what `serve_on` may name: an arch, for vLLM; another server; or that server on an arch."""
+    others = [name for name in TITLES if name != VLLM]
+    return [*matrix.archs, *others, *(f"{server}/{arch}" for server in others for arch in matrix.archs)]

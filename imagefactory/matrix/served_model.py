@@ -7,9 +7,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from imagefactory.matrix.server_names import TITLES, VLLM
+from imagefactory.matrix.server_names import VLLM
 from images.shipped.values import HubRepo, Name, Specifier
 
+ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -26,16 +27,11 @@ class Drafter(_Model):
     attention_backend: str | None = None
     vllm: Specifier = ""
     sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    """The versions of SGLang that it works with. Absent: none."""
 
     def range_of(self, server: str) -> str | None:
-        """Return the versions of a server that it works with; None if it is not for that server.
-
-        A drafter that says nothing is for vLLM, and one with a range for another server only is not.
-        """
-        others = [getattr(self, name) for name in TITLES if name != VLLM]
-        if server != VLLM:
-            return _range_of(self, server)
-        return None if not self.vllm and any(wanted is not None for wanted in others) else self.vllm
+        """Return the versions of a server that it works with; None if it is not for that server."""
+        return _range_of(self, server)
 
 
 class Serve(_Model):
@@ -96,8 +92,9 @@ class ServedModel(_Model):
     draft: Literal["required", "optional"] = "required"
     """Whether to exclude vLLM versions that none of the drafters works with."""
     serve: Serve = Serve()
-    serve_on: dict[Name, Serve] = {}
-    """Serving settings that differ on an arch."""
+    serve_on: dict[ServedOn, Serve] = {}
+    """Serving settings that differ: of vLLM on an arch (`rtx5090`), of another server (`sglang`), which takes nothing
+    from `serve`, and of that server on an arch (`sglang/rtx5090`)."""
     memory: Memory | None = None
     mods: Literal["auto", "none"] | list[Name] = "auto"
 

@@ -11,7 +11,7 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix.cells import Cell, all_combinations, reason_excluded
 from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.server_names import TITLES, server_name
+from imagefactory.matrix.server_names import TITLES, server_name, version_key, version_name
 
 EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
@@ -83,6 +83,7 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
         wanted = selector.version or matrix.defaults.vllm
+        _refuse_other_server(matrix, selector, wanted)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
         for version in _matching(
             selector.text, f"{TITLES[server_name(wanted)]} version", wanted, matrix.versions
@@ -111,6 +112,21 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
             fix=f"`invoke targets --target '{cell.model}@*/*'` lists what can be built.",
         )
     return cells
+
+
+def _refuse_other_server(matrix: Matrix, selector: Selector, wanted: str) -> None:
+    """Raise an error for a version that another server has than the one that the target names."""
+    if wanted in matrix.versions:
+        return
+    for server, title in TITLES.items():
+        name = version_name(server, version_key(wanted))
+        if name in matrix.versions:
+            raise UnknownNameError(
+                f"{TITLES[server_name(wanted)]} has no version {version_key(wanted)}.",
+                where=f"the target {selector.text!r}",
+                why=f"{version_key(wanted)} is a version of {title}.",
+                fix=f"Write {selector.model}@{name}.",
+            )
 
 
 def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:

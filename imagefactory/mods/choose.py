@@ -88,9 +88,12 @@ def _wanted(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
     asked = matrix.models[cell.model].mods
     if asked == "none":
         return []
-    if asked == "auto":
-        return [mod for mod in mods.values() if _needed(matrix, cell, mod)]
-    return [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    automatic = asked == "auto"
+    listed = (
+        list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    )
+    of_server = [mod for mod in listed if mod.manifest.of_server == cell.server]
+    return [mod for mod in of_server if not automatic or _needed(matrix, cell, mod)]
 
 
 def _list_of_mods(cell: Cell) -> str:

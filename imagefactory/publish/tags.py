@@ -11,6 +11,7 @@
 | `nightly-DATE-MODEL`    | never | the nightly image of a day |
 | `catalog`               | yes   | the catalog of everything that was published |
 
+A version of another server has its name in place of `vVLLM`: `MODEL-sglang-0.5.21`.
 Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
 

@@ -22,7 +22,9 @@ from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for
-from imagefactory.matrix.matrix import Matrix, ServerVersion
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import TITLES, version_key
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.resolve.left_out import refuse_unmatched
 from imagefactory.store.digests import checksum
 
@@ -97,7 +99,9 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     base = matrix.bases[arch.base]
     left = leave_out_of(matrix, cell)
     return {
-        f"vllm.{cell.version}": checksum(version_facts(matrix.versions[cell.version], cell.arch)),
+        f"{cell.server}.{version_key(cell.version)}": checksum(
+            version_facts(matrix.versions[cell.version], cell.arch)
+        ),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -128,8 +132,8 @@ def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 
 
 def models_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum what identifies each model: its repository, vLLM range, weights and drafters."""
-    identity = {"repo", "generated", "vllm", "weights", "drafters", "draft"}
+    """Checksum what identifies each model: its repository, who can serve it, weights and drafters."""
+    identity = {"repo", "generated", *TITLES, "weights", "drafters", "draft"}
     return {
         f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
         for name, model in matrix.models.items()
@@ -156,7 +160,7 @@ def wheels_to_audit(project: Project) -> list[LockedWheel]:
     return [
         wheel
         for path, arch in sorted(paths.items())
-        for wheel in audited_wheels(WheelLock.read(path).wheels, project.matrix.archs[arch])
+        for wheel in audited_wheels(WheelLock.read(path), project.matrix.archs[arch])
     ]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
-from imagefactory.matrix.matrix import Arch, ServerVersion
+from imagefactory.matrix.matrix import Arch
 from imagefactory.matrix.served_model import Drafter
 from imagefactory.matrix.server_names import TITLES
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.servers.setting import Setting
 
 
@@ -19,6 +21,10 @@ class Server:
     name: str
     """The key of its versions in matrix.yaml."""
     distribution: str
+    kernel_wheels: tuple[str, ...]
+    """The distributions (globs) whose GPU code an image is judged by, besides the server's own."""
+    kernel_files: tuple[str, ...]
+    """Where their libraries are below site-packages (globs)."""
     settings: tuple[Setting, ...]
     """Those of its images."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -44,6 +50,10 @@ class Server:
     def distribution_on(self, arch: Arch) -> str:  # noqa: ARG002 - servers with a distribution per arch need it
         """Return the distribution to install on an arch."""
         return self.distribution
+
+    def judged_by(self, wheel: str, arch: Arch) -> bool:
+        """Return whether the GPU code of a wheel counts in the audit of an image."""
+        return any(fnmatchcase(wheel, glob) for glob in (self.distribution_on(arch), *self.kernel_wheels))
 
     def model_document(self, drafter: Drafter, version: ServerVersion) -> dict[str, Any]:  # noqa: ARG002
         """Return what model.json says about the default drafter, in the server's own terms."""

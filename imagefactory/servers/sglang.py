@@ -40,4 +40,7 @@ SERVER: Final = Server(
     on_cpu=_ON_CPU,
     checks_model_names=False,
     logs_backends=False,
+    # sgl-flash-mla has code for data centre chips only, and SGLang does not choose it elsewhere.
+    kernel_wheels=("sglang-kernel", "sgl-*", "flashinfer*"),
+    kernel_files=("sgl_kernel/*", "deep_ep/*", "deep_gemm/*", "flash_mla/*", "flashinfer*/*"),
 )

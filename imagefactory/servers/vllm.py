@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from imagefactory.matrix.matrix import Arch, ServerVersion
+from imagefactory.matrix.matrix import Arch
 from imagefactory.matrix.served_model import Drafter
 from imagefactory.matrix.server_names import VLLM
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.servers.server import Server
 from imagefactory.servers.vllm_settings import SCHEMA
 
@@ -42,4 +43,6 @@ SERVER: Final = VllmServer(
     tensor_parallel="-tp",
     cache="VLLM_CACHE_ROOT",
     recipes=("eugr", "sparkrun"),
+    kernel_wheels=("flashinfer*",),
+    kernel_files=("vllm/*", "flashinfer*/*"),
 )

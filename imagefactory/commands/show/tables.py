@@ -93,12 +93,18 @@ def plan_table(status: PlanStatus) -> RenderableType:
 
 
 def mods_table(results: Sequence[ModResult]) -> Table:
-    """Show the compatibility of mods: one row per mod, one column per vLLM version."""
-    versions = list(dict.fromkeys(result.vllm for result in results))
+    """Show the compatibility of mods: one row per mod, one column per version."""
+    versions = list(dict.fromkeys(result.version for result in results))
     table = Table("mod", *versions, box=None)
-    styles = {"applies": "green", "upstream": "cyan", "not needed": "dim", "out of reach": "yellow"}
+    styles = {
+        "applies": "green",
+        "upstream": "cyan",
+        "not needed": "dim",
+        "other server": "dim",
+        "out of reach": "yellow",
+    }
     for name in dict.fromkeys(result.mod for result in results):
-        row = {result.vllm: result for result in results if result.mod == name}
+        row = {result.version: result for result in results if result.mod == name}
         cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
         table.add_row(name, *cells)
     return table
@@ -106,7 +112,13 @@ def mods_table(results: Sequence[ModResult]) -> Table:
 
 def audit_table(verdicts: Sequence[KernelVerdict]) -> Table:
     """Show whether libraries run on an arch, and why."""
-    styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
+    styles = {
+        "native": "green",
+        "jit": "yellow",
+        "other chips": "dim",
+        "other Python": "dim",
+        "fails": "bold red",
+    }
     rows = [(one.library, Text(one.outcome, styles[one.outcome]), one.why) for one in verdicts]
     return _table(rows, "library", "outcome", "why")
 

@@ -99,11 +99,11 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
     """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
     arch = project.matrix.archs[cell.arch]
-    for wheel in audited_wheels(lock.wheels, arch):
+    for wheel in audited_wheels(lock, arch):
         if wheel.compiled is None:
             continue
         _refuse_other_cuda(project, cell, wheel, lock)
-        verdicts = verdicts_of([look_into(project, wheel)], arch)
+        verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
             raise WrongWheelError(

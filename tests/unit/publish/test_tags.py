@@ -41,6 +41,7 @@ def changed(**changes: object) -> Matrix:
         (RELEASE, ("large-v3.0", "large", "latest")),
         (replace(RELEASE, version="2.0"), ("large-v2.0",)),
         (replace(RELEASE, version="nightly"), ("large-vnightly",)),
+        (replace(RELEASE, version="sglang-0.5.21"), ("large-sglang-0.5.21",)),
         (Cell("large", "3.0", "server", "linux/amd64"), ("large-v3.0-server",)),
         (replace(RELEASE, model="quantized"), ("quantized-v3.0", "quantized")),
         # Its default arch is not the matrix's.
