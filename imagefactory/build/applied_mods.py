@@ -158,5 +158,5 @@ def _slimmer(
     if record is not None:
         return RecordedSlimming(record)
     if isinstance(wheel, Path):
-        return WheelSlimmer(item, settings, {})
+        return WheelSlimmer(item, settings)
     raise NoExcerptError("what is taken out of its libraries is not on record")

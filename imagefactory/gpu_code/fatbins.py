@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 MAGIC: Final = b"\x50\xed\x55\xba"
 _CONTAINER: Final = struct.Struct("<IHHQ")
@@ -50,29 +50,55 @@ class Code:
         return f"{_PREFIXES[self.kind]}{self.chip}{self.suffix}"
 
 
+class Part(NamedTuple):
+    """Some bytes of a library; all parts together are the whole of it, in order."""
+
+    data: bytes
+    code: Code | None = None
+    """The entry that they belong to."""
+    header: bool = False
+    """Whether they are an entry's header, not its payload."""
+    last: bool = False
+    """Whether a container ends here."""
+
+
 def containers(library: Iterable[bytes]) -> Iterator[tuple[Code, ...]]:
     """Yield the entries of each container in a library that is read in pieces.
 
     Raises:
         NotUnderstoodError: it is no 64-bit library, or a container is not as it should be.
     """
+    codes: list[Code] = []
+    for part in parts(library):
+        if part.code is not None and part.header:
+            codes.append(part.code)
+        if part.last:
+            yield tuple(codes)
+            codes.clear()
+
+
+def parts(library: Iterable[bytes]) -> Iterator[Part]:
+    """Take a library that is read in pieces apart; raise NotUnderstoodError as soon as something is wrong."""
     window = _Window(library)
     if window.peek(len(_ELF)) != _ELF:
         raise NotUnderstoodError("it is not a 64-bit little-endian ELF file")
-    while window.find(MAGIC):
-        start = window.position
+    while True:
+        yield from map(Part, window.until(MAGIC))
         head = window.peek(_CONTAINER.size)
         if len(head) < _CONTAINER.size:
+            yield from map(Part, window.take(len(head)))
             return
         _, version, header, size = _CONTAINER.unpack(head)
-        if (version, header) != (_VERSION, _CONTAINER.size):
-            window.skip(1)  # the number occurs in other data, such as the code that looks for it
-            continue
-        window.skip(header)
-        yield tuple(_entries(window, start, size))
+        if (version, header) == (_VERSION, _CONTAINER.size):
+            start = window.position
+            yield from map(Part, window.take(header))
+            yield from _entries(window, start, size)
+            yield Part(b"", last=True)
+        else:  # the number occurs in other data, such as the code that looks for it
+            yield from map(Part, window.take(1))
 
 
-def _entries(window: _Window, start: int, size: int) -> Iterator[Code]:
+def _entries(window: _Window, start: int, size: int) -> Iterator[Part]:
     left = size
     while left:
         head = window.peek(_ENTRY.size)
@@ -87,9 +113,12 @@ def _entries(window: _Window, start: int, size: int) -> Iterator[Code]:
         if flags & _SPECIFIC and flags & _FAMILY:
             raise NotUnderstoodError(f"the container at {start:#x} has an entry for one chip and a family")
         suffix: Literal["", "a", "f"] = "a" if flags & _SPECIFIC else "f" if flags & _FAMILY else ""
-        window.skip(header)
-        yield Code(kind, chip, suffix, window.position, payload)
-        if not window.skip(payload):
+        place = window.position + header
+        code = Code(kind, chip, suffix, place, payload)
+        yield Part(b"".join(window.take(header)), code, header=True)
+        for data in window.take(payload):
+            yield Part(data, code)
+        if window.position < place + payload:
             raise NotUnderstoodError(f"the file ends within the container at {start:#x}")
         left -= header + payload
 
@@ -114,24 +143,26 @@ class _Window:
             pass
         return self._held[self._next : self._next + size]
 
-    def skip(self, size: int) -> bool:
-        """Move on; return whether there were so many bytes."""
-        while (rest := len(self._held) - self._next) < size:
-            size -= rest
-            self._next += rest
-            if not self._more():
-                return False
-        self._next += size
-        return True
+    def take(self, size: int) -> Iterator[bytes]:
+        """Move on, and return what is passed, in pieces; the end may come earlier."""
+        while size:
+            data = self._held[self._next : self._next + size]
+            if not data and not self._more():
+                return
+            if data:
+                self._next += len(data)
+                size -= len(data)
+                yield data
 
-    def find(self, wanted: bytes) -> bool:
-        """Move on to the next occurrence of some bytes; return whether there is one."""
+    def until(self, wanted: bytes) -> Iterator[bytes]:
+        """Move on to the next occurrence of some bytes, or to the end, and return what is passed, in pieces."""
         while (place := self._held.find(wanted, self._next)) < 0:
-            self._next = max(self._next, len(self._held) - len(wanted) + 1)
+            passed = max(self._next, len(self._held) - len(wanted) + 1)
+            yield from self.take(passed - self._next)
             if not self._more():
-                return False
-        self._next = place
-        return True
+                yield from self.take(len(self._held) - self._next)
+                return
+        yield from self.take(place - self._next)
 
     def _more(self) -> bool:
         """Hold the next piece of the stream, and nothing that lies behind us."""

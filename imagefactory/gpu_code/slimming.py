@@ -7,29 +7,45 @@ they are, so nothing else in the library changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from imagefactory.gpu_code.fatbins import Code, containers
+from imagefactory.gpu_code.fatbins import Code, parts
 
 RULE: Final = 1
 """Raise it when another byte would be overwritten: it is part of the key of every layer of wheels."""
-Range = tuple[int, int]
-"""An offset in a file, and a number of bytes."""
+Chip = tuple[int, int]
+"""A compute capability."""
+_PIECE: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class Slimming:
-    """What is overwritten in a library for a chip, and how many bytes are kept and overwritten per target."""
+@dataclass
+class Tally:
+    """How many bytes of a library are kept and overwritten, per target."""
 
-    blanks: tuple[Range, ...] = ()
-    kept: Mapping[str, int] = field(default_factory=dict)
-    blanked: Mapping[str, int] = field(default_factory=dict)
+    kept: Counter[str] = field(default_factory=Counter)
+    blanked: Counter[str] = field(default_factory=Counter)
+
+    def count(self, codes: Sequence[Code], chip: Chip) -> None:
+        """Count the entries of a container."""
+        loadable = [code for code in codes if code.kind == "cubin" and loads(code, chip)]
+        needed = loadable or [code for code in codes if code.kind != "cubin"]
+        for code in codes:
+            if code in needed:
+                self.kept[code.target] += code.size
+            elif code.size:
+                self.blanked[code.target] += code.size
 
 
-def loads(code: Code, chip: tuple[int, int]) -> bool:
-    """Return whether a chip, given as its compute capability, can load a cubin.
+def chip_of(capability: str) -> Chip:
+    """Parse a compute capability such as 12.1."""
+    major, _, minor = capability.partition(".")
+    return int(major), int(minor)
+
+
+def loads(code: Code, chip: Chip) -> bool:
+    """Return whether a chip can load a cubin.
 
     One for exactly one chip (sm_121a) loads only there. Any other loads on chips of the same generation that are not
     older.
@@ -40,41 +56,43 @@ def loads(code: Code, chip: tuple[int, int]) -> bool:
     return major == chip[0] and minor <= chip[1]
 
 
-def survey(library: Iterable[bytes], chip: tuple[int, int]) -> Slimming:
-    """Decide what a chip does not need of a library; raise NotUnderstoodError if that cannot be told.
+def slim(library: Iterable[bytes], chip: Chip, tally: Tally | None = None) -> Iterator[bytes]:
+    """Overwrite what a chip does not need of a library that is read in pieces.
 
     In each container, every cubin that the chip can load stays. If there is one, PTX and LTO-IR beside it are not used;
-    if there is none, they stay.
+    if there is none, they stay. What follows PTX is held back until that is known, at most to the end of the container.
+
+    Raises:
+        NotUnderstoodError: the library cannot be slimmed; what was returned until then is of no use.
     """
-    blanks: list[Range] = []
-    kept: Counter[str] = Counter()
-    blanked: Counter[str] = Counter()
-    for codes in containers(library):
-        loadable = [code for code in codes if code.kind == "cubin" and loads(code, chip)]
-        needed = loadable or [code for code in codes if code.kind != "cubin"]
-        for code in codes:
-            if code in needed:
-                kept[code.target] += code.size
-            elif code.size:
-                blanked[code.target] += code.size
-                blanks.append((code.offset, code.size))
-    return Slimming(tuple(blanks), dict(sorted(kept.items())), dict(sorted(blanked.items())))
-
-
-def blank(pieces: Iterable[bytes], blanks: Sequence[Range]) -> Iterator[bytes]:
-    """Return a stream with ranges of it overwritten by zeros; the ranges are in order and do not overlap."""
-    position, number = 0, 0
-    for piece in pieces:
-        end = position + len(piece)
-        changed: bytearray | None = None
-        while number < len(blanks) and blanks[number][0] < end:
-            offset, size = blanks[number]
-            first, last = max(offset, position), min(offset + size, end)
-            if changed is None:
-                changed = bytearray(piece)
-            changed[first - position : last - position] = bytes(last - first)
-            if offset + size > end:
-                break
-            number += 1
-        yield piece if changed is None else bytes(changed)
-        position = end
+    ready: list[bytes] = []
+    size = 0
+    undecided: list[int] = []
+    """The places of PTX and LTO-IR in `ready`."""
+    codes: list[Code] = []
+    native = False
+    for data, code, header, last in parts(library):
+        ready.append(data)
+        size += len(data)
+        if code is not None and header:
+            codes.append(code)
+            native = native or (code.kind == "cubin" and loads(code, chip))
+        elif code is not None and code.kind != "cubin":
+            undecided.append(len(ready) - 1)
+        elif code is not None and not loads(code, chip):
+            ready[-1] = bytes(len(data))
+        if native and undecided:
+            for place in undecided:
+                ready[place] = bytes(len(ready[place]))
+            undecided.clear()
+        if last:
+            if tally is not None:
+                tally.count(codes, chip)
+            undecided.clear()
+            codes.clear()
+            native = False
+        if size >= _PIECE and not undecided:
+            yield b"".join(ready)
+            ready.clear()
+            size = 0
+    yield b"".join(ready)

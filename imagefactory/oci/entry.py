@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NewType
 
+from imagefactory.gpu_code.slimming import Chip
 from imagefactory.store.digests import Sha256
 
 ImagePath = NewType("ImagePath", str)
@@ -50,13 +51,13 @@ class DeflatedSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Blanked:
-    """A file of a wheel of which parts are overwritten with zeros."""
+class Slimmed:
+    """A library without the GPU code that a chip cannot load."""
 
     source: RawSlice | DeflatedSlice
-    blanks: tuple[tuple[int, int], ...]
-    """Offsets and lengths, in order."""
+    chip: Chip
     sha256: Sha256
+    """Of the result."""
 
     @property
     def size(self) -> int:
@@ -64,7 +65,7 @@ class Blanked:
         return self.source.size
 
 
-Content = Bytes | RawSlice | DeflatedSlice | Blanked
+Content = Bytes | RawSlice | DeflatedSlice | Slimmed
 
 
 class EntryKind(Enum):

@@ -21,9 +21,10 @@ import deflate
 from isal import igzip_lib, isal_zlib
 
 from imagefactory.errors.layers import DamagedFileError, WrongSlimmingError
-from imagefactory.gpu_code.slimming import blank
+from imagefactory.gpu_code.fatbins import NotUnderstoodError
+from imagefactory.gpu_code.slimming import slim
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import Blanked, Content, DeflatedSlice, RawSlice
+from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice, Slimmed
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.store.digests import Digest
 
@@ -33,6 +34,16 @@ INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # 
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
 _NOT_AS_LISTED = "its compressed data does not match the zip directory"
+
+
+def _member(data: bytes | memoryview) -> bytes:
+    stream = deflate.deflate_compress(data, COMPRESSION_LEVEL)
+    return b"".join((_HEADER, stream, struct.pack("<II", deflate.crc32(data), len(data))))
+
+
+_ZEROS = bytes(MEMBER_LIMIT)
+_ZEROS_MEMBER = _member(_ZEROS)
+"""Slimmed libraries have thousands of them."""
 
 
 class NotAsExpectedError(Exception):
@@ -68,8 +79,8 @@ class LayerBlob:
         """Add a file's content, copied or compressed as the format prescribes."""
         if isinstance(content, RawSlice):
             self._copy(content, name)
-        elif isinstance(content, Blanked):
-            self._blank(content, name)
+        elif isinstance(content, Slimmed):
+            self._slim(content, name)
         elif isinstance(content, DeflatedSlice):
             if content.size >= SPLICE_FROM:
                 self._splice(content, name)
@@ -116,8 +127,7 @@ class LayerBlob:
             self._raw.update(data[:cut])
         for start in range(0, cut, MEMBER_LIMIT):
             member = data[start : min(start + MEMBER_LIMIT, cut)]
-            stream = deflate.deflate_compress(member, COMPRESSION_LEVEL)
-            self._emit(b"".join((_HEADER, stream, struct.pack("<II", deflate.crc32(member), len(member)))))
+            self._emit(_ZEROS_MEMBER if member == _ZEROS else _member(member))
 
     def _copy(self, content: RawSlice, name: str) -> None:
         promised = hashlib.sha256() if content.sha256 is not None and self._expected is None else None
@@ -131,19 +141,19 @@ class LayerBlob:
         if promised is not None and promised.hexdigest() != content.sha256:
             raise _record_lies(content.file, name)
 
-    def _blank(self, content: Blanked, name: str) -> None:
+    def _slim(self, content: Slimmed, name: str) -> None:
         promised = hashlib.sha256()
         check = self._expected is None
-        for data in blank(pieces_of(content.source, name, check=check), content.blanks):
-            self.write(data)
-            if check:
-                promised.update(data)
+        try:
+            for data in slim(pieces_of(content.source, name, check=check), content.chip):
+                self.write(data)
+                if check:
+                    promised.update(data)
+        except NotUnderstoodError as error:
+            raise wrong_slimming(name, f"It cannot be slimmed: {error}.") from None
         if check and promised.hexdigest() != content.sha256:
-            raise WrongSlimmingError(
-                f"{name} does not come out as recorded.",
-                where="locks/slim.toml",
-                why=f"The slimmed file has the sha256 {promised.hexdigest()}, and {content.sha256} is on record.",
-                fix="Restore the record from git, or remove the wheel from it and build again.",
+            raise wrong_slimming(
+                name, f"The slimmed file has the sha256 {promised.hexdigest()}, not {content.sha256}."
             )
 
     def _splice(self, content: DeflatedSlice, name: str) -> None:
@@ -264,6 +274,16 @@ def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
         fix="The package was already damaged when it was published; choose another version in matrix.yaml.",
+    )
+
+
+def wrong_slimming(name: str, why: str) -> WrongSlimmingError:
+    """Return the error for a library that is not as the record has it."""
+    return WrongSlimmingError(
+        f"{name} does not come out as recorded.",
+        where="locks/slim.toml",
+        why=why,
+        fix="Restore the record from git, or remove the wheel from it and build again.",
     )
 
 

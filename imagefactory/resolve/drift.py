@@ -16,7 +16,7 @@ from imagefactory.locks.files import (
     ToolLock,
     WheelLock,
 )
-from imagefactory.locks.gpu_libraries import KernelLock
+from imagefactory.locks.gpu_libraries import KernelLock, SlimLock
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
@@ -67,8 +67,9 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
         LeaveOutError: matrix.yaml leaves out something that no lock has.
     """
     known = {entry.path: entry for entry in expected}
-    # Layer digests and licences are records; nothing in the matrix determines them.
-    records = {project.known_layers, project.handed_on_layers, LicenceLock.path(project.locks)}
+    # Layer digests, slimmed libraries and licences are records; nothing in the matrix determines them.
+    records = {project.known_layers, project.handed_on_layers, SlimLock.path(project.locks)}
+    records.add(LicenceLock.path(project.locks))
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}
     drifts: list[tuple[Path, str]] = []

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def main() -> None:
         f"slimmed: {len(steady) - len(differing)} of {len(steady)} the same bits; {seconds:.1f} s", flush=True
     )
     print(f"differing: {differing}", flush=True)
-    slim_all(copied, chip, opposite=True)
+    spoil_all(copied, chip)
     failed = subprocess.run(
         child(folder), env=environment(folder), capture_output=True, text=True, check=False
     )
@@ -97,33 +98,45 @@ def copy_libraries(site: Path, folder: Path) -> list[Path]:
     return [path for path in found if path.stat().st_size >= LEAST]
 
 
-def slim_all(libraries: list[Path], chip: tuple[int, int], *, opposite: bool = False) -> None:
-    from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers  # noqa: PLC0415
-    from imagefactory.gpu_code.slimming import blank, loads, survey  # noqa: PLC0415
+def slim_all(libraries: list[Path], chip: tuple[int, int]) -> None:
+    from imagefactory.gpu_code.fatbins import NotUnderstoodError  # noqa: PLC0415
+    from imagefactory.gpu_code.slimming import Tally, slim  # noqa: PLC0415
 
-    started, kept, blanked, changed = time.monotonic(), 0, 0, 0
+    started, total, changed = time.monotonic(), Tally(), 0
     for path in libraries:
-        published = Path(f"{path}.published")
+        published, tally = Path(f"{path}.published"), Tally()
         try:
-            found = survey(pieces(published), chip)
+            with path.open("wb") as file:
+                file.writelines(slim(pieces(published), chip, tally))
         except NotUnderstoodError as error:
+            shutil.copyfile(published, path)
             print(f"{path.name} is left as it is: {error}")
             continue
-        blanks = found.blanks
-        if opposite:
-            codes = (code for group in containers(pieces(published)) for code in group)
-            blanks = tuple(
-                (c.offset, c.size) for c in codes if c.kind == "cubin" and loads(c, chip) and c.size
-            )
-        with path.open("wb") as file:
-            for piece in blank(pieces(published), blanks):
-                file.write(piece)
-        kept, blanked = kept + sum(found.kept.values()), blanked + sum(size for _, size in blanks)
-        changed += bool(blanks)
-    word = "control" if opposite else "slimmed"
-    taken = time.monotonic() - started
-    sizes = f"{blanked / 1e6:.0f} MB overwritten, {kept / 1e6:.0f} MB for the chip"
-    print(f"{word}: {changed} libraries, {sizes}; {taken:.1f} s")
+        total.kept += tally.kept
+        total.blanked += tally.blanked
+        changed += bool(tally.blanked)
+    sizes = (
+        f"{total.blanked.total() / 1e6:.0f} MB overwritten, {total.kept.total() / 1e6:.0f} MB for the chip"
+    )
+    print(f"slimmed: {changed} libraries, {sizes}; {time.monotonic() - started:.1f} s")
+
+
+def spoil_all(libraries: list[Path], chip: tuple[int, int]) -> None:
+    """Overwrite the chip's own code instead."""
+    from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers  # noqa: PLC0415
+    from imagefactory.gpu_code.slimming import loads  # noqa: PLC0415
+
+    blanked = 0
+    for path in libraries:
+        published = Path(f"{path}.published")
+        shutil.copyfile(published, path)
+        with suppress(NotUnderstoodError), path.open("r+b") as file:
+            for code in (code for group in containers(pieces(published)) for code in group):
+                if code.kind == "cubin" and loads(code, chip):
+                    file.seek(code.offset)
+                    file.write(bytes(code.size))
+                    blanked += code.size
+    print(f"control: {blanked / 1e6:.0f} MB overwritten")
 
 
 def pieces(path: Path) -> Iterator[bytes]:

@@ -7,10 +7,12 @@ bytecode does not depend on the processor.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
 
@@ -19,15 +21,16 @@ from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.unpack import unpack
 from imagefactory.build.layers.debian_python import DebianPython, cannot_run
 from imagefactory.build.layers.mod_layer import ModFiles, read_content
-from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, RawSlice
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.plan.bytecode import COMPILER, STANDARD_LIBRARY, ListedModules, is_list, listed_name
 from imagefactory.plan.plan import BytecodeLayer, Input
 from imagefactory.store.digests import Sha256
 
 Files = Mapping[Sha256, Path]
 _MOST_PROCESSES = 8
+_IN_DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
+"""The folders of a wheel that are installed into site-packages, like what lies beside them."""
 
 
 def bytecode_entries(
@@ -41,94 +44,104 @@ def bytecode_entries(
 
     The entries refer to files in `scratch`, which must stay until the layer is written.
     """
+    packed = scratch / "sources"
     owners: dict[str, str] = {}
-    sources = scratch / "sources"
-    for owner, entry in _modules(layer, files, scratch, mod_files):
-        path = sources / entry.path
-        if entry.content is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(read_content(entry.content))
-            owners[entry.path] = owner
+    places: dict[str, tuple[int, int]] = {}
+    with packed.open("wb") as sources:
+        for owner, path, text in _modules(layer, files, scratch, mod_files):
+            owners[path] = owner
+            places[path] = sources.tell(), len(text)
+            sources.write(text)
     program = next(files[item.sha256] for item in layer.inputs if item.name == COMPILER)
     interpreter = DebianPython(layer.settings.python, python, _new(scratch / "python"))
-    for source, compiled in _compile(interpreter, program, sources, sorted(owners), scratch):
-        path = sources / compiled
-        content = RawSlice(path, 0, path.stat().st_size)
+    lines = [f"{offset} {size} {path}\n" for path, (offset, size) in sorted(places.items())]
+    for source, compiled, content in _compile(interpreter, program, packed, lines, scratch):
         yield owners[source], Entry(ImagePath(compiled), EntryKind.FILE, 0o644, content)
 
 
 def _compile(
-    python: DebianPython, program: Path, sources: Path, paths: Sequence[str], scratch: Path
-) -> Iterator[tuple[str, str]]:
-    """Compile files on all cores; yield the paths of each source and of its bytecode."""
-    count = max(1, min(os.cpu_count() or 1, _MOST_PROCESSES, len(paths)))
+    python: DebianPython, program: Path, sources: Path, lines: Sequence[str], scratch: Path
+) -> Iterator[tuple[str, str, RawSlice]]:
+    """Compile parts of a file on all cores; yield the paths of each source and of its bytecode, and the bytecode."""
+    count = max(1, min(os.cpu_count() or 1, _MOST_PROCESSES, len(lines)))
     with ExitStack() as stack:
-        outputs: list[Path] = []
+        outputs: list[tuple[Path, Path]] = []
         processes: list[subprocess.Popen[str]] = []
         for number in range(count):
             names = scratch / f"names-{number}"
-            names.write_text("".join(f"{path}\n" for path in paths[number::count]), "utf-8")
-            outputs.append(scratch / f"compiled-{number}")
-            output = stack.enter_context(outputs[-1].open("w"))
-            processes.append(stack.enter_context(python.start(program, sources, names, output=output)))
+            names.write_text("".join(lines[number::count]), "utf-8")
+            printed, results = scratch / f"printed-{number}", scratch / f"results-{number}"
+            outputs.append((printed, results))
+            output = stack.enter_context(printed.open("w"))
+            processes.append(
+                stack.enter_context(python.start(program, sources, names, results, output=output))
+            )
             stack.callback(processes[-1].kill)
         for process in processes:
             _, complaint = process.communicate()
             if process.returncode != 0:
                 last = (complaint.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
                 raise cannot_run(program, last)
-    for line in (line for output in outputs for line in output.read_text("utf-8").splitlines()):
-        source, _, compiled = line.partition(" ")
-        yield source, compiled
+    for printed, results in outputs:
+        for line in printed.read_text("utf-8").splitlines():
+            offset, size, source, compiled = line.split(" ")
+            yield source, compiled, RawSlice(results, int(offset), int(size))
 
 
 def _modules(
     layer: BytecodeLayer, files: Files, scratch: Path, mod_files: ModFiles | None
-) -> Iterable[tuple[str, Entry]]:
-    """List what a layer compiles, with owners."""
+) -> Iterator[tuple[str, str, bytes]]:
+    """List what a layer compiles: owner, path in the image, source."""
     lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
-    if lists:
-        listed = ListedModules("".join(lists))
-        for item in layer.inputs:
-            if item.name.endswith(".deb"):
-                yield from _standard_library(layer, item, files, scratch, listed)
-            elif item.name.endswith(".whl"):
-                yield from _installed(layer, item, files, listed)
+    if not lists:
+        yield from _own_files(layer, files, mod_files)
         return
+    listed = ListedModules("".join(lists))
+    for item in layer.inputs:
+        if item.name.endswith(".deb"):
+            yield from _standard_library(layer, item, files, scratch, listed)
+        elif item.name.endswith(".whl"):
+            yield from _installed(layer, item, files, listed)
+
+
+def _own_files(
+    layer: BytecodeLayer, files: Files, mod_files: ModFiles | None
+) -> Iterator[tuple[str, str, bytes]]:
     for item in layer.inputs:
         place = layer.settings.files.get(item.name)
         if place is not None:
-            yield (
-                FACTORY,
-                Entry(ImagePath(place), EntryKind.FILE, 0o644, Bytes(files[item.sha256].read_bytes())),
-            )
+            yield FACTORY, place, files[item.sha256].read_bytes()
     if layer.settings.mods is not None:
         if mod_files is None:
             raise ValueError("the mods have not been applied")
-        yield from (("mods", entry) for entry in mod_files.confirmed_by(files))
+        for entry in mod_files.confirmed_by(files):
+            if entry.content is not None:
+                yield "mods", entry.path, read_content(entry.content)
 
 
 def _standard_library(
     layer: BytecodeLayer, item: Input, files: Files, scratch: Path, listed: ListedModules
-) -> Iterable[tuple[str, Entry]]:
+) -> Iterator[tuple[str, str, bytes]]:
     deb = open_deb(NamedDeb.of_file(item.name, item.sha256), files[item.sha256], scratch)
     library = f"usr/lib/python{layer.settings.python}/"
     for entry in unpack(deb, deb.locked.architecture).entries:
-        if entry.path.startswith(library) and listed.has(STANDARD_LIBRARY, entry.path.removeprefix(library)):
-            yield deb.name, entry
+        path = entry.path.removeprefix(library)
+        if entry.content is not None and path != entry.path and listed.has(STANDARD_LIBRARY, path):
+            yield deb.name, entry.path, read_content(entry.content)
 
 
 def _installed(
     layer: BytecodeLayer, item: Input, files: Files, listed: ListedModules
-) -> Iterable[tuple[str, Entry]]:
+) -> Iterator[tuple[str, str, bytes]]:
     settings = layer.settings
-    site = f"{settings.venv}/lib/python{settings.python}/site-packages/"
+    site = f"{settings.venv}/lib/python{settings.python}/site-packages"
     name = listed_name(str(parse_wheel_filename(item.name)[0]))
     without = settings.without.get(item.name, ())
-    environment = Environment(settings.venv, settings.python)
-    for entry in wheel_entries(files[item.sha256], item.name, environment, without=without):
-        if entry.path.startswith(site) and listed.has(name, entry.path.removeprefix(site)):
-            yield item.name, entry
+    with ZipFile(files[item.sha256]) as archive:
+        for member in archive.namelist():
+            path = _IN_DATA.sub("", member)
+            if listed.has(name, path) and path not in without:
+                yield item.name, f"{site}/{path}", archive.read(member)
 
 
 def _new(folder: Path) -> Path:

@@ -63,20 +63,26 @@ def build_layer(
     """
     if expected is None:
         refuse_changed(files)
-    refuse_changed({deb.sha256: store.download(deb.sha256) for deb in python})
-    with translating_disk_full(store.root), store.scratch() as scratch:
-        slim = SlimmedLayer(slimmed)
-        owned = list(layer_entries(layer, files, scratch, mod_files, python=_at(python, store), slim=slim))
-        entries = complete(
-            (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
-        )
-        try:
+    packages = [(deb, store.download(deb.sha256)) for deb in python]
+    refuse_changed({deb.sha256: path for deb, path in packages})
+
+    def make(expected: Blob | None) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
+        slim = SlimmedLayer(slimmed, believed=expected is not None)
+        with store.scratch() as scratch:
+            owned = list(layer_entries(layer, files, scratch, mod_files, python=packages, slim=slim))
+            entries = complete(
+                (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
+            )
             blob = _write(entries, store, scratch, progress, expected)
+        return blob, {str(entry.path): owner for owner, entry in owned}, slim.records
+
+    with translating_disk_full(store.root):
+        try:
+            blob, owners, records = make(expected)
         except NotAsExpectedError:
             refuse_changed(files)
-            blob = _write(entries, store, scratch, progress, None)
-    owners = {str(entry.path): owner for owner, entry in owned}
-    write_slimmed(layer.key, slim.records, store)
+            blob, owners, records = make(None)
+    write_slimmed(layer.key, records, store)
     write_record(layer.key, blob, owners, store)
     return blob
 
@@ -98,7 +104,7 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
         case BaseLayer():
             return _base_entries(layer, files, scratch)
         case WheelLayer():
-            return _wheel_entries(layer, files, slim or SlimmedLayer(()))
+            return _wheel_entries(layer, files, slim or SlimmedLayer((), believed=False))
         case BytecodeLayer():
             from imagefactory.build.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
 
@@ -113,10 +119,6 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
             return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
         case ToolkitLayer():
             return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
-
-
-def _at(debs: Sequence[LockedDeb], store: Store) -> list[tuple[LockedDeb, Path]]:
-    return [(deb, store.download(deb.sha256)) for deb in debs]
 
 
 def _base_entries(

@@ -16,7 +16,7 @@ from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModForbiddenPathError, ModTakenPathError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
-from imagefactory.oci.entry import Blanked, Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, Slimmed
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
@@ -197,7 +197,7 @@ def read_content(content: Content) -> bytes:
     """Read a file's content as it will be in the image."""
     if isinstance(content, Bytes):
         return content.data
-    if isinstance(content, Blanked):
+    if isinstance(content, Slimmed):
         raise TypeError("mods do not change libraries")
     with content.file.open("rb") as file:
         file.seek(content.offset)

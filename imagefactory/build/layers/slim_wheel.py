@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
 from imagefactory.gpu_code.fatbins import NotUnderstoodError
-from imagefactory.gpu_code.slimming import blank, survey
+from imagefactory.gpu_code.slimming import Tally, chip_of, slim
 from imagefactory.locks.gpu_libraries import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
-from imagefactory.oci.entry import Blanked, DeflatedSlice, RawSlice
-from imagefactory.oci.gzip import pieces_of
+from imagefactory.oci.entry import DeflatedSlice, RawSlice, Slimmed
+from imagefactory.oci.gzip import pieces_of, wrong_slimming
 from imagefactory.plan.plan import Input, SlimSettings
 from imagefactory.store.digests import Sha256
 
@@ -27,63 +27,60 @@ _LEAST: Final = 64 * 1024
 class Slimmer(Protocol):
     """Knows what becomes of the libraries of one wheel."""
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Blanked:
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
         """Return a file of the wheel as it goes into an image."""
 
     @property
-    def note(self) -> bytes | None:
-        """A file for the image that says what was taken out, if anything."""
+    def record(self) -> SlimmedWheel | None:
+        """What is taken out, or None if nothing is and everything was understood."""
 
 
 @dataclass(frozen=True)
 class RecordedSlimming:
-    """Takes hashes from a record; the content of libraries is neither read nor known."""
+    """Slims what the record of a wheel says, and reads no library to find out."""
 
-    record: SlimmedWheel
+    record: SlimmedWheel | None
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Blanked:
-        """Return a file of the wheel, a library with its hash alone."""
-        slimmed = next((library for library in self.record.libraries if library.path == path), None)
-        return content if slimmed is None else Blanked(content, (), slimmed.sha256)
-
-    @property
-    def note(self) -> bytes | None:
-        """The record as a file for the image."""
-        return _note(self.record)
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
+        """Return a file of the wheel, a library with its hash on record."""
+        libraries = self.record.libraries if self.record else ()
+        found = next((library for library in libraries if library.path == path), None)
+        if self.record is None or found is None:
+            return content
+        return Slimmed(content, chip_of(self.record.chip), found.sha256)
 
 
 @dataclass
 class WheelSlimmer:
-    """Slims the libraries of one wheel; hashes that are on record (`known`, by path) need not be computed."""
+    """Finds out what can be slimmed in one wheel, by reading its libraries."""
 
     wheel: Input
     settings: SlimSettings
-    known: Mapping[str, Sha256]
     libraries: list[SlimmedLibrary] = field(default_factory=list)
     untouched: list[UntouchedLibrary] = field(default_factory=list)
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Blanked:
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
         """Return a file of the wheel as it goes into an image."""
         if content.size < _LEAST or not any(fnmatchcase(path, pattern) for pattern in _LIBRARIES):
             return content
+        chip, tally, digest = chip_of(self.settings.chip), Tally(), hashlib.sha256()
         try:
-            found = survey(pieces_of(content, path, check=False), self._chip)
+            for piece in slim(pieces_of(content, path), chip, tally):
+                digest.update(piece)
         except NotUnderstoodError as error:
             self.untouched.append(UntouchedLibrary(path=path, why=str(error)))
             return content
-        if not found.blanks:
+        if not tally.blanked:
             return content
-        sha256 = self.known.get(path) or _hash(content, path, found.blanks)
-        self.libraries.append(
-            SlimmedLibrary(
-                path=path,
-                published=content.sha256 or Sha256(""),
-                sha256=sha256,
-                kept=dict(found.kept),
-                blanked=dict(found.blanked),
-            )
+        library = SlimmedLibrary(
+            path=path,
+            published=content.sha256 or Sha256(""),
+            sha256=Sha256(digest.hexdigest()),
+            kept=dict(sorted(tally.kept.items())),
+            blanked=dict(sorted(tally.blanked.items())),
         )
-        return Blanked(content, found.blanks, sha256)
+        self.libraries.append(library)
+        return Slimmed(content, chip, library.sha256)
 
     @property
     def record(self) -> SlimmedWheel | None:
@@ -99,48 +96,49 @@ class WheelSlimmer:
             untouched=tuple(sorted(self.untouched, key=lambda library: library.path)),
         )
 
-    @property
-    def note(self) -> bytes | None:
-        """The record as a file for the image."""
-        return _note(self.record)
 
-    @property
-    def _chip(self) -> tuple[int, int]:
-        major, _, minor = self.settings.chip.partition(".")
-        return int(major), int(minor)
-
-
-def _note(record: SlimmedWheel | None) -> bytes | None:
-    if record is None:
+def note_of(slimmer: Slimmer) -> bytes | None:
+    """Return a file for the image that says what was taken out of a wheel, if anything."""
+    if slimmer.record is None:
         return None
-    return json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True).encode() + b"\n"
+    return json.dumps(slimmer.record.model_dump(mode="json"), indent=1, sort_keys=True).encode() + b"\n"
 
 
 class SlimmedLayer:
-    """The wheels of a layer that were slimmed, and the records of earlier times."""
+    """The wheels of a layer that are slimmed.
 
-    def __init__(self, known: Sequence[SlimmedWheel]) -> None:
-        self._known = known
-        self._slimmers: list[WheelSlimmer] = []
+    If the layer's digest is known, records of earlier times are believed: the digest proves them. Otherwise, libraries
+    are read, and compared with the record.
+    """
 
-    def slimmer(self, wheel: Input, settings: SlimSettings | None) -> WheelSlimmer | None:
+    def __init__(self, known: Sequence[SlimmedWheel], *, believed: bool) -> None:
+        self._known = {(one.sha256, one.chip, one.rule): one for one in known}
+        self._believed = believed
+        self._slimmers: list[Slimmer] = []
+
+    def slimmer(self, wheel: Input, settings: SlimSettings | None) -> Slimmer | None:
         """Return what slims a wheel, if it is to be slimmed at all."""
         if settings is None:
             return None
-        wanted = (wheel.sha256, settings.chip, settings.rule)
-        known = next((one for one in self._known if (one.sha256, one.chip, one.rule) == wanted), None)
-        hashes = {library.path: library.sha256 for library in known.libraries} if known else {}
-        self._slimmers.append(WheelSlimmer(wheel, settings, hashes))
+        known = self._known.get((wheel.sha256, settings.chip, settings.rule))
+        self._slimmers.append(RecordedSlimming(known) if self._believed else WheelSlimmer(wheel, settings))
         return self._slimmers[-1]
 
     @property
     def records(self) -> list[SlimmedWheel]:
-        """What was taken out of the wheels, once their entries are listed."""
-        return [record for slimmer in self._slimmers if (record := slimmer.record) is not None]
+        """What is taken out of the wheels, once their entries are listed; raise WrongSlimmingError if it is new."""
+        records = [record for slimmer in self._slimmers if (record := slimmer.record) is not None]
+        for record in records:
+            known = self._known.get((record.sha256, record.chip, record.rule), record)
+            found, before = _by_path(record), _by_path(known)
+            wrong = [path for path in sorted({*found, *before}) if found.get(path) != before.get(path)]
+            if wrong:
+                raise wrong_slimming(
+                    wrong[0], f"What was found in it, in {record.file}, is not what is on record."
+                )
+        return records
 
 
-def _hash(content: RawSlice | DeflatedSlice, path: str, blanks: tuple[tuple[int, int], ...]) -> Sha256:
-    digest = hashlib.sha256()
-    for piece in blank(pieces_of(content, path), blanks):
-        digest.update(piece)
-    return Sha256(digest.hexdigest())
+def _by_path(record: SlimmedWheel) -> dict[str, SlimmedLibrary | UntouchedLibrary]:
+    libraries: list[SlimmedLibrary | UntouchedLibrary] = [*record.libraries, *record.untouched]
+    return {library.path: library for library in libraries}

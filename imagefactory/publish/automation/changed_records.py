@@ -1,4 +1,4 @@
-"""Rebuilds the records of layers that a change adds or edits, from the lock and with nothing of this machine's cache.
+"""Rebuilds the records of layers and slimmed libraries that a change edits, from the lock and without the cache.
 
 A build skips a layer whose recorded digest the registry has. So a record is believed everywhere once it is committed,
 and is checked before.
@@ -19,11 +19,13 @@ from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.oci.blob import Blob
+from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, RecordedWheel
 from imagefactory.plan.make import locked_plans
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.publish.automation.disk_space import MARGIN, refuse_full, space_needed
 from imagefactory.publish.automation.pull_request import worktree
 from imagefactory.store.cache import Store
@@ -39,6 +41,7 @@ class ChangedRecords:
     """The records that a commit does not have in this form."""
 
     layers: Mapping[Sha256, RecordedLayer]
+    """Also those whose slimmed libraries have another record."""
     wheels: Mapping[Sha256, RecordedWheel]
 
 
@@ -46,11 +49,17 @@ def changed_records(project: Project, base: str) -> ChangedRecords:
     """List the records of a checkout that are new or different since a commit."""
     now = KnownLayers(project.known_layers)
     with worktree(project.root, base) as folder:
+        older = Project(folder, project.store)
         try:
-            before = KnownLayers(Project(folder, project.store).known_layers)
+            before, slimmed = KnownLayers(older.known_layers), older.slim_lock.wheels
         except FactoryError:  # written for another version of the library: everything is new then
             return ChangedRecords(now.layers, now.wheels)
-    return ChangedRecords(_new(before.layers, now.layers), _new(before.wheels, now.wheels))
+    layers = _new(before.layers, now.layers)
+    changed = {one.sha256 for one in project.slim_lock.wheels if one not in slimmed}
+    for layer in (layer for plan in locked_plans(project) for layer in plan.layers) if changed else ():
+        if isinstance(layer, WheelLayer) and not changed.isdisjoint(item.sha256 for item in layer.inputs):
+            layers |= {layer.key: now.layers[layer.key]} if layer.key in now.layers else {}
+    return ChangedRecords(layers, _new(before.wheels, now.wheels))
 
 
 def _new(before: Mapping[Sha256, _Record], now: Mapping[Sha256, _Record]) -> dict[Sha256, _Record]:
@@ -124,6 +133,11 @@ def _refuted_layers(
         with project.store.scratch() as scratch:
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(fresh, [part], watch, say)
+            slimmed = [one for key in built for one in read_slimmed(key, fresh.store)]
+        for one in slimmed:
+            recorded = project.slim_lock.find(one.sha256, one.chip, one.rule)
+            if recorded != one:
+                yield f"{one.file}: {SlimLock.file} has something else about its libraries than a rebuild gives"
         for key, blob in built.items():
             record = left.pop(key)
             if record.blob != blob:

@@ -42,7 +42,9 @@ RUN --mount=type=bind,source=tools,target=/mnt \
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
     --mount=type=bind,source=wheels/03-torch,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
+    python3 -IB /mnt/settle.py keep /srv/torch.yields && \
+    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/torch.txt && \
+    python3 -IB /mnt/settle.py restore /srv/torch.yields && \
     python3 -IB /mnt/settle.py finish
 
 # --- vllm: 1 wheel, 321.4 MB
@@ -56,7 +58,9 @@ RUN --mount=type=bind,source=tools,target=/mnt \
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
     --mount=type=bind,source=wheels/05-nvidia-cusolver,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
+    python3 -IB /mnt/settle.py keep /srv/nvidia-cusolver.yields && \
+    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/nvidia-cusolver.txt && \
+    python3 -IB /mnt/settle.py restore /srv/nvidia-cusolver.yields && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-cusparselt-cu13: 1 wheel, 221.1 MB
@@ -101,122 +105,110 @@ RUN --mount=type=bind,source=tools,target=/mnt \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- nvidia-cutlass-dsl-libs-cu12: 1 wheel, 90.7 MB
-# layer key 0000000000000000000000000000000000000000000000000000000000000000
-RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/12-nvidia-cutlass-dsl-libs-cu12,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
-    python3 -IB /mnt/settle.py finish
-
-# --- tokenspeed-triton: 1 wheel, 90.1 MB
-# layer key 0000000000000000000000000000000000000000000000000000000000000000
-RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/13-tokenspeed-triton,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
-    python3 -IB /mnt/settle.py finish
-
 # --- nvidia-curand: 1 wheel, 62.0 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/14-nvidia-curand,target=/srv \
+    --mount=type=bind,source=wheels/12-nvidia-curand,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-nvshmem-cu13: 1 wheel, 60.2 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/15-nvidia-nvshmem-cu13,target=/srv \
+    --mount=type=bind,source=wheels/13-nvidia-nvshmem-cu13,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-nvvm: 1 wheel, 59.2 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/16-nvidia-nvvm,target=/srv \
+    --mount=type=bind,source=wheels/14-nvidia-nvvm,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- llvmlite: 1 wheel, 55.1 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/17-llvmlite,target=/srv \
+    --mount=type=bind,source=wheels/15-llvmlite,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- tilelang: 1 wheel, 46.3 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/18-tilelang,target=/srv \
+    --mount=type=bind,source=wheels/16-tilelang,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-nvjitlink: 1 wheel, 45.3 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/19-nvidia-nvjitlink,target=/srv \
+    --mount=type=bind,source=wheels/17-nvidia-nvjitlink,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-cuda-nvrtc: 1 wheel, 43.0 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/20-nvidia-cuda-nvrtc,target=/srv \
+    --mount=type=bind,source=wheels/18-nvidia-cuda-nvrtc,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- opencv-python-headless: 1 wheel, 39.6 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/21-opencv-python-headless,target=/srv \
+    --mount=type=bind,source=wheels/19-opencv-python-headless,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- pynvvideocodec: 1 wheel, 35.8 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/22-pynvvideocodec,target=/srv \
+    --mount=type=bind,source=wheels/20-pynvvideocodec,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- flashinfer-python: 1 wheel, 33.7 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/23-flashinfer-python,target=/srv \
+    --mount=type=bind,source=wheels/21-flashinfer-python,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- nvidia-cuda-nvcc: 1 wheel, 32.5 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/24-nvidia-cuda-nvcc,target=/srv \
+    --mount=type=bind,source=wheels/22-nvidia-cuda-nvcc,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- z3-solver: 1 wheel, 27.2 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/25-z3-solver,target=/srv \
-    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
+    --mount=type=bind,source=wheels/23-z3-solver,target=/srv \
+    python3 -IB /mnt/settle.py keep /srv/z3-solver.yields && \
+    /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/z3-solver.txt && \
+    python3 -IB /mnt/settle.py restore /srv/z3-solver.yields && \
     python3 -IB /mnt/settle.py finish
 
 # --- nccl-extensions: 1 wheel, 22.3 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/26-nccl-extensions,target=/srv \
+    --mount=type=bind,source=wheels/24-nccl-extensions,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
-# --- pure-bundle: 107 wheels, 54.6 MB
+# --- pure-bundle: 106 wheels, 54.4 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/27-pure-bundle,target=/srv \
+    --mount=type=bind,source=wheels/25-pure-bundle,target=/srv \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/requirements.txt && \
     python3 -IB /mnt/settle.py finish
 
 # --- platform-bundle: 65 wheels, 155.1 MB
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
-    --mount=type=bind,source=wheels/28-platform-bundle,target=/srv \
+    --mount=type=bind,source=wheels/26-platform-bundle,target=/srv \
     python3 -IB /mnt/settle.py keep /srv/torch-c-dlpack-ext.yields && \
     /mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv -r /srv/torch-c-dlpack-ext.txt && \
     python3 -IB /mnt/settle.py restore /srv/torch-c-dlpack-ext.yields && \

@@ -14,6 +14,7 @@ import tomli_w
 
 from imagefactory.errors.ci import NoRoomError
 from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.plan.make import locked_plans
 from imagefactory.publish.automation.changed_records import changed_records, check_records
 from imagefactory.publish.automation.disk_space import MARGIN, refuse_full, space_needed
@@ -134,6 +135,20 @@ def add_wheel(data: dict[str, Any]) -> None:
 def test_a_record_that_nothing_gives_is_refused(recorded: SmallFactory, change: Edit, why: str) -> None:
     edit(recorded.project.known_layers, change)
     assert why in refusal(recorded)
+
+
+def test_another_record_of_slimmed_libraries_is_refused(small_factory: SmallFactory) -> None:
+    matrix = small_factory.root / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("{cpu: {", '{cpu: {capability: "12.1", slim: yes, '))
+    small_factory.build()
+    commit_all(small_factory.root)
+    assert check(small_factory) == (0, 0)
+    lock = small_factory.project.slim_lock
+    [wheel] = lock.wheels
+    lie = wheel.untouched[0].model_copy(update={"why": "no reason"})
+    changed = lock.model_copy(update={"wheels": (wheel.model_copy(update={"untouched": (lie,)}),)})
+    changed.write(SlimLock.path(small_factory.project.locks))
+    assert f"{wheel.file}: slim.toml" in refusal(small_factory)
 
 
 def test_records_beside_the_committed_ones_are_rebuilt_too(recorded: SmallFactory) -> None:

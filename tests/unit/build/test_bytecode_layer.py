@@ -93,6 +93,25 @@ def test_bytecode_is_unchecked_and_names_the_path_in_the_image(tmp_path: Path) -
     assert marshal.loads(data[16:]).co_filename == "/deep/c.py"  # noqa: S302 - compiled a moment ago
 
 
+def test_packed_sources_give_the_same_bytecode(tmp_path: Path) -> None:
+    expected = compile_all(tmp_path / "folder", sorted(SOURCES))
+    texts = {**SOURCES, "broken.py": "def (\n"}
+    offsets = [sum(map(len, list(texts.values())[:number])) for number in range(len(texts))]
+    (tmp_path / "sources").write_text("".join(texts.values()))
+    lines = [
+        f"{offset} {len(text)} {name}" for offset, (name, text) in zip(offsets, texts.items(), strict=True)
+    ]
+    (tmp_path / "list").write_text("\n".join(lines))
+    words = [str(tmp_path / name) for name in ("sources", "list", "results")]
+    command = [sys.executable, "-B", str(REPOSITORY / COMPILER), *words]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    results = (tmp_path / "results").read_bytes()
+    found = {}
+    for offset, size, _, compiled in map(str.split, printed.splitlines()):
+        found[Path(compiled).name] = results[int(offset) :][: int(size)]
+    assert found == expected
+
+
 def test_missing_and_broken_sources_get_no_bytecode(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def (\n")
     (tmp_path / "odd.py").write_bytes(b"x = '\xff'\n")

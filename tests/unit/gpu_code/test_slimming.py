@@ -8,16 +8,21 @@ import struct
 import pytest
 
 from imagefactory.gpu_code.fatbins import MAGIC, Code, NotUnderstoodError, containers
-from imagefactory.gpu_code.slimming import Slimming, blank, loads, survey
+from imagefactory.gpu_code.slimming import Tally, loads, slim
 from tests.fixtures.fatbins import Entry, container, in_pieces, library
 
 GB10, RTX5090, B200, H100 = (12, 1), (12, 0), (10, 0), (9, 0)
 
 
+def slimmed(data: bytes, chip: tuple[int, int] = GB10, piece: int = 7) -> tuple[bytes, Tally]:
+    tally = Tally()
+    return b"".join(slim(in_pieces(data, piece), chip, tally)), tally
+
+
 def kept(chip: tuple[int, int], *targets: str) -> list[str]:
-    found = survey(in_pieces(library(container(*targets))), chip)
-    assert {*found.kept} | {*found.blanked} == {*targets}
-    return list(found.kept)
+    _, tally = slimmed(library(container(*targets)), chip)
+    assert {*tally.kept} | {*tally.blanked} == {*targets}
+    return sorted(tally.kept)
 
 
 @pytest.mark.parametrize(
@@ -52,37 +57,29 @@ def test_ptx_stays_where_nothing_native_is() -> None:
 
 def test_every_container_is_judged_on_its_own() -> None:
     data = library(container("sm_80", "compute_80"), container("sm_80", "sm_121a", "compute_80"))
-    found = survey(in_pieces(data), GB10)
+    _, tally = slimmed(data)
     size = len(Entry("").code)
-    assert found.kept == {"compute_80": size, "sm_121a": size}
-    assert found.blanked == {"compute_80": size, "sm_80": 2 * size}
+    assert tally.kept == {"compute_80": size, "sm_121a": size}
+    assert tally.blanked == {"compute_80": size, "sm_80": 2 * size}
 
 
-def test_only_the_payloads_change() -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("piece", [1, 100, 1 << 20])
+def test_only_the_payloads_change(order: tuple[int, ...], piece: int) -> None:
     entries = [Entry("sm_90", b"N" * 500), Entry("sm_121a", b"Y" * 300), Entry("compute_90", b"P" * 200)]
-    data = library(b"before", container(*entries), b"after")
-    slimmed = b"".join(blank(in_pieces(data), survey(in_pieces(data), GB10).blanks))
-    assert slimmed == data.replace(b"N" * 500, bytes(500)).replace(b"P" * 200, bytes(200))
-    again = survey(in_pieces(slimmed), GB10)
-    assert (again.kept, b"".join(blank([slimmed], again.blanks))) == ({"sm_121a": 300}, slimmed)
+    data = library(b"before", container(*(entries[number] for number in order)), b"after")
+    result, _ = slimmed(data, piece=piece)
+    assert result == data.replace(b"N" * 500, bytes(500)).replace(b"P" * 200, bytes(200))
+    again, tally = slimmed(result)
+    assert (again, tally.kept) == (result, {"sm_121a": 300})
 
 
 def test_library_without_code_for_the_chip_keeps_its_headers_alone() -> None:
     data = library(container("sm_90a"), container("sm_100f"))
-    found = survey([data], GB10)
-    assert found == Slimming(found.blanks, {}, {"sm_100f": 8, "sm_90a": 8})
-
-
-def test_blanks_are_applied_however_the_stream_is_cut() -> None:
-    chance = random.Random(4)
-    data = bytes(range(1, 256)) * 8
-    for _ in range(300):
-        cuts = sorted(chance.sample(range(len(data)), 2 * chance.randrange(6)))
-        ranges = [(first, last - first) for first, last in zip(cuts[::2], cuts[1::2], strict=True)]
-        expected = bytearray(data)
-        for offset, size in ranges:
-            expected[offset : offset + size] = bytes(size)
-        assert b"".join(blank(in_pieces(data, chance.randrange(1, 700)), ranges)) == expected
+    result, tally = slimmed(data)
+    code = Entry("").code
+    assert result == data.replace(code, bytes(len(code)))
+    assert (tally.kept, tally.blanked) == ({}, {"sm_100f": 8, "sm_90a": 8})
 
 
 def may_change(data: bytes) -> set[int]:
@@ -113,7 +110,7 @@ def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
     """Sizes, kinds, chips and flags are changed at random, and containers are put into each other."""
     chance = random.Random(170)
     names = ["compute_80", "sm_80", "sm_90a", "sm_100f", "sm_120", "sm_120a", "sm_120f", "sm_121a", "lto_75"]
-    slimmed = refused = 0
+    changes = refused = 0
     for _ in range(2000):
         parts = [
             container(*(Entry(name, chance.randbytes(chance.randrange(200))) for name in chosen))
@@ -127,13 +124,12 @@ def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
             )
         whole = bytes(data[: len(data) - chance.choice((0, 0, 0, 30))])
         try:
-            blanks = survey(in_pieces(whole, chance.randrange(1, 300)), GB10).blanks
+            result, _ = slimmed(whole, piece=chance.randrange(1, 300))
         except NotUnderstoodError:
             refused += 1
             continue
-        result = b"".join(blank(in_pieces(whole), blanks))
         changed = {at for at, (old, new) in enumerate(zip(whole, result, strict=True)) if old != new}
         assert changed == {at for at in may_change(whole) if whole[at]}
-        slimmed += bool(changed)
-    assert slimmed > 500
+        changes += bool(changed)
+    assert changes > 500
     assert refused > 200

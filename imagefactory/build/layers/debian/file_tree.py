@@ -9,7 +9,7 @@ from dataclasses import replace
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.errors.layers import UnsafePathError
 from imagefactory.errors.locks import PathConflictError
-from imagefactory.oci.entry import Blanked, Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, Slimmed
 
 FACTORY = "the factory"
 """The owner of files that no package ships: maintainer scripts would have written them."""
@@ -24,7 +24,7 @@ def read_content(content: Content | None) -> bytes:
             return b""
         case Bytes(data):
             return data
-        case DeflatedSlice() | Blanked():
+        case DeflatedSlice() | Slimmed():
             raise TypeError("packages of the base are neither deflated nor slimmed")
         case _:
             with content.file.open("rb") as file:
