@@ -98,8 +98,8 @@ def build_layers(
     Mod layers need their files, and bytecode a Python, by key (`mod_files`, `pythons`). The record of slimmed wheels
     saves hashing them (`slimmed`).
     """
-    # The last one to start must not be the longest: bytecode first, which is compiled, then by size.
-    ordered = sorted(layers, key=lambda layer: (layer.kind != "bytecode", -layer.unpacked, layer.key))
+    # The largest first: the last one to start must not be the longest.
+    ordered = sorted(layers, key=lambda layer: (-layer.unpacked, layer.key))
     count = workers or available_cores()
     construction = _Construction(
         ordered,

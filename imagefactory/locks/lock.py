@@ -74,8 +74,8 @@ class Lock(Frozen):
             raise LockEditedError(
                 f"The lock {path.name} was changed by hand.",
                 where=Location(file=str(path), line=_line_of_integrity(path)),
-                why="Its content no longer matches the checksum that `invoke lock` wrote into it.",
-                fix="Undo the edit (git checkout), or change matrix.yaml and run `invoke lock`.",
+                why=f"Its content no longer matches the checksum that `invoke {cls.maker}` wrote into it.",
+                fix=f"Undo the edit (git checkout), or change matrix.yaml and run `invoke {cls.maker}`.",
             )
         return lock
 

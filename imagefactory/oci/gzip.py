@@ -283,7 +283,7 @@ def wrong_slimming(name: str, why: str) -> WrongSlimmingError:
         f"{name} does not come out as recorded.",
         where="locks/slim.toml",
         why=why,
-        fix="Restore the record from git, or remove the wheel from it and build again.",
+        fix="Restore the file from git, or delete it and build again: builds write it.",
     )
 
 

@@ -68,8 +68,8 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """
     known = {entry.path: entry for entry in expected}
     # Layer digests, slimmed libraries and licences are records; nothing in the matrix determines them.
-    records = {project.known_layers, project.handed_on_layers, SlimLock.path(project.locks)}
-    records.add(LicenceLock.path(project.locks))
+    records = {project.known_layers, project.handed_on_layers}
+    records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock)}
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}
     drifts: list[tuple[Path, str]] = []

@@ -20,6 +20,8 @@ from imagefactory.store.digests import Sha256
 NOTE: Final = "imagefactory-slim.json"
 """The file in a wheel's dist-info folder that lists its slimmed libraries."""
 _LIBRARIES: Final = ("*.so", "*.so.*")
+_Key = tuple[Sha256, str, int]
+"""A wheel, a chip, and a version of the rule."""
 _LEAST: Final = 64 * 1024
 """Smaller files are not worth a search."""
 
@@ -74,7 +76,7 @@ class WheelSlimmer:
             return content
         library = SlimmedLibrary(
             path=path,
-            published=content.sha256 or Sha256(""),
+            published=content.sha256 or _published(content, path),
             sha256=Sha256(digest.hexdigest()),
             kept=dict(sorted(tally.kept.items())),
             blanked=dict(sorted(tally.blanked.items())),
@@ -114,31 +116,38 @@ class SlimmedLayer:
     def __init__(self, known: Sequence[SlimmedWheel], *, believed: bool) -> None:
         self._known = {(one.sha256, one.chip, one.rule): one for one in known}
         self._believed = believed
-        self._slimmers: list[Slimmer] = []
+        self._slimmers: dict[_Key, Slimmer] = {}
 
     def slimmer(self, wheel: Input, settings: SlimSettings | None) -> Slimmer | None:
         """Return what slims a wheel, if it is to be slimmed at all."""
         if settings is None:
             return None
-        known = self._known.get((wheel.sha256, settings.chip, settings.rule))
-        self._slimmers.append(RecordedSlimming(known) if self._believed else WheelSlimmer(wheel, settings))
-        return self._slimmers[-1]
+        key = (wheel.sha256, settings.chip, settings.rule)
+        believed = RecordedSlimming(self._known.get(key)) if self._believed else None
+        self._slimmers[key] = believed or WheelSlimmer(wheel, settings)
+        return self._slimmers[key]
 
     @property
     def records(self) -> list[SlimmedWheel]:
-        """What is taken out of the wheels, once their entries are listed; raise WrongSlimmingError if it is new."""
-        records = [record for slimmer in self._slimmers if (record := slimmer.record) is not None]
-        for record in records:
-            known = self._known.get((record.sha256, record.chip, record.rule), record)
-            found, before = _by_path(record), _by_path(known)
+        """What is taken out of the wheels, once their entries are listed; raise an error if the record differs."""
+        for key, slimmer in self._slimmers.items():
+            found, before = _by_path(slimmer.record), _by_path(self._known.get(key, slimmer.record))
             wrong = [path for path in sorted({*found, *before}) if found.get(path) != before.get(path)]
             if wrong:
-                raise wrong_slimming(
-                    wrong[0], f"What was found in it, in {record.file}, is not what is on record."
-                )
-        return records
+                raise wrong_slimming(wrong[0], "What was found in it is not what is on record.")
+        return [record for slimmer in self._slimmers.values() if (record := slimmer.record) is not None]
 
 
-def _by_path(record: SlimmedWheel) -> dict[str, SlimmedLibrary | UntouchedLibrary]:
+def _published(content: RawSlice | DeflatedSlice, path: str) -> Sha256:
+    """Hash a library whose hash its wheel does not tell."""
+    digest = hashlib.sha256()
+    for piece in pieces_of(content, path):
+        digest.update(piece)
+    return Sha256(digest.hexdigest())
+
+
+def _by_path(record: SlimmedWheel | None) -> dict[str, SlimmedLibrary | UntouchedLibrary]:
+    if record is None:
+        return {}
     libraries: list[SlimmedLibrary | UntouchedLibrary] = [*record.libraries, *record.untouched]
     return {library.path: library for library in libraries}

@@ -133,11 +133,14 @@ def _refuted_layers(
         with project.store.scratch() as scratch:
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(fresh, [part], watch, say)
-            slimmed = [one for key in built for one in read_slimmed(key, fresh.store)]
-        for one in slimmed:
-            recorded = project.slim_lock.find(one.sha256, one.chip, one.rule)
-            if recorded != one:
-                yield f"{one.file}: {SlimLock.file} has something else about its libraries than a rebuild gives"
+            slimmed = {one.sha256: one for key in built for one in read_slimmed(key, fresh.store)}
+        for layer in part.layers:
+            if not isinstance(layer, WheelLayer) or layer.settings.slim is None:
+                continue
+            chip, rule = layer.settings.slim.chip, layer.settings.slim.rule
+            for item in layer.inputs:
+                if project.slim_lock.find(item.sha256, chip, rule) != slimmed.get(item.sha256):
+                    yield f"{item.name}: {SlimLock.file} has something else about it than a rebuild gives"
         for key, blob in built.items():
             record = left.pop(key)
             if record.blob != blob:

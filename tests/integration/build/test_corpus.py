@@ -79,9 +79,14 @@ def wheels_of(cell: Cell, names: tuple[str, ...], folder: Path) -> dict[str, Pat
 
 
 def installed_by_uv(requirements: list[str], links: Path, venv: Path, platform: str) -> dict[str, Installed]:
-    """Let uv install for the images' Python; only names of folders differ from the one here."""
+    """Let uv install for the images' Python; only names of folders differ from the one here.
+
+    uv knows a wheel of `--find-links` by its path alone: with the user's cache, it would install what another run
+    of the tests had made under the same path.
+    """
     uv = str(Path(sys.executable).with_name("uv"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PIP_"))}
+    environment["UV_CACHE_DIR"] = str(venv.with_name("uv-cache"))
     subprocess.run(
         [uv, "venv", "--quiet", "--no-config", "--no-python-downloads", "--python", sys.executable, str(venv)],
         env=environment, check=True,

@@ -14,11 +14,12 @@ import pytest
 
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.layers.mod_layer import InstalledWheel
-from imagefactory.build.layers.slim_wheel import NOTE, RecordedSlimming
+from imagefactory.build.layers.slim_wheel import NOTE, RecordedSlimming, WheelSlimmer
 from imagefactory.build.layers.wheel_layer import Environment, content_sha256
 from imagefactory.errors.layers import WrongSlimmingError
 from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
+from imagefactory.oci.entry import RawSlice
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings
 from imagefactory.store.atomic import adopt
@@ -122,6 +123,25 @@ def test_wrong_record_is_named(bench: Bench) -> None:
     for expected in (None, first):
         with pytest.raises(WrongSlimmingError, match=r"_C\.abi3\.so does not come out as recorded"):
             bench.build(slimmed=(lying,), expected=expected)
+
+
+def test_record_of_a_wheel_without_gpu_code_is_refused(bench: Bench, tmp_path: Path) -> None:
+    bench.build()
+    wheel = make_wheel(tmp_path / "plain", "plain", files={"plain/x.so": library(b"code" * 90_000)})
+    plain = Bench(bench.store, Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())))
+    adopt(wheel, bench.store.download(plain.item.sha256))
+    lying = bench.record.model_copy(update={"file": wheel.name, "sha256": plain.item.sha256})
+    with pytest.raises(WrongSlimmingError, match=r"_C\.abi3\.so does not come out as recorded"):
+        plain.build(slimmed=(lying,))
+
+
+def test_hash_of_a_library_that_its_wheel_does_not_tell_is_computed(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "library.so"
+    path.write_bytes(LIBRARY)
+    slimmer = WheelSlimmer(bench.item, SETTINGS)
+    slimmer.slim("library.so", RawSlice(path, 0, len(LIBRARY)))
+    [found] = slimmer.libraries
+    assert (found.published, found.sha256) == (sha256_of(LIBRARY), sha256_of(SLIM))
 
 
 def test_record_belongs_to_one_chip_and_rule(bench: Bench) -> None:

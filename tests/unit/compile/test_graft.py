@@ -63,7 +63,7 @@ class Bench:
         """Graft a compiled `_C` into the wheel."""
         library = self.folder / "compiled" / changes.pop("file", "_C.abi3.so")
         library.parent.mkdir(exist_ok=True)
-        options = {"operators": OPERATORS, "code": "own", "search_path": "/opt/venv/torch/lib", **changes}
+        options = {"operators": OPERATORS, "code": b"own", "search_path": "/opt/venv/torch/lib", **changes}
         library.write_bytes(extension("_C", **options))
         target = self.folder / out
         target.mkdir(exist_ok=True)
