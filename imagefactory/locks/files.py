@@ -239,7 +239,7 @@ class LicensedFile(Frozen):
     sha256: Hash
     licence: str
     """An SPDX expression, or a LicenseRef where the package does not use an SPDX identifier."""
-    says: Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
+    says: Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
     """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
     notices: tuple[str, ...] = ()
     """GNU licences mentioned in the package's notices, mostly for bundled libraries."""

@@ -44,11 +44,18 @@ EXCUSED_LIBRARIES = (
         "*",
         "NVSHMEM over MPI, UCX, libfabric and so on, which the image does not have",
     ),
+    (
+        "*/torch_memory_saver_hook_mode_*.so",
+        "libcudart.so.12",
+        "there is one of each for CUDA 13, which it chooses by torch's CUDA",
+    ),
     ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it uses another"),
 )
 """Optional plug-ins and tools in wheels."""
 EXCUSED_SCRIPTS = {
-    "proton-viewer": "a viewer of Triton's profiler; needs pandas, which its wheel does not require"
+    "gguf-editor-gui": "an editor with windows; needs the extra gguf[gui]",
+    "mistral_common": "a server for tokenizing; needs the extra mistral-common[server]",
+    "proton-viewer": "a viewer of Triton's profiler; needs pandas, which its wheel does not require",
 }
 
 

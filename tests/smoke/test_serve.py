@@ -101,6 +101,16 @@ def test_it_streams(served: RunningServer) -> None:
     assert whole == served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"]
 
 
+def test_an_answer_keeps_to_a_schema(served: RunningServer) -> None:
+    """Programs that ask for JSON of a certain shape get an error, or text that they cannot read."""
+    # Random weights would fill an object with white space.
+    schema = {"name": "decision", "schema": {"type": "string", "enum": ["yes", "no"]}}
+    wanted = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    answer = served.post(CHAT, {**QUESTION, **wanted})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] in ('"yes"', '"no"'), answer.text
+
+
 @pytest.mark.parametrize("key", ["wrong", ""])
 def test_a_wrong_key_is_refused(served: RunningServer, key: str) -> None:
     """Anyone in the network can use the server although it has an API key."""

@@ -214,6 +214,8 @@ def test_a_share_that_does_not_hold_the_weights_is_refused_with_one_that_does(se
         ("gemma4-31b@sglang-0.5.12", "gb10", {}, "DFlash for Gemma 4 needs SGLang 0.5.14"),
         (QWEN, "gb10", {"EXTRA_ARGS": "--pp-size 2"}, "pipeline parallelism"),
         (QWEN, "gb10", {"ATTENTION_BACKEND": "flash_attn"}, "models with linear attention by triton"),
+        (GEMMA, "gb10", {"EXTRA_ARGS": "--grammar-backend outlines"}, "Outlines does not work"),
+        (GEMMA, "gb10", {"EXTRA_ARGS": "--grammar_backend=outlines"}, "Outlines does not work"),
     ],
 )
 def test_combinations_that_are_known_to_fail_are_refused(
@@ -228,6 +230,12 @@ def test_combinations_that_are_known_to_fail_are_refused(
     ]
     assert any(words in detail for detail in failed)
     assert check(served_image(QWEN), "combination")["result"] == "ok"
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance", "none"])
+def test_other_grammar_backends_are_allowed(served_image: Previews, backend: str) -> None:
+    found = check(served_image(QWEN), "combination", EXTRA_ARGS=f"--grammar-backend {backend}")
+    assert found["result"] == "ok"
 
 
 def test_the_flags_of_sglang_are_read_from_its_sources(tmp_path: Path) -> None:

@@ -177,6 +177,14 @@ def test_packages_without_a_licence_are_found(image: Image, plan: Plan) -> None:
     smoke.test_licences_are_included(image, texts, plan)
 
 
+def test_a_licence_that_is_said_elsewhere_has_its_text_in_the_image(image: Image, plan: Plan) -> None:
+    folder = f"{SITE}/sentencepiece-1.dist-info"
+    texts = {f"{folder}/METADATA": b"Name: sentencepiece\n", f"{folder}/RECORD": record(("x.py", b""))}
+    assert "sentencepiece-1" in found_by(smoke.test_licences_are_included, image, texts, plan)
+    image.add("usr/share/common-licenses/Apache-2.0")
+    smoke.test_licences_are_included(image, texts, plan)
+
+
 def test_debian_packages_without_copyright_are_found(image: Image, plan: Plan) -> None:
     image.add("var/lib/dpkg/info/libc6:amd64.list")
     assert "libc6" in found_by(smoke.test_licences_are_included, image, {}, plan)

@@ -27,6 +27,15 @@ def found(case: Case) -> Iterator[Finding]:
         yield from _backend(case, setting, backend)
     if speculative and speculative["method"] == "dflash":
         yield from _dflash(case, drafter)
+    if option(case.settings.extra, "--grammar-backend") == "outlines":
+        # Its outlines 0.1 imports outlines_core.fsm, which the outlines-core for Python 3.13 no longer has.
+        yield _fail(
+            "Outlines does not work with the image's Python",
+            "EXTRA_ARGS",
+            "--grammar-backend outlines",
+            "--grammar-backend xgrammar or llguidance",
+            "Leave --grammar-backend out; SGLang then uses xgrammar.",
+        )
 
 
 def _backend(case: Case, setting: str, backend: str) -> Iterator[Finding]:
