@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from imagefactory.build.start.prepare import prepare
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import buildable
 from imagefactory.matrix.server_names import version_key
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
+from imagefactory.smoke.subject import Subject
 from images.serve.program.servers.server import Server
 
 Applies = Callable[[bool, str], None]
@@ -112,10 +118,9 @@ def test_the_server_can_be_imported(
     assert second["seconds"] < SLOWEST_IMPORT, f"it took {second['seconds']} s"
 
 
-def test_the_server_explains_its_flags(
-    run: Callable[..., Any], inside: Any, program: Server, record_property: Measure
-) -> None:
-    """The server's help does not work, so neither will the server; or it lacks a flag of the image's command."""
+@pytest.fixture(scope="module")
+def help_text(run: Callable[..., Any], inside: Any, program: Server) -> tuple[str, float]:
+    """What the server says about its flags, with the seconds it took."""
     started = time.monotonic()
     words = program.all_flags.split()
     if program.help_environment():
@@ -126,11 +131,41 @@ def test_the_server_explains_its_flags(
         asked = inside.run(f"sh {IN_CONTAINER}/with_driver_stub.sh {program.program} {' '.join(words[1:])}")
         code, text = asked.rc, asked.stdout
     assert code == 0, f"it ended with code {code}: {text[-800:]}"
-    record_property("help_seconds", round(time.monotonic() - started, 1))
-    command = json.loads(run("--dry-run", "--json").stdout)["command"]
+    return text, time.monotonic() - started
+
+
+def test_the_server_explains_its_flags(
+    run: Callable[..., Any], help_text: tuple[str, float], record_property: Measure
+) -> None:
+    """The server's help does not work, so neither will the server; or it lacks a flag of the image's command."""
+    text, seconds = help_text
+    record_property("help_seconds", round(seconds, 1))
+    wrong = unexplained(json.loads(run("--dry-run", "--json").stdout)["command"], text)
+    assert not wrong, f"its help does not explain {', '.join(wrong)}"
+
+
+def test_it_has_the_flags_of_every_model(
+    help_text: tuple[str, float], project: Project, subject: Subject, record_property: Measure
+) -> None:
+    """Images of other models with the same server and arch do not start."""
+    cells = [cell for cell in buildable(project.matrix) if replace(cell, model=subject.model) == subject.cell]
+    record_property("models", len(cells))
+    wrong = {}
+    for cell in cells:
+        command = prepare(project, cell, subject.config, given={}, environment={}).command
+        wrong[str(cell)] = unexplained(command, help_text[0])
+    assert not any(wrong.values()), f"its help does not explain {wrong}"
+
+
+def unexplained(command: Sequence[str], text: str) -> list[str]:
+    """List the flags of a command that a help does not explain, and values that are not among its choices."""
     explained = {word.rstrip(",") for word in text.replace("[", " ").replace("]", " ").split()}
+    choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(--[\w-]+) \{([^}\s]+)\}", text)}
+    # `sglang serve` reads --model-type before the parser that explains itself.
     missing = [word for word in command if word.startswith("--") and word not in explained | {"--model-type"}]
-    assert not missing, f"{program.all_flags} does not explain {', '.join(missing)}"
+    return missing + [
+        f"{flag} {value}" for flag, value in pairwise(command) if value not in choices.get(flag, {value})
+    ]
 
 
 def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, project: Project) -> None:
