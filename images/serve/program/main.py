@@ -92,6 +92,8 @@ def _run_program(arguments: list[str]) -> NoReturn:
     _refuse_unread(server, arguments[0], serves=serves)
     handover = server.hand_over(secrets.words, secrets, os.environ)
     environment = _help_environment(server, arguments) | handover.environment
+    if serves:
+        _stay_first(server)
     os.execvpe(arguments[0], [*arguments[:own], *handover.arguments], environment)  # noqa: S606 - the user's command
 
 
@@ -160,6 +162,8 @@ def _prepare(arguments: list[str]) -> Start:
 
 def _start(start: Start, findings: list[Finding]) -> int:
     """Print warnings, apply mods and become the server."""
+    from . import timeline  # noqa: PLC0415 - only for a real start
+
     failed = [finding for finding in findings if finding.result == FAIL]
     # The first failure is reported by the error.
     worth_showing = [finding for finding in findings if finding.result == WARN] + failed[1:]
@@ -178,14 +182,24 @@ def _start(start: Start, findings: list[Finding]) -> int:
     _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
     where = _address(start)
     health.leave_note(where)
+    began = timeline.process_start()
+    _stay_first(start.server)
     if where.port:
-        environment |= _accompany(start, where, key_file)
+        environment |= _accompany(start, where, key_file, began)
     return _become(start.server, arguments, environment)
 
 
-def _accompany(start: Start, where: health.Address, key_file: str) -> Mapping[str, str]:
+def _stay_first(server: Server) -> None:
+    """Go on as a child of process 1, if this is process 1 and the server would end itself by a signal."""
+    if server.kills_itself and os.getpid() == 1:
+        from . import first_process  # noqa: PLC0415
+
+        first_process.stay()
+
+
+def _accompany(start: Start, where: health.Address, key_file: str, began: float | None) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
-    from . import timeline, watch  # noqa: PLC0415 - only for a real start
+    from . import watch  # noqa: PLC0415 - only for a real start
 
     try:
         choices = own_files.write(f"choices.{os.getpid()}", "")
@@ -201,7 +215,7 @@ def _accompany(start: Start, where: health.Address, key_file: str) -> Mapping[st
             choices,
             drafting=start.command.speculative is not None,
             key_file=key_file,
-            began=timeline.process_start(),
+            began=began,
         )
     )
     if not choices:

@@ -68,6 +68,8 @@ class Server(ABC):
     """What GPU_MEMORY_UTILIZATION means."""
     reads_key: bool
     """Whether it takes its API key from VLLM_API_KEY."""
+    kills_itself = False
+    """Whether it ends by a signal to itself, which process 1 of a container cannot get."""
 
     @property
     def program(self) -> str:

@@ -34,6 +34,7 @@ class Sglang(Server):
     # --mem-fraction-static: weights and KV cache, as a share of what is free before they are loaded.
     share = Share(default=0.9, of_free=True, holds_working=False)
     reads_key = False
+    kills_itself = True
 
     def build(self, image: Image, settings: Settings) -> Command:
         """Build the recommended command."""
