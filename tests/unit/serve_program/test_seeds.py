@@ -16,6 +16,7 @@ from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import buildable
 from imagefactory.matrix.matrix import Matrix
 
+SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
 
 
@@ -170,7 +171,10 @@ def test_every_gpu_cell_has_a_complete_command_without_settings(
             continue
         command = real_image(str(cell)).command()
         assert real_matrix.models[cell.model].repo in command
-        assert len({"--gpu-memory-utilization", "--mem-fraction-static"} & {*command}) == 1
+        shares = {word: command[place + 1] for place, word in enumerate(command) if word in SHARES.values()}
+        shapes = real_matrix.models[cell.model].shapes(cell.server, cell.arch)
+        wanted = [shape.gpu_memory_utilization for shape in shapes if shape.gpu_memory_utilization]
+        assert shares == {SHARES[cell.server]: str(wanted[-1])}
 
 
 def flags_of(command: list[str]) -> dict[str, Any]:
