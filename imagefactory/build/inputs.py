@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 from imagefactory.build.applied_mods import WheelSource, apply_mods_of
@@ -26,6 +27,7 @@ from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLin
 from imagefactory.resolve.base_locks import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors
+from imagefactory.resolve.wheelhouse.archived import from_archive
 from imagefactory.resolve.wheelhouse.share import compiled_locations
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
@@ -119,8 +121,8 @@ class LayerInputs:
         """Describe a locked wheel for download, with where to look for it."""
         if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
             places = partial(compiled_locations, self.project, wheel)
-            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
-        return indexed_file(wheel, lambda: self._indexes)
+            return self._archived(Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED))
+        return self._archived(indexed_file(wheel, lambda: self._indexes))
 
     def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
         """Describe a locked Debian package for download, with where to look for it."""
@@ -128,7 +130,10 @@ class LayerInputs:
         def locations() -> list[str]:
             return deb_locations(deb, lock.suites, self._mirrors(lock))
 
-        return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)
+        return self._archived(Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED))
+
+    def _archived(self, wanted: Wanted) -> Wanted:
+        return replace(wanted, elsewhere=from_archive(self.project.matrix, wanted.sha256, wanted.size))
 
     def apply_mods(self, layers: Iterable[Layer], say: Say) -> None:
         """Apply the mods of layers, before anything else is downloaded; one that does not fit raises here."""

@@ -317,7 +317,7 @@ def trace(
     for name, why in found.skipped.items():
         say(f"{name} was not traced: {why}")
     say(f"{len(found.touched)} files of wheels were touched")
-    say(f"{len(found.failed_imports)} modules of vLLM cannot be imported here (--json says why)")
+    say(f"{len(found.failed_imports)} modules of the server cannot be imported here (--json says why)")
 
 
 @command(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @command(
     help={
         "name": "a mod; repeatable (default: all)",
-        "vllm": "a vLLM version of the matrix; repeatable (default: all releases)",
+        "vllm": "a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
         "source": "check this source tree instead, as the version --vllm (default: nightly)",
         "json": options.JSON,
         "markdown": options.MARKDOWN,

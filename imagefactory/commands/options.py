@@ -16,9 +16,9 @@ from imagefactory.errors.store import OutputError
 from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
 
 T = TypeVar("T", int, float)
-TARGETS = "what to act on: MODEL[@VLLM][/ARCH[/MACHINE]], a glob, or all; repeatable"
+TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
 TARGET = f"{TARGETS} (default: the first model)"
-ONE_TARGET = "which image: MODEL[@VLLM][/ARCH[/MACHINE]] (default: the first model)"
+ONE_TARGET = "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)"
 VLLM = "the vLLM version (default: the matrix's)"
 UPGRADE = "upgrade this package (or base, or all) to its newest version; repeatable"
 WORKERS = "build this many layers at the same time (default: one per core)"

@@ -1,4 +1,4 @@
-"""Commands for compiled wheels: list, push and pull them."""
+"""Commands for wheels: list, push and pull compiled ones, and archive all that a target needs."""
 
 from __future__ import annotations
 
@@ -53,3 +53,16 @@ def pull(project: Project, name: str = "", key: str = "") -> None:
     for moved in pull_all(project, name=name, key=key):
         say(f"{moved.filename}: {moved.outcome}")
         print(moved.reference)
+
+
+@command(help={"target": options.TARGETS})
+def archive(project: Project, target: list[str]) -> None:
+    """Push every locked file of a target to the registry; builds take from there what an index has lost."""
+    from imagefactory.build.archive import archive as push_files
+    from imagefactory.matrix.targets import select
+
+    for archived in push_files(project, select(project.matrix, target), say):
+        say(
+            f"{archived.files} files, {archived.size / 1e9:.2f} GB, {archived.pushed / 1e9:.2f} GB of them new"
+        )
+        print(archived.reference)

@@ -14,7 +14,7 @@ from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import NothingToCarryError
 from imagefactory.locks.files import LockedSource, LockedWheel
-from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.resolve.wheelhouse.graft_record import published_source
 
 
@@ -44,7 +44,7 @@ class Carried:
 
 
 def find_carried(
-    project: CompileProject, vllm: str, version: VllmVersion, platform: str, targets: Sequence[str]
+    project: CompileProject, vllm: str, version: ServerVersion, platform: str, targets: Sequence[str]
 ) -> Carried | None:
     """Return what a compile takes over: nothing if it makes no whole wheel, or if everything is compiled."""
     files = project.settings.carried_by(version)

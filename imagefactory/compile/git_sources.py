@@ -14,7 +14,7 @@ from pathlib import Path
 from imagefactory.compile.settings import FILE, CompileSettings, SourceSettings
 from imagefactory.environment.paths import expand_home
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
-from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum
@@ -109,7 +109,7 @@ def tree_digest(folder: Path) -> str:
 def choose_sources(
     settings: CompileSettings,
     vllm: str,
-    version: VllmVersion,
+    version: ServerVersion,
     replaced: Mapping[str, Path],
     targets: Sequence[str],
 ) -> tuple[list[CompileSource], list[str]]:

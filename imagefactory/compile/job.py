@@ -24,7 +24,8 @@ from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.locks.files import LockedSource, LockedWheel
 from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Arch, VllmVersion
+from imagefactory.matrix.matrix import Arch
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.matrix.targets import host_machine
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
@@ -176,7 +177,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
 
 
 def _main_source(
-    project: CompileProject, request: Request, version: VllmVersion, folder: Path | None
+    project: CompileProject, request: Request, version: ServerVersion, folder: Path | None
 ) -> tuple[LockedSource | None, CompileSource | None]:
     """Return where the compiled project comes from: its locked sdist, or a folder or repository."""
     if folder is not None:
@@ -198,7 +199,7 @@ def _main_source(
 
 
 def _version(
-    project: CompileProject, request: Request, version: VllmVersion, source: CompileSource | None
+    project: CompileProject, request: Request, version: ServerVersion, source: CompileSource | None
 ) -> str:
     if request.what == "flashinfer":
         return locked_flashinfer(project, request.vllm).version

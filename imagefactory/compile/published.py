@@ -10,7 +10,7 @@ from imagefactory.resolve.wheelhouse.fit import MACHINES
 def find_published(project: Project, release: str, platform: str) -> LockedWheel | LockedSource | None:
     """Return the published wheel of a vLLM release for a platform, if it is locked."""
     for cell in locked_cells(project):
-        if cell.platform == platform and project.matrix.vllm[cell.vllm].release == release:
+        if cell.platform == platform and project.matrix.versions[cell.version].release == release:
             for wheel in project.wheel_lock(cell).wheels:
                 if wheel.name == "vllm" and wheel.compiled is None:
                     return wheel

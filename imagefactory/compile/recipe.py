@@ -14,7 +14,7 @@ from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, intended_kernels
-from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer
@@ -25,7 +25,7 @@ JOB_MEMORY: Final = "3 to 8 GB of memory"
 
 def _render_compile(project: Project, cell: Cell) -> Rendered:
     matrix = project.matrix
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     installed = choose_mods(matrix, cell, project.mods)
     sources = choose_source_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, installed, "compiled")
@@ -34,7 +34,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     (serve, _), (model, _) = above
     mods = _mods(installed)
     copies = (serve, *(copy for copy, _ in mods), model)
-    dependencies = load_settings(project.root).sources_of(cell.vllm, version)
+    dependencies = load_settings(project.root).sources_of(cell.version, version)
     programs = tools(project.root, project.tool_lock.find("uv", cell.machine))
     files = [
         *described_files([*programs, *(piece for _, piece in above)]),
@@ -45,7 +45,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     values = {
         "target": str(cell),
         "platform": cell.platform,
-        "vllm": cell.vllm,
+        "vllm": cell.version,
         "arch": cell.arch,
         "version": str(version.version),
         "toolchain": _toolchain(project, cell, version),
@@ -75,11 +75,11 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     return render_compile(project.root, base, config, values, described)
 
 
-def _toolchain(project: Project, cell: Cell, version: VllmVersion) -> str:
+def _toolchain(project: Project, cell: Cell, version: ServerVersion) -> str:
     """Return the name of the toolchain's image: derived from its content once locked, else from its Debian release."""
     compiling = CompileProject(project.root, project.store)
     name = compiling.settings.toolchain_for("vllm", version)
-    toolchain = compiling.cell(name, cell.vllm, cell.platform)
+    toolchain = compiling.cell(name, cell.version, cell.platform)
     return (
         image_name(toolchain_plan(compiling, toolchain))
         if compiling.is_locked(toolchain)
@@ -87,7 +87,7 @@ def _toolchain(project: Project, cell: Cell, version: VllmVersion) -> str:
     )
 
 
-def _not_locked(project: Project, cell: Cell, version: VllmVersion) -> list[str]:
+def _not_locked(project: Project, cell: Cell, version: ServerVersion) -> list[str]:
     lines = [
         f"{_lock_path(project, cell)}: the wheels of the image, with the two that are compiled among them",
         "the toolchain image: its packages and CUDA wheels",
@@ -100,7 +100,7 @@ def _lock_path(project: Project, cell: Cell) -> str:
     return project.wheel_lock_path(cell).relative_to(project.root).as_posix()
 
 
-def _git(version: VllmVersion) -> str:
+def _git(version: ServerVersion) -> str:
     return f"{version.git} at {version.ref}"
 
 
@@ -108,7 +108,7 @@ def _described_sources(
     project: Project, cell: Cell, mods: Chosen, dependencies: Iterable[str]
 ) -> list[dict[str, Any]]:
     """Describe the sources that are compiled, and what mods change in them."""
-    version = project.matrix.vllm[cell.vllm]
+    version = project.matrix.versions[cell.version]
     locked = project.source_lock.find(version.release, ".tar.gz") if version.release else None
     vllm: dict[str, Any] = {"path": "sources/vllm/", "from": locked.file if locked else _git(version)}
     if locked is not None:

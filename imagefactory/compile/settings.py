@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.matrix.bases import Base, DebianPackage
-from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 
@@ -117,7 +117,7 @@ class GraftSettings(_Model):
     other_chips: dict[str, Annotated[str, Field(min_length=10)]] = {}
     """Operators that a compile for one chip may lack, and why."""
 
-    def extensions_of(self, version: VllmVersion) -> tuple[str, ...]:
+    def extensions_of(self, version: ServerVersion) -> tuple[str, ...]:
         """List the extensions of a vLLM version."""
         return tuple(name for name, versions in self.extensions.items() if version.within(versions))
 
@@ -179,14 +179,14 @@ class CompileSettings(_Model):
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
-    def need(self, what: What, version: VllmVersion) -> CompilerNeed | None:
+    def need(self, what: What, version: ServerVersion) -> CompilerNeed | None:
         """Return the compiler that a source needs, if it needs a particular one."""
         for need in self.compilers:
             if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True):
                 return need
         return None
 
-    def carried_by(self, version: VllmVersion) -> tuple[str, ...]:
+    def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         """Return the patterns of the files that a vLLM version takes over from its published wheel."""
         found = (
             item
@@ -195,7 +195,7 @@ class CompileSettings(_Model):
         )
         return tuple(pattern for item in found for pattern in item.files)
 
-    def toolchain_for(self, what: What, version: VllmVersion) -> str:
+    def toolchain_for(self, what: What, version: ServerVersion) -> str:
         """Return the oldest toolchain whose compiler is new enough."""
         need = self.need(what, version)
         for name, toolchain in self.toolchains.items():
@@ -208,16 +208,16 @@ class CompileSettings(_Model):
             fix="Add a toolchain of a newer Debian.",
         )
 
-    def sources_of(self, vllm: str, version: VllmVersion) -> dict[str, SourceSettings]:
+    def sources_of(self, vllm: str, version: ServerVersion) -> dict[str, SourceSettings]:
         """Return the dependencies of a vLLM version; for a git reference, those of the release before it."""
         listed = self.listed_as(vllm, version)
         return {name: source for name, source in self.sources.items() if listed in source.refs}
 
-    def listed_as(self, vllm: str, version: VllmVersion) -> str:
+    def listed_as(self, vllm: str, version: ServerVersion) -> str:
         """Return the name that a vLLM version's sources are listed under."""
         return vllm if any(vllm in source.refs for source in self.sources.values()) else self.nearest(version)
 
-    def nearest(self, version: VllmVersion) -> str:
+    def nearest(self, version: ServerVersion) -> str:
         """Return the newest release with known sources that is not newer than a version."""
         known = sorted({Version(name) for source in self.sources.values() for name in source.refs})
         older = [name for name in known if name <= version.version]

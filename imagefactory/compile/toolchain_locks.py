@@ -104,9 +104,9 @@ def expected_toolchain_locks(project: CompileProject) -> list[Expected]:
             Expected(project.base_lock_path(cell), BaseLock, base_made_from(matrix, cell)),
             Expected(project.wheel_lock_path(cell), WheelLock, wheels_made_from(matrix, cell)),
             Expected(
-                FlashInferLock.path(project.locks, cell.vllm),
+                FlashInferLock.path(project.locks, cell.version),
                 FlashInferLock,
-                _flashinfer_made_from(project, cell.vllm),
+                _flashinfer_made_from(project, cell.version),
             ),
         )
     ]
@@ -194,13 +194,14 @@ def _lock_compilers(
     made_from = wheels_made_from(project.matrix, cell)
     if path.exists() and not upgrade and WheelLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
-    say(f"Resolving the compilers of vLLM {cell.vllm} in {cell.arch} ({cell.platform})")
+    say(f"Resolving the compilers of vLLM {cell.version} in {cell.arch} ({cell.platform})")
     arch = arch_of(project.matrix, cell)
     others = [text for text in requires if canonicalize_name(Requirement(text).name) != "torch"]
     request = WheelRequest(
         cell=cell,
-        release=pinned("torch", requires, f"vLLM {cell.vllm}, pyproject.toml"),
-        arch=arch.model_copy(update={"distribution": "torch", "also": [*arch.also, *others]}),
+        distribution="torch",
+        release=pinned("torch", requires, f"vLLM {cell.version}, pyproject.toml"),
+        arch=arch.model_copy(update={"also": [*arch.also, *others]}),
         base=project.matrix.bases[arch.base],
         conflicts=project.matrix.conflicts,
         made_from=made_from,

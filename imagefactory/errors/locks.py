@@ -1,4 +1,4 @@
-"""Locks, the sources they are resolved from, and plans: 20 to 35, and 242."""
+"""Locks, the sources they are resolved from, and plans: 20 to 35, 242, and 246."""
 
 from __future__ import annotations
 
@@ -71,3 +71,7 @@ class TooManyLayersError(LibraryError, exit_code=35):
 
 class LeaveOutError(LibraryError, exit_code=242):
     """An entry of `leave_out` in matrix.yaml names something that no wheel brings, or that matrix.yaml asks for."""
+
+
+class ReleaseReplacedError(LibraryError, exit_code=246):
+    """The server that was resolved is not the release that matrix.yaml names."""

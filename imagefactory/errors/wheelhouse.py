@@ -1,4 +1,4 @@
-"""Keeping, sharing and adopting compiled wheels: 73 to 79, and 227."""
+"""Keeping, sharing and adopting compiled wheels: 73 to 79, 227, and 245."""
 
 from __future__ import annotations
 
@@ -35,3 +35,7 @@ class KernelRecordError(LibraryError, exit_code=79):
 
 class UnfitWheelError(LibraryError, exit_code=227):
     """A compiled wheel is for another Python, glibc or CUDA than the image's, or is not of the kind that it wants."""
+
+
+class ArchiveIncompleteError(LibraryError, exit_code=245):
+    """Some locked files of a target cannot be archived, because nobody has them any more."""

@@ -6,10 +6,17 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from imagefactory.locks.lock import Frozen, Hash, Lock, SingleLock
 from imagefactory.matrix.cells import KernelOrigin
+from imagefactory.matrix.server_names import VLLM, server_name
 
 
 class ReplacedFile(Frozen):
@@ -109,13 +116,13 @@ class LockedSuite(Frozen):
 
 
 class WheelLock(Lock):
-    """Every wheel of one vLLM version on one arch and platform."""
+    """Every wheel of one version of a server on one arch and platform."""
 
     header: ClassVar[str] = (
-        "The wheels of one vLLM version for one arch: names and hashes, found on any index."
+        "The wheels of one version of a server for one arch: names and hashes, found on any index."
     )
 
-    vllm: str
+    version: str
     arch: str
     platform: str
     python: str
@@ -123,14 +130,25 @@ class WheelLock(Lock):
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
     left_out: Annotated[tuple[LeftOutWheel, ...], Field(exclude_if=not_)] = ()
 
+    @model_validator(mode="before")
     @classmethod
-    def path(cls, locks: Path, vllm: str, arch: str, platform: str) -> Path:
-        """Return where the wheels of a vLLM version are locked for an arch and platform."""
-        return locks / vllm / f"{arch}-{platform.replace('/', '-')}.toml"
+    def _read_as_before(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return {"version" if name == VLLM else name: value for name, value in data.items()}
+
+    @model_serializer(mode="wrap")
+    def _written_as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Call a version of vLLM `vllm`, so that locks from before the second server keep their checksums."""
+        name = VLLM if server_name(self.version) == VLLM else "version"
+        return {name if key == "version" else key: value for key, value in serialize(self).items()}
+
+    @classmethod
+    def path(cls, locks: Path, version: str, arch: str, platform: str) -> Path:
+        """Return where the wheels of a version are locked for an arch and platform."""
+        return locks / version / f"{arch}-{platform.replace('/', '-')}.toml"
 
     def home(self, locks: Path) -> Path:
         """Return the path where a lock with this content belongs."""
-        return self.path(locks, self.vllm, self.arch, self.platform)
+        return self.path(locks, self.version, self.arch, self.platform)
 
 
 class BaseLock(Lock):
@@ -221,7 +239,7 @@ class LicensedFile(Frozen):
     sha256: Hash
     licence: str
     """An SPDX expression, or a LicenseRef where the package does not use an SPDX identifier."""
-    says: Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
+    says: Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
     """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
     notices: tuple[str, ...] = ()
     """GNU licences mentioned in the package's notices, mostly for bundled libraries."""

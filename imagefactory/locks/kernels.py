@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
@@ -12,11 +12,13 @@ from typing import Final, Literal, get_args
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.locks.gpu_libraries import KernelLock, WheelKernels
 from imagefactory.matrix.matrix import Arch
+from imagefactory.servers.known import server_of_version
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"
 AuditResult = Literal["passed", "failed", "not-audited", "not-applicable"]
-KernelOutcome = Literal["native", "jit", "other chips", "fails"]
+KernelOutcome = Literal["native", "jit", "other chips", "other Python", "fails"]
+_OF_PYTHON = re.compile(r"\.cpython-(\d)(\d+)-")
 
 
 @dataclass(frozen=True)
@@ -70,40 +72,44 @@ class Audit:
         return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
 
 
-def audited_wheels(wheels: Iterable[LockedWheel], arch: Arch) -> list[LockedWheel]:
-    """List the wheels that an image of an arch is judged by: vLLM's and FlashInfer's."""
+def audited_wheels(lock: WheelLock, arch: Arch) -> list[LockedWheel]:
+    """List the wheels that an image of an arch is judged by: the server's, its kernels' and FlashInfer's."""
     if arch.cubins is None or arch.capability is None:
         return []
-    return [
-        wheel for wheel in wheels if wheel.name == arch.distribution or wheel.name.startswith("flashinfer")
-    ]
+    server = server_of_version(lock.version)
+    return [wheel for wheel in lock.wheels if server.judged_by(wheel.name, arch)]
 
 
 def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
     """Judge the locked wheels by the record, without reading any wheel."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
-    wheels = audited_wheels(lock.wheels, arch) if lock else []
+    wheels = audited_wheels(lock, arch) if lock else []
     found = [(wheel, record.find(wheel.sha256)) for wheel in wheels]
     missing = tuple(wheel.file for wheel, entry in found if entry is None)
     if missing or not found:
         return Audit("not-audited", missing=missing)
-    verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch)
+    verdicts = verdicts_of(
+        [entry for _, entry in found if entry is not None], arch, lock.python if lock else ""
+    )
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
 
 
-def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch) -> tuple[KernelVerdict, ...]:
-    """Judge the libraries in wheels by the policy of an arch."""
+def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch, python: str) -> tuple[KernelVerdict, ...]:
+    """Judge the libraries in wheels by the policy of an arch, for images with a version of Python."""
     judged = (
-        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch)
+        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch, python)
         for wheel in wheels
         for library in wheel.libraries
     )
     return tuple(verdict for verdict in judged if verdict is not None)
 
 
-def judge(library: str, kernels: GpuCode, arch: Arch) -> KernelVerdict | None:
-    """Judge a library by the policy of an arch; return None if there is no policy or no GPU code."""
+def judge(library: str, kernels: GpuCode, arch: Arch, python: str = "") -> KernelVerdict | None:
+    """Judge a library by the policy of an arch; return None if there is no policy or no GPU code.
+
+    An extension module for another Python than the image's cannot be loaded, whatever it holds.
+    """
     policy, capability = arch.cubins, arch.capability
     if policy is None or capability is None or not (kernels.cubins or kernels.ptx):
         return None
@@ -113,7 +119,13 @@ def judge(library: str, kernels: GpuCode, arch: Arch) -> KernelVerdict | None:
     holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
     usable = [sm for sm in kernels.ptx if _runs_by_jit(sm, capability)]
     outcome: KernelOutcome = "fails"
-    if refused and not special:
+    made_for = _OF_PYTHON.search(library)
+    if made_for and python and f"{made_for[1]}.{made_for[2]}" != python:
+        outcome, why = (
+            "other Python",
+            f"Python {python} does not import what is made for {'.'.join(made_for.groups())}",
+        )
+    elif refused and not special:
         why = f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}"
     elif holds_fp4 and not special:
         why = f"it holds FP4 kernels, and none is for an a or f target of {capability}"
@@ -124,7 +136,7 @@ def judge(library: str, kernels: GpuCode, arch: Arch) -> KernelVerdict | None:
         outcome, why = "jit", f"PTX {newest}, compiled at first use"
     else:
         others = ", ".join(sorted({*kernels.cubins, *kernels.ptx}, key=_number))
-        outcome, why = "other chips", f"only {others}; vLLM does not choose it here"
+        outcome, why = "other chips", f"only {others}; the server does not choose it here"
     return KernelVerdict(library, outcome, why, kernels)
 
 

@@ -52,7 +52,7 @@ class Project:
 
     def wheel_lock_path(self, cell: Cell) -> Path:
         """Return the lock file that names the wheels of a cell."""
-        return WheelLock.path(self.locks, cell.vllm, cell.arch, cell.platform)
+        return WheelLock.path(self.locks, cell.version, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
         """Return the lock file that names the Debian packages of a cell."""

@@ -14,7 +14,7 @@ class TargetStatus:
     """The status of a target, as the table and the JSON output show it."""
 
     model: str
-    vllm: str
+    version: str
     arch: str
     platform: str
     mods: str
@@ -30,7 +30,7 @@ def target_status(project: Project, cell: Cell) -> TargetStatus:
     pinned = all(project.model_lock.commit_of(repository) for repository in model.repositories)
     return TargetStatus(
         model=cell.model,
-        vllm=cell.vllm,
+        version=cell.version,
         arch=cell.arch,
         platform=cell.platform,
         mods=model.mods if isinstance(model.mods, str) else " ".join(model.mods),

@@ -1,8 +1,8 @@
-"""Lists cells, the combinations of model, vLLM version, arch and platform that can be built."""
+"""Lists cells, the combinations of model, server version, arch and platform that can be built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
@@ -12,7 +12,17 @@ from packaging.specifiers import SpecifierSet
 
 from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.matrix.leave_out import LeaveOut
-from imagefactory.matrix.matrix import Arch, Drafter, Matrix, VllmVersion
+from imagefactory.matrix.matrix import Arch, Matrix
+from imagefactory.matrix.served_model import Drafter
+from imagefactory.matrix.server_names import (
+    TITLES,
+    VLLM,
+    server_name,
+    version_key,
+    version_name,
+    version_title,
+)
+from imagefactory.matrix.server_versions import ServerVersion
 from images.shipped.conditions import Condition
 
 KernelOrigin = Literal["upstream", "graft", "compiled"]
@@ -25,15 +35,43 @@ VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One image: a model served by a vLLM version on an arch, for one platform."""
+    """One image: a model served by a version of a server on an arch, for one platform."""
 
     model: str
-    vllm: str
+    version: str
+    """The version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang."""
     arch: str
     platform: str
 
     def __str__(self) -> str:
-        return f"{self.model}@{self.vllm}/{self.arch}"
+        return f"{self.model}@{self.version}/{self.arch}"
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, object], platform: str) -> Cell:
+        """Return the cell that an image's labels name; parts that they do not name are empty."""
+        of_server = {server: labels.get(f"imagefactory.{server}") for server in TITLES}
+        versions = [version_name(server, str(key)) for server, key in of_server.items() if key]
+        model, arch = (str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "arch"))
+        return cls(model, versions[0] if versions else "", arch, platform)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels by which an image names its cell."""
+        return {
+            "imagefactory.model": self.model,
+            f"imagefactory.{self.server}": version_key(self.version),
+            "imagefactory.arch": self.arch,
+        }
+
+    @property
+    def server(self) -> str:
+        """The name of the server."""
+        return server_name(self.version)
+
+    @property
+    def runs(self) -> str:
+        """What the image runs, as messages call it: vLLM 0.32.0."""
+        return version_title(self.version)
 
     @property
     def machine(self) -> str:
@@ -43,7 +81,12 @@ class Cell:
     @property
     def slug(self) -> str:
         """A name for files and folders."""
-        return f"{self.model}-v{self.vllm}-{self.arch}-{self.machine}"
+        return f"{self.model_and_version}-{self.arch}-{self.machine}"
+
+    @property
+    def model_and_version(self) -> str:
+        """The beginning of tags and file names."""
+        return f"{self.model}-{'v' if self.server == VLLM else ''}{self.version}"
 
 
 @dataclass(frozen=True)
@@ -57,10 +100,10 @@ class Exclusion:
 def all_combinations(matrix: Matrix) -> Iterator[Cell]:
     """List every combination in the order of the file, whether it can work or not."""
     for model in matrix.models:
-        for vllm in matrix.vllm:
+        for version in matrix.versions:
             for arch_name, arch in matrix.archs.items():
                 for platform in arch.platforms:
-                    yield Cell(model, vllm, arch_name, platform)
+                    yield Cell(model, version, arch_name, platform)
 
 
 def buildable(matrix: Matrix) -> list[Cell]:
@@ -76,14 +119,14 @@ def exclusions(matrix: Matrix) -> list[Exclusion]:
 
 def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     """Return why a combination is excluded, or None if it can be built."""
-    model, version, arch = matrix.models[cell.model], matrix.vllm[cell.vllm], matrix.archs[cell.arch]
-    if not version.within(model.vllm):
-        return f"{cell.model} needs vLLM {model.vllm}"
+    model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
+    if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
+        return why
     if arch.distribution != "vllm" and version.release is None:
         return f"{arch.distribution} exists for releases only"
-    same = first_of_release(matrix, cell.vllm)
-    if same != cell.vllm and not compiled_distributions(matrix, cell):
-        return f"nothing is compiled for {cell.arch}, which makes it the same as vLLM {same}"
+    same = first_of_release(matrix, cell.version)
+    if same != cell.version and not compiled_distributions(matrix, cell):
+        return f"nothing is compiled for {cell.arch}, which makes it the same as {version_title(same)}"
     for rule in matrix.exclude:
         if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):
             return rule.reason
@@ -120,8 +163,9 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
         ]
         if rules:
             found.append((drafter, rules[0]))
-        elif not matrix.vllm[cell.vllm].within(drafter.vllm):
-            found.append((drafter, f"{drafter.repo} needs vLLM {drafter.vllm}"))
+            continue
+        if why := _out_of_range(matrix, cell, drafter.repo, drafter.range_of(cell.server)):
+            found.append((drafter, why))
     return found
 
 
@@ -129,14 +173,19 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     """Whether every part of a condition except its drafter holds for a cell."""
     globs = [
         (condition.model, cell.model),
-        (condition.version, cell.vllm),
+        (condition.server, cell.server),
+        (condition.version, cell.version),
         (condition.arch, cell.arch),
         (condition.weights, matrix.models[cell.model].weights),
     ]
     if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
         return False
-    if condition.vllm is not None and not matrix.vllm[cell.vllm].within(condition.vllm):
-        return False
+    for server in TITLES:
+        wanted = getattr(condition, server)
+        if wanted is not None and not (
+            server == cell.server and matrix.versions[cell.version].within(wanted)
+        ):
+            return False
     if condition.capability is not None:
         capability = matrix.archs[cell.arch].capability
         return capability is not None and SpecifierSet(condition.capability).contains(capability)
@@ -147,12 +196,14 @@ def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
     """Return where a cell's vLLM kernels have to come from, according to the matrix."""
     if "vllm" not in compiled_distributions(matrix, cell):
         return "upstream"
-    return "graft" if choice_for(matrix.vllm[cell.vllm].compile, cell.arch)[0] == "graft" else "compiled"
+    return (
+        "graft" if choice_for(matrix.versions[cell.version].compile, cell.arch)[0] == "graft" else "compiled"
+    )
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     """List the packages of a cell that we have to compile ourselves."""
-    version = matrix.vllm[cell.vllm]
+    version = matrix.versions[cell.version]
     if matrix.archs[cell.arch].distribution != "vllm":
         return ()
     kind, named = choice_for(version.compile, cell.arch)
@@ -162,30 +213,39 @@ def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
 
 def leave_out_of(matrix: Matrix, cell: Cell) -> list[LeaveOut]:
     """List what a cell's image is to leave out; the model does not matter."""
-    version = matrix.vllm[cell.vllm].version
-    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, version)]
+    version = matrix.versions[cell.version].version
+    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, cell.server, version)]
 
 
-def first_of_release(matrix: Matrix, vllm: str) -> str:
+def first_of_release(matrix: Matrix, name: str) -> str:
     """Return the first version of the same release and with the same needs, whose sources and compilers it shares."""
-    version = matrix.vllm[vllm]
+    version = matrix.versions[name]
     if version.release is None:
-        return vllm
+        return name
 
-    def needs(other: VllmVersion) -> list[object]:
+    def needs(other: ServerVersion) -> list[object]:
         return [other.release, *(getattr(other, name) for name in VERSION_NEEDS)]
 
-    return next(name for name, other in matrix.vllm.items() if needs(other) == needs(version))
+    same_server = (key for key in matrix.versions if server_name(key) == server_name(name))
+    return next(key for key in same_server if needs(matrix.versions[key]) == needs(version))
 
 
 def arch_of(matrix: Matrix, cell: Cell) -> Arch:
     """Return the arch of a cell with the additions of its vLLM version, which apply to GPUs only."""
-    arch, version = matrix.archs[cell.arch], matrix.vllm[cell.vllm]
+    arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
     if arch.distribution != "vllm":
         return arch
     return arch.model_copy(
         update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
     )
+
+
+def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> str | None:
+    """Return why a cell's version does not fit a model or a drafter, which is None if it does."""
+    title = TITLES[cell.server]
+    if wanted is None:
+        return f"{what} is not described for {title}"
+    return None if matrix.versions[cell.version].within(wanted) else f"{what} needs {title} {wanted}"
 
 
 def _matches(pattern: str, value: str) -> bool:

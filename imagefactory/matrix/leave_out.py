@@ -11,6 +11,7 @@ from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from imagefactory.matrix.bases import unique
+from imagefactory.matrix.server_names import TITLES
 from images.shipped.values import Distribution, Name, Specifier
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
@@ -31,12 +32,16 @@ class LeaveOut(BaseModel):
     """Only on these archs. Empty: on all of them."""
     vllm: Specifier = ""
     """Only with these vLLM versions."""
+    sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    """Only with these SGLang versions. An entry without any range holds for every server."""
     reason: Annotated[str, Field(min_length=10)]
     """Why nothing misses it."""
 
-    def applies(self, arch: str, version: Version) -> bool:
-        """Return whether something is to be left out on an arch, with a vLLM version."""
-        fits = SpecifierSet(self.vllm).contains(version, prereleases=True)
+    def applies(self, arch: str, server: str, version: Version) -> bool:
+        """Return whether something is to be left out on an arch, with a version of a server."""
+        ranges = {name: getattr(self, name) for name in TITLES if getattr(self, name)}
+        wanted = ranges.get(server, None if ranges else "")
+        fits = wanted is not None and SpecifierSet(wanted).contains(version, prereleases=True)
         return fits and (not self.archs or arch in self.archs)
 
     def matching(self, pattern: str, paths: Iterable[str]) -> Iterator[str]:

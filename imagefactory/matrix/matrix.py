@@ -9,8 +9,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, get_args
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,18 +24,19 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from imagefactory.errors import FactoryError, did_you_mean
 from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
 from imagefactory.matrix.bases import Base, unique
-from imagefactory.matrix.compile_choices import CompileChoices, choice_for
 from imagefactory.matrix.leave_out import LeaveOut, arch_references
+from imagefactory.matrix.served_model import ServedModel
+from imagefactory.matrix.server_names import TITLES, VLLM, version_name
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.oci.registry.reference import Reference
 from images.shipped.conditions import Condition
-from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
+from images.shipped.values import Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
 SmokeLevel = Literal["static", "container", "serve", "gpu"]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
 Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
@@ -100,130 +99,6 @@ class Arch(_Model):
     """The smoke tests that an image must pass before it is tagged."""
 
 
-class VllmVersion(_Model):
-    """A vLLM release, or a git reference that is compiled."""
-
-    release: VersionText | None = None
-    git: HubRepo | None = None
-    ref: str | None = None
-    counts_as: VersionText | None = None
-    """The version that a git reference counts as among the releases."""
-    compile: CompileChoices = "published"
-    """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
-    and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
-    also: list[str] = []
-    """Additional requirements on machines with a GPU, beyond vLLM's and the arch's."""
-    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
-    """Additional package indexes for these requirements."""
-    local_versions: list[Name] = []
-    """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if (self.release is None) == (self.git is None):
-            raise PydanticCustomError("origin", "give either `release`, or `git` with `ref` and `counts_as`")
-        if self.git and not (self.ref and self.counts_as):
-            raise PydanticCustomError("origin", "a `git` version needs `ref` and `counts_as`")
-        archs = self.compile if isinstance(self.compile, dict) else {"": ""}
-        if self.git and any(choice_for(self.compile, arch)[0] == "graft" for arch in archs):
-            raise PydanticCustomError(
-                "compile", "only a `release` has a published wheel to graft kernels into"
-            )
-        return self
-
-    @cached_property
-    def version(self) -> Version:
-        """The version that ranges are compared with."""
-        return Version(self.release or self.counts_as or "")
-
-    def within(self, specifier: str) -> bool:
-        """Return whether this version is in a range; development versions count."""
-        return SpecifierSet(specifier).contains(self.version, prereleases=True)
-
-
-class Drafter(_Model):
-    """A small model that drafts tokens for the large one to verify."""
-
-    repo: HubRepo
-    method: Literal["dflash", "eagle3", "mtp", "ngram"]
-    tokens: Annotated[int, Field(ge=1, le=64)]
-    attention_backend: str | None = None
-    vllm: Specifier = ""
-
-
-class Serve(_Model):
-    """The default serving settings of a model, named after vLLM's flags."""
-
-    served_model_name: str | None = None
-    quantization: str | None = None
-    dtype: str | None = None
-    kv_cache_dtype: str | None = None
-    load_format: str | None = None
-    attention_backend: str | None = None
-    max_model_len: Count | None = None
-    max_num_seqs: Count | None = None
-    max_num_batched_tokens: Count | None = None
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    enforce_eager: bool = False
-    enable_prefix_caching: bool = False
-    enable_auto_tool_choice: bool = False
-    trust_remote_code: bool = False
-    tool_call_parser: str | None = None
-    chat_template: str | None = None
-    reasoning_parser: str | None = None
-    limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
-    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
-
-
-class Memory(_Model):
-    """How much memory a model needs, checked on the host before the model is downloaded."""
-
-    weights_gb: Annotated[float, Field(gt=0)]
-    """Size in memory, after any quantization while loading."""
-    download_gb: Annotated[float, Field(gt=0)] | None = None
-    """Size on disk, where it differs."""
-    drafter_gb: Annotated[float, Field(ge=0)] = 0
-    kv_bytes_per_token: Count
-    """With 16-bit values: 2 x full attention layers x KV heads x head size x 2."""
-    kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
-    """Cache that does not grow with the context: sliding windows, linear attention states."""
-    context: Count
-    """The longest context of the model."""
-    hybrid: bool = False
-    """Whether some layers use linear attention."""
-
-
-class ServedModel(_Model):
-    """A model, the vLLM versions that can serve it, and its tuned settings."""
-
-    repo: HubRepo | None = None
-    generated: Literal["tiny"] | None = None
-    vllm: Specifier
-    weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "dummy"]
-    arch: str | None = None
-    """The default arch of this model, if it differs from that of the matrix."""
-    drafters: list[Drafter] = []
-    """In order of preference; the first one that works with a vLLM version is the default."""
-    draft: Literal["required", "optional"] = "required"
-    """Whether to exclude vLLM versions that none of the drafters works with."""
-    serve: Serve = Serve()
-    serve_on: dict[Name, Serve] = {}
-    """Serving settings that differ on an arch."""
-    memory: Memory | None = None
-    mods: Literal["auto", "none"] | list[Name] = "auto"
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if (self.repo is None) == (self.generated is None):
-            raise PydanticCustomError("origin", "give either `repo` or `generated`")
-        return self
-
-    @property
-    def repositories(self) -> list[str]:
-        """The hub repositories needed to serve this model."""
-        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
-
-
 class Conflict(_Model):
     """Two wheels that install the same paths, and which of them wins."""
 
@@ -284,7 +159,9 @@ class Matrix(_Model):
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
-    vllm: Annotated[dict[Name, VllmVersion], Field(min_length=1)]
+    vllm: Annotated[dict[Name, ServerVersion], Field(min_length=1)]
+    sglang: dict[Name, ServerVersion] = {}
+    """Versions of SGLang; targets name them sglang-VERSION."""
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
@@ -297,6 +174,26 @@ class Matrix(_Model):
     def _lower_case(cls, registry: str) -> str:
         # OWNER is a placeholder until a fork sets it; registries accept lower case only.
         return registry if "OWNER" in registry else registry.lower()
+
+    @field_validator("sglang")
+    @classmethod
+    def _releases_only(cls, versions: dict[str, ServerVersion]) -> dict[str, ServerVersion]:
+        for name, version in versions.items():
+            if version.release is None or version.compile != "published":
+                raise PydanticCustomError(
+                    "origin", "{name}: only vLLM is compiled; give a `release`", {"name": name}
+                )
+        return versions
+
+    @cached_property
+    def versions(self) -> dict[str, ServerVersion]:
+        """The versions of all servers, by their names in targets."""
+        of_servers: dict[str, dict[str, ServerVersion]] = {name: getattr(self, name) for name in TITLES}
+        return {
+            version_name(server, key): version
+            for server, versions in of_servers.items()
+            for key, version in versions.items()
+        }
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -379,6 +276,11 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             if isinstance(version.compile, dict)
             for arch in version.compile
         ),
+        *(
+            (("models", name, "serve_on", key), key, _served_on(matrix), "arch or server")
+            for name, model in matrix.models.items()
+            for key in model.serve_on
+        ),
         *((path, arch, matrix.archs, "arch") for path, arch in arch_references(matrix.leave_out)),
     ]
     for path, value, known, what in references:
@@ -389,12 +291,18 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
                 why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
                 fix=did_you_mean(value, list(known)).capitalize(),
             )
-    shared = set(matrix.vllm) & set(matrix.bases)
+    shared = set(matrix.versions) & set(matrix.bases)
     if shared:
         name = min(shared)
         raise MatrixError(
-            f"{name!r} is both a base and a vLLM version.",
+            f"{name!r} is both a base and a version.",
             where=source.location(("bases", name)),
             why="Both keep their locks in the folder of that name.",
             fix="Rename the base.",
         )
+
+
+def _served_on(matrix: Matrix) -> list[str]:
+    """List what `serve_on` may name: an arch, for vLLM; another server; or that server on an arch."""
+    others = [name for name in TITLES if name != VLLM]
+    return [*matrix.archs, *others, *(f"{server}/{arch}" for server in others for arch in matrix.archs)]

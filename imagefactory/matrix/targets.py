@@ -1,4 +1,4 @@
-"""Selects cells by target: `MODEL[@VLLM][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
+"""Selects cells by target: `MODEL[@VERSION][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.matrix.cells import Cell, all_combinations, reason_excluded
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import TITLES, server_name, version_key, version_name
 
 EVERYTHING = "all"
-SYNTAX = "MODEL[@VLLM][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
+SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
 
@@ -28,7 +29,7 @@ class Selector:
 
     text: str
     model: str
-    vllm: str | None = None
+    version: str | None = None
     arch: str | None = None
     machine: str | None = None
 
@@ -38,17 +39,17 @@ class Selector:
         if text == EVERYTHING:
             return cls(text, "*", "*", "*", "*")
         left, *rest = text.split("/")
-        model, _, vllm = left.partition("@")
+        model, _, version = left.partition("@")
         arch, machine = (*rest, None, None)[:2]
         too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
-        if too_many or not model or "" in rest or ("@" in left and not vllm):
+        if too_many or not model or "" in rest or ("@" in left and not version):
             raise UnknownNameError(
                 f"{text!r} is not a target.",
                 where="the --target option",
                 why="A part is empty, or there are too many.",
                 fix=f"Write {SYNTAX}.",
             )
-        return cls(text, model, vllm or None, arch, machine)
+        return cls(text, model, version or None, arch, machine)
 
 
 def default_target(matrix: Matrix) -> str:
@@ -81,9 +82,12 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
-        vllm = selector.vllm or matrix.defaults.vllm
+        wanted = selector.version or matrix.defaults.vllm
+        _refuse_other_server(matrix, selector, wanted)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
-        for version in _matching(selector.text, "vLLM version", vllm, matrix.vllm):
+        for version in _matching(
+            selector.text, f"{TITLES[server_name(wanted)]} version", wanted, matrix.versions
+        ):
             for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
                 for platform in _platforms(matrix, selector, arch_name):
                     cell = Cell(model, version, arch_name, platform)
@@ -108,6 +112,21 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
             fix=f"`invoke targets --target '{cell.model}@*/*'` lists what can be built.",
         )
     return cells
+
+
+def _refuse_other_server(matrix: Matrix, selector: Selector, wanted: str) -> None:
+    """Raise an error for a version that another server has than the one that the target names."""
+    if wanted in matrix.versions:
+        return
+    for server, title in TITLES.items():
+        name = version_name(server, version_key(wanted))
+        if name in matrix.versions:
+            raise UnknownNameError(
+                f"{TITLES[server_name(wanted)]} has no version {version_key(wanted)}.",
+                where=f"the target {selector.text!r}",
+                why=f"{version_key(wanted)} is a version of {title}.",
+                fix=f"Write {selector.model}@{name}.",
+            )
 
 
 def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.server_names import server_name, version_title
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.trees import Trees
@@ -78,14 +79,14 @@ def scaffold(project: Project, name: str) -> Path:
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
-    """List what a mod changes in a vLLM version, in both stages."""
+    """List what a mod changes in a version, in both stages."""
     mod = find_mod(project.mods, name)
     refuse_unknown_version(project.matrix, vllm)
-    version = project.matrix.vllm[vllm].version
-    variants = variants_for(mod, version)
+    version = project.matrix.versions[vllm].version
+    variants = variants_for(mod, version) if mod.manifest.of_server == server_name(vllm) else []
     if not variants:
         raise ModNotApplicableError(
-            f"The mod {name} does nothing in vLLM {vllm}.",
+            f"The mod {name} does nothing in {version_title(vllm)}.",
             where=mod.where("variants"),
             why=f"{why_not(mod, version)}.",
             fix="`invoke mods.check` shows where it applies.",

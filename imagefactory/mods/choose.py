@@ -27,7 +27,7 @@ class Chosen:
 def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     """Choose the mods that change a cell's installed files: those listed, or with `auto` those it needs."""
     automatic = matrix.models[cell.model].mods == "auto"
-    version = matrix.vllm[cell.vllm].version
+    version = matrix.versions[cell.version].version
     compiled = intended_kernels(matrix, cell) != "upstream"
     picked: Picked = {}
     notes: list[str] = []
@@ -55,7 +55,7 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
 
 def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     """Choose the mods of a cell that change sources before they are compiled."""
-    version = matrix.vllm[cell.vllm].version
+    version = matrix.versions[cell.version].version
     wanted = _wanted(matrix, cell, mods)
     return Chosen(
         _ordered({mod.name: (mod, found) for mod in wanted if (found := mod.variant(version, "source"))}), ()
@@ -66,7 +66,7 @@ def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) 
     """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
     found: Picked = {}
     for cell in buildable(project.matrix):
-        if (cell.vllm, cell.arch) == (vllm, arch):
+        if (cell.version, cell.arch) == (vllm, arch):
             chosen = choose_source_mods(project.matrix, cell, project.mods)
             found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
     return list(_ordered(found))
@@ -88,9 +88,12 @@ def _wanted(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
     asked = matrix.models[cell.model].mods
     if asked == "none":
         return []
-    if asked == "auto":
-        return [mod for mod in mods.values() if _needed(matrix, cell, mod)]
-    return [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    automatic = asked == "auto"
+    listed = (
+        list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    )
+    of_server = [mod for mod in listed if mod.manifest.of_server == cell.server]
+    return [mod for mod in of_server if not automatic or _needed(matrix, cell, mod)]
 
 
 def _list_of_mods(cell: Cell) -> str:

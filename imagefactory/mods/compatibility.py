@@ -1,4 +1,4 @@
-"""Check every mod on every vLLM version by applying it to the real sources."""
+"""Check every mod on every version of its server by applying it to the real sources."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from imagefactory.errors.mods import (
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import first_of_release
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import TITLES, server_name
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.source_files import FolderSource, git_source
 from imagefactory.mods.trees import Trees
@@ -33,7 +34,14 @@ from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 
 Status = Literal[
-    "applies", "upstream", "not needed", "conflict", "file missing", "not covered", "out of reach"
+    "applies",
+    "upstream",
+    "not needed",
+    "other server",
+    "conflict",
+    "file missing",
+    "not covered",
+    "out of reach",
 ]
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
 _UNFIT = (
@@ -52,7 +60,7 @@ class ModResult:
     """The result of checking one mod on one version."""
 
     mod: str
-    vllm: str
+    version: str
     status: Status
     detail: str = ""
 
@@ -80,13 +88,13 @@ def check_mods(
     matrix = project.matrix
     releases = [
         name
-        for name, version in matrix.vllm.items()
+        for name, version in matrix.versions.items()
         if version.release is not None and first_of_release(matrix, name) == name
     ]
     checked = versions or (releases if folder is None else ["nightly"])
     trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(_check, project.matrix, mod, vllm, trees) for mod in mods for vllm in checked]
+        futures = [pool.submit(_check, project.matrix, mod, name, trees) for mod in mods for name in checked]
         return [future.result() for future in futures]
 
 
@@ -96,8 +104,8 @@ def refuse_broken(results: Sequence[ModResult]) -> None:
     if broken:
         raise ModClaimError(
             f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
-            where=", ".join(f"{result.mod} on {result.vllm}" for result in broken),
-            why=" | ".join(f"{result.mod} on {result.vllm}: {result.detail}" for result in broken),
+            where=", ".join(f"{result.mod} on {result.version}" for result in broken),
+            why=" | ".join(f"{result.mod} on {result.version}: {result.detail}" for result in broken),
             fix="Add a variant for the version, or declare it in `upstreamed_in` or `not_needed` of mod.yaml.",
         )
 
@@ -106,7 +114,11 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
     """Raise an error if no version of the matrix can test a variant."""
     for mod in mods:
         for variant in mod.manifest.variants:
-            if not any(version.within(variant.versions) for version in matrix.vllm.values()):
+            of_server = mod.manifest.of_server
+            versions = (
+                version for name, version in matrix.versions.items() if server_name(name) == of_server
+            )
+            if not any(version.within(variant.versions) for version in versions):
                 raise ModVersionsError(
                     f"A variant of the mod {mod.name} matches no version of the matrix.",
                     where=mod.where_in(variant, "versions"),
@@ -116,13 +128,13 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
 
 
 def refuse_unknown_version(matrix: Matrix, name: str) -> None:
-    """Raise an error that suggests the nearest vLLM version if the matrix has none of that name."""
-    if name not in matrix.vllm:
+    """Raise an error that suggests the nearest version if the matrix has none of that name."""
+    if name not in matrix.versions:
         raise UnknownNameError(
-            f"Unknown vLLM version {name!r}.",
+            f"Unknown version {name!r}.",
             where="the --vllm option",
-            why="matrix.yaml has no vLLM version of that name.",
-            fix=did_you_mean(name, matrix.vllm).capitalize(),
+            why="matrix.yaml has no version of that name.",
+            fix=did_you_mean(name, matrix.versions).capitalize(),
         )
 
 
@@ -131,43 +143,45 @@ def variants_for(mod: Mod, version: Version) -> list[Variant]:
     return [variant for stage in STAGES if (variant := mod.variant(version, stage)) is not None]
 
 
-def _check(matrix: Matrix, mod: Mod, vllm: str, trees: Trees) -> ModResult:
-    version = matrix.vllm[vllm].version
+def _check(matrix: Matrix, mod: Mod, name: str, trees: Trees) -> ModResult:
+    if mod.manifest.of_server != server_name(name):
+        return ModResult(mod.name, name, "other server", f"it is for {TITLES[mod.manifest.of_server]}")
+    version = matrix.versions[name].version
     if mod.is_upstream(version):
-        return _check_upstream(mod, vllm, trees)
+        return _check_upstream(mod, name, trees)
     variants = variants_for(mod, version)
     if not variants:
         reason = mod.reason_not_needed(version)
         if reason is not None:
-            return ModResult(mod.name, vllm, "not needed", reason)
-        return ModResult(mod.name, vllm, "not covered", f"mod.yaml says nothing about {version}")
+            return ModResult(mod.name, name, "not needed", reason)
+        return ModResult(mod.name, name, "not covered", f"mod.yaml says nothing about {version}")
     for variant in variants:
-        failed = _try(mod, variant, vllm, trees)
+        failed = _try(mod, variant, name, trees)
         if failed is not None:
             return failed
     applied = ", ".join(f"{variant.versions} ({variant.stage})" for variant in variants)
-    return ModResult(mod.name, vllm, "applies", applied)
+    return ModResult(mod.name, name, "applies", applied)
 
 
-def _try(mod: Mod, variant: Variant, vllm: str, trees: Trees) -> ModResult | None:
+def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | None:
     """Apply one variant of a mod; return a result only if it cannot be applied."""
     if variant.source is not None and git_source(variant.source) is None:
-        return ModResult(mod.name, vllm, "out of reach", f"{variant.source.git} is not on this machine")
+        return ModResult(mod.name, name, "out of reach", f"{variant.source.git} is not on this machine")
     try:
-        trees.apply(mod, variant, vllm)
+        trees.apply(mod, variant, name)
     except ModFileError as error:
-        return ModResult(mod.name, vllm, "file missing", f"{error.what} ({error.where})")
+        return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})")
     except _UNFIT as error:
-        return ModResult(mod.name, vllm, "conflict", f"{error.what} ({error.where}) {error.why}")
+        return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}")
     return None
 
 
-def _check_upstream(mod: Mod, vllm: str, trees: Trees) -> ModResult:
+def _check_upstream(mod: Mod, name: str, trees: Trees) -> ModResult:
     """Check that the unmodified sources of a version really contain the change."""
     variant = mod.manifest.variants[-1]
-    tree = trees.tree(mod, variant, vllm)
+    tree = trees.tree(mod, variant, name)
     for check in mod.manifest.upstream_checks or variant.checks:
         fault = failing(check, tree.read(check.file))
         if fault is not None:
-            return ModResult(mod.name, vllm, "conflict", f"claimed to be upstream, but {check}: {fault}")
-    return ModResult(mod.name, vllm, "upstream", str(mod.manifest.upstreamed_in))
+            return ModResult(mod.name, name, "conflict", f"claimed to be upstream, but {check}: {fault}")
+    return ModResult(mod.name, name, "upstream", str(mod.manifest.upstreamed_in))

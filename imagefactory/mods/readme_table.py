@@ -14,18 +14,22 @@ END = "<!-- end of table -->"
 
 
 def markdown(results: Sequence[ModResult]) -> str:
-    """Return the table, followed by the reasons why mods do not apply."""
-    versions = list(dict.fromkeys(result.vllm for result in results))
+    """Return the table, followed by the reasons why mods do not apply; a version that no mod is for has no column."""
+    in_order = dict.fromkeys(result.version for result in results)
+    results = [result for result in results if result.status != "other server"]
+    versions = [version for version in in_order if any(result.version == version for result in results)]
     lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
     reasons: list[str] = []
     for name in dict.fromkeys(result.mod for result in results):
-        row = {result.vllm: result for result in results if result.mod == name}
+        row = {result.version: result for result in results if result.mod == name}
         lines.append(
-            f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row[version]) for version in versions)} |"
+            f"| [{name}]({name}/mod.yaml) | {' | '.join(str(row.get(version, '')) for version in versions)} |"
         )
         unapplied = [result for result in row.values() if result.status not in ("applies", "upstream")]
         for reason in dict.fromkeys(result.detail for result in unapplied):
-            where = ", ".join(version for version in versions if row[version].detail == reason)
+            where = ", ".join(
+                version for version in versions if version in row and row[version].detail == reason
+            )
             reasons.append(f"- {name} on {where}: {reason}.")
     return "\n".join([*lines, "", *reasons])
 
@@ -36,7 +40,7 @@ def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
     if missing:
         raise SourceMissingError(
             "The table cannot be written: some sources are missing.",
-            where=", ".join(f"{result.mod} on {result.vllm}" for result in missing),
+            where=", ".join(f"{result.mod} on {result.version}" for result in missing),
             why="; ".join(dict.fromkeys(result.detail for result in missing)),
             fix="Check out those sources and set the variable that `invoke mods.diff NAME` asks for.",
         )

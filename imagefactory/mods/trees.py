@@ -8,6 +8,7 @@ from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks.files import LockedSource, LockedWheel, WheelLock
 from imagefactory.locks.indexed_files import configured_indexes
 from imagefactory.locks.project import Project, locked_cells
+from imagefactory.matrix.server_names import VLLM, version_title
 from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_git_source
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import Mod, Variant
@@ -24,45 +25,45 @@ class Trees:
         self._releases: dict[str, ReleaseSource] = {}
         self._lock = threading.Lock()
 
-    def tree(self, mod: Mod, variant: Variant, vllm: str) -> FolderSource | ReleaseSource:
-        """Return the unmodified tree of a vLLM version that a variant changes."""
+    def tree(self, mod: Mod, variant: Variant, name: str) -> FolderSource | ReleaseSource:
+        """Return the unmodified tree of a version that a variant changes."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
             return self._folder
-        locked = self._locked(mod, variant, vllm)
+        locked = self._locked(mod, variant, name)
         with self._lock:
             if locked.sha256 not in self._releases:
                 self._releases[locked.sha256] = ReleaseSource(locked, self._indexes, self._project.store)
             return self._releases[locked.sha256]
 
-    def apply(self, mod: Mod, variant: Variant, vllm: str) -> list[Applied]:
+    def apply(self, mod: Mod, variant: Variant, name: str) -> list[Applied]:
         """Apply a variant of a mod, after the mods that it requires in the same tree."""
-        version = self._project.matrix.vllm[vllm].version
+        version = self._project.matrix.versions[name].version
         chosen = with_requirements(mod, self._project.mods, version, variant.stage).values()
         tree = (mod.manifest.distribution, variant.source)
         together = [pair for pair in chosen if (pair[0].manifest.distribution, pair[1].source) == tree]
-        return apply_mods(together, self.tree(mod, variant, vllm).read)
+        return apply_mods(together, self.tree(mod, variant, name).read)
 
-    def _locked(self, mod: Mod, variant: Variant, vllm: str) -> LockedSource | LockedWheel:
+    def _locked(self, mod: Mod, variant: Variant, name: str) -> LockedSource | LockedWheel:
         distribution = mod.manifest.distribution
         found: LockedSource | LockedWheel | None
-        if distribution == "vllm":
+        if distribution == VLLM:
             suffix = ".whl" if variant.stage == "installed" else ".tar.gz"
-            found = self._project.source_lock.find(self._project.matrix.vllm[vllm].release or vllm, suffix)
+            found = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
         else:
-            found = self._locked_wheel(distribution, vllm)
+            found = self._locked_wheel(distribution, name)
         if found is None:
             raise SourceMissingError(
-                f"The sources of {distribution} for vLLM {vllm} are not locked.",
-                where="locks/sources.toml" if distribution == "vllm" else f"locks/{vllm}",
+                f"The sources of {distribution} for {version_title(name)} are not locked.",
+                where="locks/sources.toml" if distribution == VLLM else f"locks/{name}",
                 why="Mods are checked on locked archives, and a git reference has none.",
                 fix="Run `invoke lock`, or check a checkout: `invoke mods.check --source DIR --vllm NAME`.",
             )
         return found
 
-    def _locked_wheel(self, distribution: str, vllm: str) -> LockedWheel | None:
-        cells = [cell for cell in locked_cells(self._project) if cell.vllm == vllm]
+    def _locked_wheel(self, distribution: str, name: str) -> LockedWheel | None:
+        cells = [cell for cell in locked_cells(self._project) if cell.version == name]
         locks = sorted({self._project.wheel_lock_path(cell) for cell in cells})
         wheels = (wheel for lock in locks for wheel in WheelLock.read(lock).wheels)
         return next((wheel for wheel in wheels if wheel.name == distribution), None)

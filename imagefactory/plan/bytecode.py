@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefactory.locks.files import BaseLock, LockedDeb, WheelLock
+from imagefactory.matrix.server_names import server_name
 from imagefactory.oci.format import VENV
 from imagefactory.plan.plan import BytecodeLayer, BytecodeSettings, Input, ModLayer, ServeLayer, WheelLayer
 from imagefactory.store.digests import sha256_of
@@ -20,6 +21,7 @@ from imagefactory.store.digests import sha256_of
 COMPILER: Final = "images/bytecode/compile.py"
 """The program that compiles; it runs in Debian's Python, outside of a container or in a Docker build."""
 MODULES: Final = "images/bytecode/modules.txt"
+_LISTS: Final = "images/bytecode/"
 STANDARD_LIBRARY: Final = "python"
 """The name of the standard library in the list of modules."""
 _TYPICAL = 20_000
@@ -46,16 +48,27 @@ class ListedModules:
         )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _listed(text: str) -> ListedModules:
     return ListedModules(text)
 
 
-def listed_paths(root: Path, python: str, venv: str) -> list[str]:
-    """List the paths in an image, or patterns, of all modules on the list."""
+def is_list(name: str) -> bool:
+    """Return whether an input of a layer is a list of modules."""
+    return name.startswith(_LISTS) and name.endswith(".txt")
+
+
+def module_lists(root: Path, server: str) -> list[str]:
+    """Name the lists of modules for a server: the one for all, and the server's own if it has one."""
+    own = f"{_LISTS}{server}.txt"
+    return [MODULES, *([own] if (root / own).exists() else [])]
+
+
+def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> list[str]:
+    """List the paths in an image, or patterns, of all modules on lists."""
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
-    listed = _listed((root / MODULES).read_text("utf-8")).distributions
+    listed = _listed(_text(root, lists)).distributions
     return sorted(
         f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths
     )
@@ -80,10 +93,11 @@ def module_bytecode(
     packages = python_packages(lock.python, base.debs)
     if not packages:
         return []
-    listed = _listed((root / MODULES).read_text("utf-8")).distributions
+    lists = module_lists(root, server_name(lock.version))
+    listed = _listed(_text(root, lists)).distributions
     named = {wheel.file for wheel in lock.wheels if listed_name(wheel.name) in listed}
     inputs = [
-        *_own_files(root, COMPILER, MODULES),
+        *_own_files(root, COMPILER, *lists),
         *(Input(name=deb.file.rpartition("/")[2], sha256=deb.sha256) for deb in packages[1:]),
         *sorted(
             (item for layer in wheels for item in layer.inputs if item.name in named),
@@ -118,6 +132,10 @@ def own_bytecode(
     )
     inputs = [*_own_files(root, COMPILER), *serve.inputs, *(last.inputs if last else ())]
     return [BytecodeLayer.of("bytecode", "start-up and mods", inputs, settings, unpacked=2 * serve.unpacked)]
+
+
+def _text(root: Path, lists: Iterable[str]) -> str:
+    return "".join((root / name).read_text("utf-8") for name in lists)
 
 
 def _own_files(root: Path, *names: str) -> list[Input]:

@@ -17,6 +17,7 @@ from imagefactory.locks.kernels import recorded_audit
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, KernelOrigin, buildable, usable_drafters
 from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import version_key, version_title
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
 from imagefactory.plan.bytecode import module_bytecode, own_bytecode
@@ -93,7 +94,7 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None, fat
     return Plan(
         target=str(cell),
         model=cell.model,
-        vllm=cell.vllm,
+        version=cell.version,
         arch=cell.arch,
         platform=cell.platform,
         kernels=wheels.kernels,
@@ -207,7 +208,7 @@ def _mod_layers(
             raise ModNotApplicableError(
                 f"The mod {mod.name} changes {name}, which this image does not have.",
                 where=mod.where("distribution"),
-                why=f"No wheel of that name is locked for vLLM {lock.vllm} on {lock.arch}.",
+                why=f"No wheel of that name is locked for {version_title(lock.version)} on {lock.arch}.",
                 fix="Correct `distribution` or `needed_when` in the mod.yaml.",
             )
         wheels[mod.manifest.distribution] = found
@@ -276,14 +277,12 @@ def image_config(
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
-        "org.opencontainers.image.title": f"vLLM {cell.vllm} for {cell.model} on {cell.arch}",
-        "org.opencontainers.image.version": cell.vllm,
+        "org.opencontainers.image.title": f"{cell.runs} for {cell.model} on {cell.arch}",
+        "org.opencontainers.image.version": version_key(cell.version),
         "org.opencontainers.image.licenses": " AND ".join(_licences(chosen)),
         "org.opencontainers.image.source": matrix.source,
         "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
-        "imagefactory.model": cell.model,
-        "imagefactory.vllm": cell.vllm,
-        "imagefactory.arch": cell.arch,
+        **cell.labels,
         "imagefactory.kernels": kernels,
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),

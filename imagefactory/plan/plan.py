@@ -242,7 +242,7 @@ class Plan(_Value):
     layer_format: Literal[3] = LAYER_FORMAT
     target: str
     model: str
-    vllm: str
+    version: str
     arch: str
     platform: str
     kernels: KernelOrigin
@@ -260,7 +260,7 @@ class Plan(_Value):
     @property
     def cell(self) -> Cell:
         """The cell that this plan is for."""
-        return Cell(self.model, self.vllm, self.arch, self.platform)
+        return Cell(self.model, self.version, self.arch, self.platform)
 
     @property
     def mods(self) -> list[Mod]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from imagefactory.errors.publishing import CatalogError
 from imagefactory.locks.lock import first_problem
@@ -39,7 +39,7 @@ class Published(_Value):
 
     digest: Digest = Field(pattern=_DIGEST)
     model: str
-    vllm: str
+    version: str = Field(validation_alias=AliasChoices("version", "vllm"))
     arch: str
     platform: str
     plan_key: Sha256
@@ -57,7 +57,7 @@ class Published(_Value):
     @property
     def cell(self) -> Cell:
         """The cell that this is an image of."""
-        return Cell(self.model, self.vllm, self.arch, self.platform)
+        return Cell(self.model, self.version, self.arch, self.platform)
 
 
 class Pointer(_Value):

@@ -88,7 +88,7 @@ def _describe(staged: Staged, record: SmokeRecord) -> Published:
     return Published(
         digest=image.digest,
         model=plan.model,
-        vllm=plan.vllm,
+        version=plan.version,
         arch=plan.arch,
         platform=plan.platform,
         plan_key=plan.key,

@@ -11,6 +11,7 @@ from typing import Literal
 from imagefactory.errors.publishing import NeverPublishedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.server_names import version_key
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
@@ -106,8 +107,8 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
     if before.digest == image.digest:
         return ("the same image",)
     found: list[str] = []
-    if before.vllm != image.vllm:
-        found.append(f"vLLM {before.vllm} → {image.vllm}")
+    if before.version != image.version:
+        found.append(f"{before.cell.runs} → {version_key(image.version)}")
     found += [f"mod {name} added" for name in image.mods if name not in before.mods]
     found += [f"mod {name} gone" for name in before.mods if name not in image.mods]
     for layer in sorted(before.made_of.keys() | image.made_of.keys()):
@@ -155,11 +156,11 @@ def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> d
 def current_markdown(repository: str, found: Iterable[CurrentImage]) -> str:
     """Format current images as a Markdown table."""
     rows = [
-        "| tag | platform | vLLM | mods | since | to pull | digest |",
+        "| tag | platform | version | mods | since | to pull | digest |",
         "|---|---|---|---|---|---:|---|",
     ]
     rows += [
-        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.vllm} "
+        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.version} "
         f"| {', '.join(current.image.mods) or 'none'} | {current.since:%Y-%m-%d} "
         f"| {current.image.size / 1e9:.2f} GB | `{current.image.digest}` |"
         for current in found

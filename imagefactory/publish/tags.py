@@ -11,6 +11,7 @@
 | `nightly-DATE-MODEL`    | never | the nightly image of a day |
 | `catalog`               | yes   | the catalog of everything that was published |
 
+A version of another server has its name in place of `vVLLM`: `MODEL-sglang-0.5.21`.
 Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
 
@@ -58,12 +59,12 @@ def staging_tag(key: Sha256) -> str:
 
 def fixed_tag(cell: Cell, key: Sha256) -> str:
     """Return the tag of a published image that never moves; the plan's key in it also tells platforms apart."""
-    return f"{cell.model}-v{cell.vllm}-{cell.arch}-{key[:KEY_DIGITS]}"
+    return f"{cell.model_and_version}-{cell.arch}-{key[:KEY_DIGITS]}"
 
 
 def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool = False) -> Tags:
     """Return the tags that a cell's image gets when it is published."""
-    dated = nightly or cell.vllm == NIGHTLY_VERSION
+    dated = nightly or cell.version == NIGHTLY_VERSION
     return Tags(
         fixed=_checked(fixed_tag(cell, key), cell),
         dated=(_checked(nightly_tag(cell, day), cell),) if dated and is_home(matrix, cell) else (),
@@ -73,10 +74,10 @@ def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool
 
 def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     """Return the moving tags that a cell owns; the short ones belong to the model's default arch."""
-    tags = [f"{cell.model}-v{cell.vllm}"]
+    tags = [cell.model_and_version]
     if not is_home(matrix, cell):
         return (_checked(f"{tags[0]}-{cell.arch}", cell),)
-    if cell.vllm == matrix.defaults.vllm:
+    if cell.version == matrix.defaults.vllm:
         tags.append(cell.model)
         if cell.model == default_target(matrix):
             tags.append(LATEST)
@@ -118,7 +119,7 @@ def refuse_ambiguous(matrix: Matrix) -> None:
                 )
             owner = owners.setdefault(tag, cell)
             # Platforms of one arch share a tag, which is then an index.
-            if (owner.model, owner.vllm, owner.arch) != (cell.model, cell.vllm, cell.arch):
+            if (owner.model, owner.version, owner.arch) != (cell.model, cell.version, cell.arch):
                 raise TagNameError(
                     f"{owner} and {cell} would both be published as {tag!r}.",
                     where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",

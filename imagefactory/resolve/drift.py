@@ -22,7 +22,9 @@ from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for
-from imagefactory.matrix.matrix import Matrix, VllmVersion
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.server_names import TITLES, version_key
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.resolve.left_out import refuse_unmatched
 from imagefactory.store.digests import checksum
 
@@ -98,7 +100,9 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     base = matrix.bases[arch.base]
     left = leave_out_of(matrix, cell)
     return {
-        f"vllm.{cell.vllm}": checksum(version_facts(matrix.vllm[cell.vllm], cell.arch)),
+        f"{cell.server}.{version_key(cell.version)}": checksum(
+            version_facts(matrix.versions[cell.version], cell.arch)
+        ),
         f"archs.{cell.arch}": checksum(
             arch.model_dump(
                 mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
@@ -110,7 +114,7 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     }
 
 
-def version_facts(version: VllmVersion, arch: str = "") -> dict[str, object]:
+def version_facts(version: ServerVersion, arch: str = "") -> dict[str, object]:
     """Return a version's settings for an arch, in a form in which older locks keep their checksums.
 
     Empty needs are left out, and what is not compiled is called optional.
@@ -129,8 +133,8 @@ def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 
 
 def models_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum what identifies each model: its repository, vLLM range, weights and drafters."""
-    identity = {"repo", "generated", "vllm", "weights", "drafters", "draft"}
+    """Checksum what identifies each model: its repository, who can serve it, weights and drafters."""
+    identity = {"repo", "generated", *TITLES, "weights", "drafters", "draft"}
     return {
         f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
         for name, model in matrix.models.items()
@@ -157,7 +161,7 @@ def wheels_to_audit(project: Project) -> list[LockedWheel]:
     return [
         wheel
         for path, arch in sorted(paths.items())
-        for wheel in audited_wheels(WheelLock.read(path).wheels, project.matrix.archs[arch])
+        for wheel in audited_wheels(WheelLock.read(path), project.matrix.archs[arch])
     ]
 
 

@@ -22,6 +22,7 @@ from imagefactory.matrix.cells import (
     intended_kernels,
     leave_out_of,
 )
+from imagefactory.matrix.server_names import VLLM
 from imagefactory.resolve.audit.auditing import look_into
 from imagefactory.resolve.base_locks import lock_base, security_updates
 from imagefactory.resolve.debian_index import read_index
@@ -39,6 +40,7 @@ from imagefactory.resolve.release_archives import lock_sources, lock_tool
 from imagefactory.resolve.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.resolve.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
 from imagefactory.resolve.wheelhouse.keep import KeptWheel
+from imagefactory.servers.known import server_of
 
 UPGRADE_ALL = "all"
 UPGRADE_BASE = "base"
@@ -74,7 +76,7 @@ def make_locks(
     bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
     for cell in bases.values():
         yield make_base_lock(project, cell, upgrade, say)
-    locks = {(cell.vllm, cell.arch, cell.platform): cell for cell in cells}
+    locks = {(cell.version, cell.arch, cell.platform): cell for cell in cells}
     for cell in locks.values():
         yield _make_wheel_lock(project, cell, upgrade, wheels, say)
     yield _make_kernel_lock(project, say)
@@ -93,21 +95,27 @@ def _make_wheel_lock(
     upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
     if old and old.made_from == made_from and not upgrading:
         return LockResult(path, changed=False)
-    say(f"Resolving vLLM {cell.vllm} for {cell.arch} ({cell.platform})")
+    version, arch = matrix.versions[cell.version], arch_of(matrix, cell)
+    say(f"Resolving {cell.runs} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
         cell=cell,
-        release=str(matrix.vllm[cell.vllm].version),
-        arch=arch_of(matrix, cell),
+        distribution=server_of(cell).distribution_on(arch),
+        release=str(version.version),
+        arch=arch,
         base=matrix.bases[matrix.archs[cell.arch].base],
         conflicts=matrix.conflicts,
         made_from=made_from,
         compiled=compiled_distributions(matrix, cell),
         kernels=intended_kernels(matrix, cell),
         leave_out=leave_out_of(matrix, cell),
+        overrides=[override.requirement for override in version.overrides],
         matrix=project.root / "matrix.yaml",
     )
-    like = old or _lock_of_same_release(project, cell)
-    old_wheels = [] if like is None or UPGRADE_ALL in upgrade else [*like.wheels, *like.left_out]
+    # Whatever both servers can have in the same version becomes a layer that their images share.
+    like = None if cell.server == VLLM else _lock_of(project, cell, matrix.defaults.vllm)
+    if UPGRADE_ALL not in upgrade:
+        like = old or _lock_of(project, cell, first_of_release(matrix, cell.version)) or like
+    old_wheels = [*like.wheels, *like.left_out] if like else []
     keep = [wheel for wheel in old_wheels if wheel.name not in upgrade]
     locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
 
@@ -121,9 +129,9 @@ def _make_wheel_lock(
     return LockResult(path, changed=lock.write(path))
 
 
-def _lock_of_same_release(project: Project, cell: Cell) -> WheelLock | None:
-    """Return the lock of the published wheel that a cell's is compiled from, so that they differ in nothing else."""
-    path = project.wheel_lock_path(replace(cell, vllm=first_of_release(project.matrix, cell.vllm)))
+def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
+    """Return the lock of another version on a cell's arch and platform, so that theirs differ only where they must."""
+    path = project.wheel_lock_path(replace(cell, version=version))
     return WheelLock.read(path) if path.exists() else None
 
 

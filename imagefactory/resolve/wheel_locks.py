@@ -23,6 +23,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     IncompatibleWheelError,
     IndexUnreachableError,
+    ReleaseReplacedError,
     ResolutionError,
     WheelMissingError,
 )
@@ -47,7 +48,7 @@ _UV_KNOWS = 40
 """The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
-_CHOOSE_ANOTHER = "Choose another version, or another base in matrix.yaml."
+_CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
 _CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used."
 Adopt = Callable[[str, str], KeptWheel]
 """Returns the compiled wheel of a package and version, or raises an error."""
@@ -58,7 +59,9 @@ class WheelRequest:
     """Everything that determines a wheel lock."""
 
     cell: Cell
-    """The vLLM version, the arch and the platform; the model does not matter."""
+    """The version, the arch and the platform; the model does not matter."""
+    distribution: str
+    """That of the server."""
     release: str
     arch: Arch
     base: Base
@@ -69,10 +72,12 @@ class WheelRequest:
     kernels: KernelOrigin = "upstream"
     leave_out: Sequence[LeaveOut] = ()
     """What applies of the matrix's."""
+    overrides: Sequence[str] = ()
+    """Requirements that replace those of every package."""
     matrix: Path = Path("matrix.yaml")
 
     def __str__(self) -> str:
-        return f"vLLM {self.cell.vllm} on {self.cell.arch} ({self.cell.platform})"
+        return f"{self.cell.runs} on {self.cell.arch} ({self.cell.platform})"
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def lock_wheels(
     kept, left_out = leave_out(found, request.leave_out, request.matrix)
     return WheelLock(
         made_from=request.made_from,
-        vllm=request.cell.vllm,
+        version=request.cell.version,
         arch=request.cell.arch,
         platform=request.cell.platform,
         python=request.base.python,
@@ -175,19 +180,20 @@ def _resolve(
 
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
-        vllm = [] if "vllm" in compiled else [f"{request.arch.distribution}=={request.release}"]
+        server = [] if "vllm" in compiled else [f"{request.distribution}=={request.release}"]
         own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
-        requirements = [*vllm, *own, *request.arch.also]
+        requirements = [*server, *own, *request.arch.also]
         wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
         # Overriding a package with a marker that is never true makes uv leave it out, with its dependencies.
-        overrides.write_text("".join(f"{name} ; python_version < '3'\n" for name in request.arch.without))
+        left_out = [f"{name} ; python_version < '3'" for name in request.arch.without]
+        overrides.write_text("".join(f"{line}\n" for line in (*left_out, *request.overrides)))
         kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
         pins.write_text("".join(kept))
         glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
         command: list[str] = [
             find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
             "--only-binary", ":all:", "--no-header", "--no-config",
-            *(["--override", str(overrides)] if request.arch.without else []),
+            *(["--override", str(overrides)] if overrides.stat().st_size else []),
             "--python-version", request.base.python,
             "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
@@ -198,7 +204,22 @@ def _resolve(
         )
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
-        return list(_parse_pins(pins.read_text(), wanted.name))
+        found = list(_parse_pins(pins.read_text(), wanted.name))
+    if server:
+        _refuse_other_release(request, found)
+    return found
+
+
+def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
+    """Raise an error if the server that was resolved is not the release that was asked for."""
+    versions = [pin.version for pin in pins if pin.name == request.distribution]
+    if [Version(version) for version in versions] != [Version(request.release)]:
+        raise ReleaseReplacedError(
+            f"{request.distribution} {request.release} was asked for, and uv chose {', '.join(versions) or 'none'}.",
+            where=str(request),
+            why="An override in matrix.yaml replaces the release itself.",
+            fix="Remove that override; `release` alone decides the version of the server.",
+        )
 
 
 def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
@@ -346,7 +367,7 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     # uv prints its reasons as a tree, below its warnings.
     text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
-    misfit = re.search(r"(\S+==\S+) has no wheels with a matching", why)
+    misfit = re.search(r"(\S+==\S+) has no (?:wheels with a matching|usable wheels)", why)
     missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
     kind: type[FactoryError]
     where = str(request)
@@ -354,13 +375,16 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
         kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
         fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
     elif misfit:
-        kind, what = IncompatibleWheelError, f"No wheel of {misfit[1]} runs on this base."
+        kind, what = (
+            IncompatibleWheelError,
+            f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base.",
+        )
         fix = _CHOOSE_ANOTHER
     elif missing:
         kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."
         fix = _CHECK_INDEXES
     else:
-        kind, package = ResolutionError, f"{request.arch.distribution} {request.release}"
+        kind, package = ResolutionError, f"{request.distribution} {request.release}"
         what = f"{package} cannot be resolved for {request.cell.arch}."
         fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
     return kind(what, where=where, why=why, fix=fix)

@@ -20,6 +20,7 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
+from imagefactory.servers.known import server_of
 from imagefactory.smoke.containers import Containers
 from imagefactory.smoke.cpu_counterparts import cpu_counterparts
 from imagefactory.smoke.levels import has_gpu
@@ -50,6 +51,8 @@ class Serving(_Value):
     target: str
     mods: tuple[str, ...] = ()
     """Mods of the image under test that its counterpart lacks and applies at start-up."""
+    on_cpu: dict[str, str] = {}
+    """The variables with which an image for GPUs serves on a CPU; empty for an image for CPUs."""
 
 
 class Assignment(_Value):
@@ -121,7 +124,9 @@ class _Preparing:
         mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
         image = self._in_daemon(counterpart)
         target = f"{counterpart.cell}/{counterpart.cell.machine}"
-        return {"serving": Serving(image=image, digest=counterpart.digest, target=target, mods=mods)}
+        on_cpu = dict(server_of(counterpart.cell).on_cpu)
+        serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
+        return {"serving": serving}
 
     def _for_a_gpu(self) -> dict[str, object]:
         arch = self.project.matrix.archs[self.subject.arch]
@@ -152,21 +157,21 @@ class _Preparing:
         return self.engine.machine
 
     def _refuse_foreign(self, platform: str) -> None:
-        """Refuse an image for another platform: vLLM crashes under emulation."""
+        """Refuse an image for another platform: servers crash under emulation."""
         here = f"linux/{self._machine()}"
         if platform != here:
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
 
     def _counterpart(self) -> Subject:
-        """Find the image of the same vLLM that serves without a GPU."""
+        """Find the image of the same version that serves without a GPU."""
         project, subject = self.project, self.subject
-        if not has_gpu(project.matrix, subject.arch):
+        if not has_gpu(project.matrix, subject.arch) or server_of(subject.cell).on_cpu:
             self._refuse_foreign(subject.platform)
             return subject
         here = f"linux/{self._machine()}"
-        cells = [cell for cell in cpu_counterparts(project, subject.vllm) if cell.platform == here]
+        cells = [cell for cell in cpu_counterparts(project, subject.version) if cell.platform == here]
         if not cells:
-            raise _CannotRunError(f"vLLM {subject.vllm} has no cell for a CPU on {here}")
+            raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {here}")
         locked = [cell for cell in cells if project.is_locked(cell)]
         if not locked:
             raise _CannotRunError(f"{cells[0]} is not locked for {here}")

@@ -68,7 +68,9 @@ class Containers:
         return Container(name)
 
     @contextmanager
-    def serve(self, image: str, folder: Path, *, options: Sequence[str] = ()) -> Iterator[Server]:
+    def serve(
+        self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()
+    ) -> Iterator[RunningServer]:
         """Run a server as documented: on the host's network, with its key in a file in `folder`."""
         key, port = secrets.token_hex(16), _free_port()
         key_file = folder / "key"
@@ -78,9 +80,9 @@ class Containers:
             *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
             *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
         )
-        container = self.start(image, options=(*own, *options))
+        container = self.start(image, *arguments, options=(*own, *options))
         try:
-            yield Server(container, f"http://127.0.0.1:{port}", key)
+            yield RunningServer(container, f"http://127.0.0.1:{port}", key)
         finally:
             container.remove()
 
@@ -155,7 +157,7 @@ class Container:
 
 
 @dataclass
-class Server:
+class RunningServer:
     """A container that serves a model, with its address and key."""
 
     container: Container

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
+from imagefactory.servers.known import server_of
 from imagefactory.smoke.levels import has_gpu
 
 
@@ -13,7 +14,7 @@ def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
     return [
         cell
         for cell in buildable(matrix)
-        if cell.vllm == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
+        if cell.version == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
     ]
 
 
@@ -22,7 +23,9 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
 
     That level tests Python code, which is the same on every platform.
     """
-    if not has_gpu(project.matrix, cell.arch):
+    if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
         return ""
-    platforms = [other.platform for other in cpu_counterparts(project, cell.vllm) if project.is_locked(other)]
+    platforms = [
+        other.platform for other in cpu_counterparts(project, cell.version) if project.is_locked(other)
+    ]
     return "" if not platforms or cell.platform in platforms else platforms[0]

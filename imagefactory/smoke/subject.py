@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ class Subject(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
-    vllm: str
+    version: str
     arch: str
     platform: str
     name: str
@@ -58,7 +59,7 @@ class Subject(BaseModel):
     @property
     def cell(self) -> Cell:
         """The cell of the image, according to its labels."""
-        return Cell(self.model, self.vllm, self.arch, self.platform)
+        return Cell(self.model, self.version, self.arch, self.platform)
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
@@ -215,27 +216,27 @@ def _subject(
     layout: Path | None = None,
 ) -> Subject:
     labels = (document.get("config") or {}).get("Labels") or {}
-    named = {part: str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "vllm", "arch")}
     platform = f"{document.get('os')}/{document.get('architecture')}"
+    cell = Cell.of_labels(labels, platform)
     key = str(labels.get(PLAN_LABEL, ""))
     matrix = project.matrix
     known = (
-        named["model"] in matrix.models
-        and named["vllm"] in matrix.vllm
-        and named["arch"] in matrix.archs
-        and reason_excluded(matrix, Cell(**named, platform=platform)) is None
+        cell.model in matrix.models
+        and cell.version in matrix.versions
+        and cell.arch in matrix.archs
+        and reason_excluded(matrix, cell) is None
     )
     if not known or not re.fullmatch(r"[0-9a-f]{64}", key):
+        named = " ".join(filter(None, (cell.model, cell.version, cell.arch)))
         raise ImageMissingError(
             f"{name} is not an image of this matrix.",
             where=name,
-            why=f"Its labels name the cell {' '.join(filter(None, named.values())) or '(nothing)'} for {platform} "
+            why=f"Its labels name the cell {named or '(nothing)'} for {platform} "
             f"and the plan {key or '(nothing)'}.",
             fix="Use an image of `invoke build`; `invoke targets` lists them.",
         )
     return Subject(
-        **named,
-        platform=platform,
+        **asdict(cell),
         name=name,
         digest=digest,
         config=config,

@@ -1,6 +1,6 @@
 """Traces what the programs of an image open, and lists what nothing touched: candidates for `leave_out`.
 
-Three starts are traced: importing every module of vLLM, `vllm serve --help`, and a served request. An audit hook in
+Three starts are traced: importing every module of the server, its help, and a served request. An audit hook in
 every Python process notes what is opened, imported and started; the dynamic linker (LD_DEBUG) notes every library, also
 those that C code loads. Not seen is what other programs read: headers for a compiler, data that a library opens itself.
 """
@@ -28,8 +28,10 @@ from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.built_layers import read_owners
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.serve.image_paths import CACHES
+from imagefactory.servers.known import server_of
 from imagefactory.smoke import trace_hook
 from imagefactory.smoke.containers import Container, ContainerError, Containers, docker
+from imagefactory.smoke.on_cpu import on_cpu
 from imagefactory.smoke.subject import Subject, bring_into_daemon, subject_of_target
 
 FOLDER: Final = "/trace"
@@ -43,16 +45,16 @@ _LINKS: Final = 40
 _PATIENCE: Final = 1800
 IMPORTS: Final = """
 import importlib, json, os, signal, sys
-import vllm
+server = sys.argv[1]
 def late(*_):
     raise TimeoutError("it takes more than a minute")
 signal.signal(signal.SIGALRM, late)  # some modules compile kernels when they are imported
-root = os.path.dirname(vllm.__file__)
+root = os.path.dirname(importlib.import_module(server).__file__)
 failed = {}
 for folder, folders, files in sorted(os.walk(root)):
     for file in sorted(files):
         if file.endswith(".py") and file != "__main__.py":
-            parts = ["vllm", *os.path.relpath(f"{folder}/{file[:-3]}", root).split(os.sep)]
+            parts = [server, *os.path.relpath(f"{folder}/{file[:-3]}", root).split(os.sep)]
             name = ".".join(parts).removesuffix(".__init__")
             signal.alarm(60)
             try:
@@ -131,10 +133,10 @@ class Recording:
         finally:
             container.remove()
 
-    def serve(self, options: Iterable[str]) -> None:
+    def serve(self, options: Iterable[str], arguments: Iterable[str] = ()) -> None:
         """Serve a request and keep what was noted."""
         own = (*self.options(), *options)
-        with self.containers.serve(self.image, self.work, options=own) as server:
+        with self.containers.serve(self.image, self.work, *arguments, options=own) as server:
             server.wait_until_healthy(_PATIENCE)
             model = server.get("/v1/models").json()["data"][0]["id"]
             answer = server.post("/v1/completions", {"model": model, "prompt": "Hello", "max_tokens": 4})
@@ -153,15 +155,20 @@ def trace_target(project: Project, target: str, *, gpus: str, at_least: int, say
     """Trace the starts of a target's image; `at_least` is the size of files to list, in bytes."""
     subject = subject_of_target(project, target)
     needs_gpu = project.matrix.archs[subject.arch].gpu is not None
-    why = "vLLM does not start without a GPU (--gpus all)"
-    skipped = dict.fromkeys(("help", "serve"), why) if needs_gpu and not gpus else {}
+    server = server_of(subject.cell)
+    blind = needs_gpu and not gpus
+    why = f"{server.title} does not start without a GPU (--gpus all)"
+    skipped = dict.fromkeys(("help",) if server.on_cpu else ("help", "serve"), why) if blind else {}
     with tempfile.TemporaryDirectory(prefix="imagefactory-trace-") as folder:
         image, loaded = bring_into_daemon(subject)
         recording = Recording(image, project.wheel_lock(subject.cell).python, Path(folder))
+        serving: tuple[tuple[str, ...], ...] = (("--gpus", gpus),) if gpus else ((),)
+        if blind and server.on_cpu:
+            serving = on_cpu(project.root, Path(folder) / "model", server.on_cpu)
         steps: dict[str, Callable[[], None]] = {
-            "import": lambda: recording.run("import", "-c", IMPORTS),
-            "help": lambda: recording.run("help", f"/{VENV}/bin/vllm", "serve", "--help"),
-            "serve": lambda: recording.serve(("--gpus", gpus) if gpus else ()),
+            "import": lambda: recording.run("import", "-c", IMPORTS, server.name),
+            "help": lambda: recording.run("help", f"/{VENV}/bin/{server.name}", "serve", "--help"),
+            "serve": lambda: recording.serve(*serving),
         }
         seconds: dict[str, float] = {}
         try:

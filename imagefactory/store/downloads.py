@@ -44,6 +44,8 @@ class Wanted:
         "Check the network and the configured index (`invoke doctor`), or put the file into a folder in "
         "PIP_FIND_LINKS."
     )
+    elsewhere: Callable[[Path], str] | None = None
+    """Takes the file from an archive if no location has it; returns why it cannot."""
 
 
 class Downloader:
@@ -105,8 +107,21 @@ class _Transfer:
     def run(self) -> None:
         with exclusive(self.target.with_suffix(".lock"), stopped=self.stopped):
             # Another build may have downloaded it meanwhile.
-            if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
+            if self.target.exists() or any(map(self._fetch_from, self.wanted.locations())):
+                return
+            if not self._take_from_archive():
                 raise self._failure()
+
+    def _take_from_archive(self) -> bool:
+        if self.wanted.elsewhere is None:
+            return False
+        problem = self.wanted.elsewhere(self.partial)
+        if not problem and file_sha256(self.partial) == self.wanted.sha256:
+            adopt(self.partial, self.target)
+            return True
+        self.partial.unlink(missing_ok=True)
+        self.failures.append(problem or "the archive: not the locked content")
+        return False
 
     def _fetch_from(self, location: str) -> bool:
         """Try one location, with retries where they may help; return whether the file arrived."""

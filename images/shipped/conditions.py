@@ -16,11 +16,13 @@ class Condition(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     model: str | None = None
+    server: str | None = None
     version: str | None = None
     arch: str | None = None
     weights: str | None = None
     drafter: str | None = None
     vllm: Specifier | None = None
+    sglang: Specifier | None = None
     capability: Specifier | None = None
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, LiteralString
+from typing import Annotated, Literal, LiteralString
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidName, canonicalize_name
@@ -43,4 +43,5 @@ VersionText = Annotated[str, AfterValidator(_version)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$", max_length=60)]
 """Names become parts of tags and paths, so they contain only what a registry accepts."""
 HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+ServerName = Literal["vllm", "sglang"]
 Distribution = Annotated[str, AfterValidator(_distribution)]

@@ -43,13 +43,13 @@ def main() -> None:
         total = sum(layer.download for layer in plan.layers)
         new = sum(layer.download for layer in plan.layers if layer.key not in seen)
         seen |= {layer.key for layer in plan.layers}
-        lines.append(f"{plan.vllm + ' ' + plan.arch:<24}{total / GB:>7.2f} GB{new / GB:>7.2f} GB")
+        lines.append(f"{plan.version + ' ' + plan.arch:<24}{total / GB:>7.2f} GB{new / GB:>7.2f} GB")
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _lock(cell: Cell | Plan) -> tuple[str, str, str]:
     """Name the lock that a cell's wheels come from."""
-    return cell.vllm, cell.arch, cell.platform
+    return cell.version, cell.arch, cell.platform
 
 
 if __name__ == "__main__":

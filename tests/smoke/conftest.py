@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ import testinfra
 from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
+from imagefactory.servers.known import server_of
+from imagefactory.servers.server import Server
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, Server, docker
+from imagefactory.smoke.containers import Containers, RunningServer, docker
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.record import TestOutcome
 from imagefactory.smoke.subject import Subject, plan_of
+from images.serve.program.servers.server import Server as ProgramServer
 
 INSIDE = Path(__file__).parent / "inside"
 STUB = Path(__file__).parents[1] / "container" / "with_driver_stub.sh"
@@ -122,6 +126,19 @@ def plan(project: Project, subject: Subject) -> Plan:
     return found
 
 
+@pytest.fixture(scope="session")
+def about(subject: Subject) -> Server:
+    """What the factory knows about the image's server."""
+    return server_of(subject.cell)
+
+
+@pytest.fixture(scope="session")
+def program(subject: Subject) -> ProgramServer:
+    """What the serve program of the image knows about its server."""
+    found: ProgramServer = import_module(f"images.serve.program.servers.{subject.cell.server}.server").SERVER
+    return found
+
+
 @pytest.fixture
 def applies() -> Callable[[bool, str], None]:
     """Skip a test that does not apply to the image: `applies(condition, why not)`."""
@@ -151,18 +168,18 @@ def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def ready(server: Server, request: pytest.FixtureRequest) -> tuple[Server, float]:
+def ready(server: RunningServer, request: pytest.FixtureRequest) -> tuple[RunningServer, float]:
     """Wait for the module's server; return it with the seconds it took."""
     return server, server.wait_until_healthy(request.module.START_LIMIT)
 
 
 @pytest.fixture
-def served(ready: tuple[Server, float]) -> Server:
+def served(ready: tuple[RunningServer, float]) -> RunningServer:
     return ready[0]
 
 
 @pytest.fixture
-def stop_seconds(served: Server, record_property: Callable[[str, object], None]) -> float:
+def stop_seconds(served: RunningServer, record_property: Callable[[str, object], None]) -> float:
     """Stop the server as `docker stop` does; return the seconds it took."""
     seconds = served.container.stop(STOP_SECONDS)
     record_property("stop_seconds", round(seconds, 1))
@@ -172,15 +189,16 @@ def stop_seconds(served: Server, record_property: Callable[[str, object], None])
 
 
 @pytest.fixture(scope="session")
-def in_python(inside: Any, project: Project, subject: Subject) -> Callable[[str], Any]:
+def in_python(inside: Any, project: Project, subject: Subject) -> Callable[..., Any]:
     """Run a program of tests/smoke/inside with the image's Python; GPU images get a stub of the driver."""
 
-    def run(program: str) -> Any:
-        path = f"{IN_CONTAINER}/{program}"
+    def run(program: str, *arguments: str) -> Any:
+        words = [f"{IN_CONTAINER}/{program}", *arguments]
         if has_gpu(project.matrix, subject.arch):
-            done = inside.run("sh %s/with_driver_stub.sh %s", IN_CONTAINER, path)
+            words.insert(0, f"sh {IN_CONTAINER}/with_driver_stub.sh")
         else:
-            done = inside.run("python3 %s", path)
+            words.insert(0, "python3")
+        done = inside.run(" ".join(words))
         assert done.rc == 0, f"{program} ended with code {done.rc}: {(done.stderr or done.stdout)[-1500:]}"
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from imagefactory.build.start.prepare import prepare
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import buildable
+from imagefactory.matrix.server_names import version_key
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, docker
+from imagefactory.smoke.subject import Subject
+from images.serve.program.servers.server import Server
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -42,11 +50,18 @@ EXCUSED_LIBRARIES = (
         "*",
         "NVSHMEM over MPI, UCX, libfabric and so on, which the image does not have",
     ),
+    (
+        "*/torch_memory_saver_hook_mode_*.so",
+        "libcudart.so.12",
+        "there is one of each for CUDA 13, which it chooses by torch's CUDA",
+    ),
     ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it uses another"),
 )
 """Optional plug-ins and tools in wheels."""
 EXCUSED_SCRIPTS = {
-    "proton-viewer": "a viewer of Triton's profiler; needs pandas, which its wheel does not require"
+    "gguf-editor-gui": "an editor with windows; needs the extra gguf[gui]",
+    "mistral_common": "a server for tokenizing; needs the extra mistral-common[server]",
+    "proton-viewer": "a viewer of Triton's profiler; needs pandas, which its wheel does not require",
 }
 
 
@@ -78,33 +93,79 @@ def test_it_starts_as_the_documented_user(
     assert inside.user("vllm").uid == 1000
 
 
-def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan) -> None:
+def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan, program: Server) -> None:
     """`docker run --rm IMAGE --dry-run` does not work."""
     done = run("--dry-run", "--json")
     assert done.returncode == 0, said(done)
     shown = json.loads(done.stdout)
     model = next(layer.settings.model for layer in plan.layers if layer.kind == "model")
-    assert shown["command"][:3] == ["vllm", "serve", model["model"]], f"it would run {shown['command']}"
+    would = f"it would run {shown['command']}"
+    assert tuple(shown["command"][:2]) == program.command, would
+    assert model["model"] in shown["command"][2:4], would
     results = {check["name"]: check["result"] for check in shown["checks"]}
-    assert results["flags"] == "ok", f"vLLM does not accept its flags: {shown['checks']}"
+    assert results["flags"] == "ok", f"{program.title} does not accept its flags: {shown['checks']}"
 
 
-def test_vllm_can_be_imported(in_python: Callable[[str], Any], plan: Plan, record_property: Measure) -> None:
+def test_the_server_can_be_imported(
+    in_python: Callable[..., Any], plan: Plan, program: Server, record_property: Measure
+) -> None:
     """The server fails at start-up with an ImportError, or takes minutes to start."""
-    first, second = (in_python("import_vllm.py") for _ in range(2))
-    assert plan.kernels != "upstream" or first["version"].partition("+")[0] == plan.vllm, first["version"]
+    first, second = (in_python("import_server.py", program.name) for _ in range(2))
+    wanted = version_key(plan.version)
+    assert plan.kernels != "upstream" or first["version"].partition("+")[0] == wanted, first["version"]
     record_property("first_import_seconds", first["seconds"])
     record_property("import_seconds", second["seconds"])
     assert second["seconds"] < SLOWEST_IMPORT, f"it took {second['seconds']} s"
 
 
-def test_vllm_explains_its_flags(run: Callable[..., Any], record_property: Measure) -> None:
-    """`vllm serve --help` does not work: neither will `vllm serve`."""
+@pytest.fixture(scope="module")
+def help_text(run: Callable[..., Any], inside: Any, program: Server) -> tuple[str, float]:
+    """What the server says about its flags, with the seconds it took."""
     started = time.monotonic()
-    done = run("--help=all")
-    assert done.returncode == 0, said(done)
-    assert "--max-model-len" in done.stdout, said(done)
-    record_property("help_seconds", round(time.monotonic() - started, 1))
+    words = program.all_flags.split()
+    if program.help_environment():
+        done = run(*words[len(program.command) :])
+        code, text = done.returncode, done.stdout
+    else:
+        # Not even its help works without a driver.
+        asked = inside.run(f"sh {IN_CONTAINER}/with_driver_stub.sh {program.program} {' '.join(words[1:])}")
+        code, text = asked.rc, asked.stdout
+    assert code == 0, f"it ended with code {code}: {text[-800:]}"
+    return text, time.monotonic() - started
+
+
+def test_the_server_explains_its_flags(
+    run: Callable[..., Any], help_text: tuple[str, float], record_property: Measure
+) -> None:
+    """The server's help does not work, so neither will the server; or it lacks a flag of the image's command."""
+    text, seconds = help_text
+    record_property("help_seconds", round(seconds, 1))
+    wrong = unexplained(json.loads(run("--dry-run", "--json").stdout)["command"], text)
+    assert not wrong, f"its help does not explain {', '.join(wrong)}"
+
+
+def test_it_has_the_flags_of_every_model(
+    help_text: tuple[str, float], project: Project, subject: Subject, record_property: Measure
+) -> None:
+    """Images of other models with the same server and arch do not start."""
+    cells = [cell for cell in buildable(project.matrix) if replace(cell, model=subject.model) == subject.cell]
+    record_property("models", len(cells))
+    wrong = {}
+    for cell in cells:
+        command = prepare(project, cell, subject.config, given={}, environment={}).command
+        wrong[str(cell)] = unexplained(command, help_text[0])
+    assert not any(wrong.values()), f"its help does not explain {wrong}"
+
+
+def unexplained(command: Sequence[str], text: str) -> list[str]:
+    """List the flags of a command that a help does not explain, and values that are not among its choices."""
+    explained = {word.rstrip(",") for word in text.replace("[", " ").replace("]", " ").split()}
+    choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(--[\w-]+) \{([^}\s]+)\}", text)}
+    # `sglang serve` reads --model-type before the parser that explains itself.
+    missing = [word for word in command if word.startswith("--") and word not in explained | {"--model-type"}]
+    return missing + [
+        f"{flag} {value}" for flag, value in pairwise(command) if value not in choices.get(flag, {value})
+    ]
 
 
 def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, project: Project) -> None:
@@ -115,7 +176,7 @@ def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, pr
         assert f"/dists/{suite}/main/" in done.stdout, f"{suite} is missing: {said(done)}"
 
 
-def test_every_console_script_loads(in_python: Callable[[str], Any], record_property: Measure) -> None:
+def test_every_console_script_loads(in_python: Callable[..., Any], record_property: Measure) -> None:
     """A command of the image (vllm, hf, torchrun, ...) fails because a package lacks a requirement."""
     found = in_python("console_scripts.py")
     record_property("scripts", found["loaded"])
@@ -124,7 +185,7 @@ def test_every_console_script_loads(in_python: Callable[[str], Any], record_prop
     assert not wrong, "; ".join(f"{name}: {why}" for name, why in wrong.items())
 
 
-def test_shared_libraries_resolve(in_python: Callable[[str], Any], record_property: Measure) -> None:
+def test_shared_libraries_resolve(in_python: Callable[..., Any], record_property: Measure) -> None:
     """vLLM fails with "cannot open shared object file" when it first needs the library."""
     found = in_python("shared_libraries.py")
     record_property("libraries", found["libraries"])
@@ -182,7 +243,7 @@ def test_the_health_check_is_configured(assignment: Assignment, inside: Any) -> 
     assert "is not healthy" in asked.stdout
 
 
-def test_tls_works(in_python: Callable[[str], Any], record_property: Measure) -> None:
+def test_tls_works(in_python: Callable[..., Any], record_property: Measure) -> None:
     """Models cannot be downloaded ("certificate verify failed"), or can be changed on the way."""
     found = in_python("tls.py")
     record_property("authorities", found["authorities"])

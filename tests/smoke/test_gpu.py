@@ -13,9 +13,11 @@ import pytest
 from imagefactory.build.start.docker_run import HUB_CACHE, STACK
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
+from imagefactory.servers.server import Server
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, Server
-from images.serve.program.watch import LOW_ACCEPTANCE, counters
+from imagefactory.smoke.containers import Containers, RunningServer
+from images.serve.program.servers.server import Server as ProgramServer
+from images.serve.program.watch import LOW_ACCEPTANCE
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -30,7 +32,7 @@ PATIENCE = 120
 @pytest.fixture(scope="module")
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+) -> Iterator[RunningServer]:
     models = Path(os.environ.get("HF_HOME") or HUB_CACHE).expanduser()
     options = (
         *("--gpus", "all", "--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}"),
@@ -41,11 +43,11 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def model(ready: tuple[Server, float]) -> str:
+def model(ready: tuple[RunningServer, float]) -> str:
     return str(ready[0].get("/v1/models").json()["data"][0]["id"])
 
 
-def ask(served: Server, model: str, text: str, tokens: int) -> dict[str, object]:
+def ask(served: RunningServer, model: str, text: str, tokens: int) -> dict[str, object]:
     messages = [{"role": "user", "content": text}]
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens}
     answer = served.post(CHAT, body)
@@ -54,7 +56,7 @@ def ask(served: Server, model: str, text: str, tokens: int) -> dict[str, object]
     return told
 
 
-def test_the_model_serves(ready: tuple[Server, float], model: str, record_property: Measure) -> None:
+def test_the_model_serves(ready: tuple[RunningServer, float], model: str, record_property: Measure) -> None:
     """The model does not load on this GPU, or its answers are garbage."""
     server, seconds = ready
     record_property("start_seconds", round(seconds, 1))
@@ -62,12 +64,15 @@ def test_the_model_serves(ready: tuple[Server, float], model: str, record_proper
     assert "paris" in str(answer["choices"]).lower(), f"it says {str(answer['choices'])[:400]}"
 
 
-def test_the_intended_backends_are_used(served: Server, plan: Plan) -> None:
-    """vLLM uses other kernels than those that were measured: slower, or with other memory needs."""
+def test_the_intended_backends_are_used(
+    served: RunningServer, plan: Plan, about: Server, applies: Applies
+) -> None:
+    """The server uses other kernels than those that were measured: slower, or with other memory needs."""
+    applies(about.logs_backends, f"{about.title} does not log its attention kernels")
     deadline = time.monotonic() + PATIENCE
     while (found := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
         time.sleep(1)
-    assert found is not None, "the log does not say which attention kernels vLLM chose"
+    assert found is not None, "the log does not say which attention kernels the server chose"
     wanted = {
         "model": plan.config.env.get("ATTENTION_BACKEND"),
         "draft": plan.config.env.get("DRAFT_ATTENTION_BACKEND"),
@@ -82,7 +87,7 @@ def test_the_intended_backends_are_used(served: Server, plan: Plan) -> None:
     assert slow is None, f"{slow[1]} runs through Marlin, which only unpacks the weights" if slow else ""
 
 
-def test_tokens_per_second_are_measured(served: Server, model: str, record_property: Measure) -> None:
+def test_tokens_per_second_are_measured(served: RunningServer, model: str, record_property: Measure) -> None:
     """The model is too slow to be useful."""
     started = time.monotonic()
     answer = ask(served, model, "Write the numbers from 1 to 200 as a list, one per line.", 512)
@@ -94,15 +99,21 @@ def test_tokens_per_second_are_measured(served: Server, model: str, record_prope
 
 
 def test_drafts_are_accepted(
-    served: Server, model: str, plan: Plan, applies: Applies, record_property: Measure
+    served: RunningServer,
+    model: str,
+    plan: Plan,
+    program: ProgramServer,
+    *,
+    applies: Applies,
+    record_property: Measure,
 ) -> None:
     """Nearly all drafts are rejected: the drafter costs time and memory for nothing."""
     drafter = plan.config.env.get("DFLASH_DRAFTER", "off")
     applies(drafter not in ("", "off"), "the image has no drafter")
-    before = counters(served.get("/metrics").content)
+    before = program.drafted(served.get("/metrics").content)
     ask(served, model, "Write a Python function that sorts a list with quicksort, and explain it.", 512)
     _, drafted, accepted = (
-        new - old for new, old in zip(counters(served.get("/metrics").content), before, strict=True)
+        new - old for new, old in zip(program.drafted(served.get("/metrics").content), before, strict=True)
     )
     assert drafted > 0, "nothing was drafted"
     record_property("draft_acceptance", round(accepted / drafted, 3))

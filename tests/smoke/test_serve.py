@@ -1,4 +1,4 @@
-"""Serves the tiny model on a CPU with the same vLLM and mods."""
+"""Serves the tiny model on a CPU: by the image itself if its server can, else by one of the same vLLM and mods."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 
 from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.servers.server import Server
 from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, Server
+from imagefactory.smoke.containers import Containers, RunningServer
+from imagefactory.smoke.on_cpu import on_cpu
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -30,16 +32,21 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def server(
     assignment: Assignment, containers: Containers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+) -> Iterator[RunningServer]:
     assert assignment.serving is not None
-    image, mods = assignment.serving.image, assignment.serving.mods
-    mounted = ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={','.join(mods)}")
-    folder = tmp_path_factory.mktemp("key")
-    with containers.serve(image, folder, options=mounted if mods else ()) as server:
+    serving, folder = assignment.serving, tmp_path_factory.mktemp("key")
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    if serving.on_cpu:
+        options, arguments = on_cpu(assignment.root, folder, serving.on_cpu)
+    if serving.mods:
+        mods = ",".join(serving.mods)
+        options += ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={mods}")
+    with containers.serve(serving.image, folder, *arguments, options=options) as server:
         yield server
 
 
-def test_it_becomes_healthy(ready: tuple[Server, float], record_property: Measure) -> None:
+def test_it_becomes_healthy(ready: tuple[RunningServer, float], record_property: Measure) -> None:
     """The server does not start."""
     server, seconds = ready
     record_property("start_seconds", round(seconds, 1))
@@ -48,8 +55,8 @@ def test_it_becomes_healthy(ready: tuple[Server, float], record_property: Measur
     assert (asked.returncode, asked.stdout.strip()) == (0, "healthy"), told
 
 
-def test_mods_were_applied_at_start(served: Server, assignment: Assignment, applies: Applies) -> None:
-    """The image's mods cannot be applied, or vLLM does not start with them."""
+def test_mods_were_applied_at_start(served: RunningServer, assignment: Assignment, applies: Applies) -> None:
+    """The image's mods cannot be applied, or the server does not start with them."""
     assert assignment.serving is not None
     applies(bool(assignment.serving.mods), "the image that serves has the same mods built in")
     log = served.container.log
@@ -57,14 +64,14 @@ def test_mods_were_applied_at_start(served: Server, assignment: Assignment, appl
     assert not missing, f"not applied: {', '.join(missing)}"
 
 
-def test_it_lists_its_model(served: Server) -> None:
+def test_it_lists_its_model(served: RunningServer) -> None:
     """Chat programs, most of which list the models first, find none."""
     answer = served.get("/v1/models")
     assert answer.status_code == 200, answer.text
     assert [model["id"] for model in answer.json()["data"]] == [MODEL]
 
 
-def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
+def test_it_answers_a_chat(served: RunningServer, record_property: Measure) -> None:
     """The API responds, but not with the output of a model."""
     answer = served.post(CHAT, QUESTION)
     assert answer.status_code == 200, answer.text
@@ -75,13 +82,13 @@ def test_it_answers_a_chat(served: Server, record_property: Measure) -> None:
     record_property("answer_seconds", round(answer.elapsed.total_seconds(), 2))
 
 
-def test_answers_are_repeatable(served: Server) -> None:
+def test_answers_are_repeatable(served: RunningServer) -> None:
     """Answers at temperature 0 vary: a computation is wrong."""
     answers = {served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"] for _ in range(2)}
     assert len(answers) == 1
 
 
-def test_it_streams(served: Server) -> None:
+def test_it_streams(served: RunningServer) -> None:
     """Chat programs, which all stream, show the answer only at the end, or not at all."""
     answer = served.post(CHAT, {**QUESTION, "stream": True})
     assert answer.status_code == 200
@@ -94,25 +101,36 @@ def test_it_streams(served: Server) -> None:
     assert whole == served.post(CHAT, QUESTION).json()["choices"][0]["message"]["content"]
 
 
+def test_an_answer_keeps_to_a_schema(served: RunningServer) -> None:
+    """Programs that ask for JSON of a certain shape get an error, or text that they cannot read."""
+    # Random weights would fill an object with white space.
+    schema = {"name": "decision", "schema": {"type": "string", "enum": ["yes", "no"]}}
+    wanted = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    answer = served.post(CHAT, {**QUESTION, **wanted})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] in ('"yes"', '"no"'), answer.text
+
+
 @pytest.mark.parametrize("key", ["wrong", ""])
-def test_a_wrong_key_is_refused(served: Server, key: str) -> None:
+def test_a_wrong_key_is_refused(served: RunningServer, key: str) -> None:
     """Anyone in the network can use the server although it has an API key."""
     assert served.post(CHAT, QUESTION, key=key).status_code == 401
 
 
-def test_the_key_is_not_logged(served: Server) -> None:
+def test_the_key_is_not_logged(served: RunningServer) -> None:
     """Anyone who can read logs can use the server."""
     assert served.key not in served.container.log
 
 
-def test_an_unknown_model_is_refused(served: Server) -> None:
+def test_an_unknown_model_is_refused(served: RunningServer, about: Server, applies: Applies) -> None:
     """A client with a typo in the model's name gets answers from another model, or an unclear error."""
+    applies(about.checks_model_names, f"{about.title} answers whatever model a request names")
     answer = served.post(CHAT, {**QUESTION, "model": "another"})
     assert answer.status_code == 404, answer.text
     assert "another" in answer.text
 
 
-def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
+def test_a_prompt_that_is_too_long_is_refused(served: RunningServer) -> None:
     """A long prompt crashes the server for everyone, or is silently cut off."""
     long = {**QUESTION, "messages": [{"role": "user", "content": "word " * 2000}]}
     answer = served.post(CHAT, long)
@@ -120,8 +138,8 @@ def test_a_prompt_that_is_too_long_is_refused(served: Server) -> None:
     assert served.get("/health").status_code == 200
 
 
-def test_the_image_warms_up(served: Server) -> None:
-    """The first user has to wait while vLLM compiles, tunes and allocates."""
+def test_the_image_warms_up(served: RunningServer) -> None:
+    """The first user has to wait while the server compiles, tunes and allocates."""
     deadline = time.monotonic() + WARM_UP_LIMIT
     while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
         time.sleep(0.5)

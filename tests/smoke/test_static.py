@@ -26,13 +26,15 @@ from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layer_reading import LayerReading
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import ListedPath
-from imagefactory.plan.bytecode import listed_paths
+from imagefactory.plan.bytecode import listed_paths, module_lists
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
+from imagefactory.publish.attest.declared_licences import SAID_ELSEWHERE
 from imagefactory.resolve.audit.auditing import judge_libraries
 from imagefactory.resolve.audit.libraries import GpuLibrary, is_library
+from imagefactory.servers.known import SERVERS
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
 from imagefactory.smoke.levels import has_gpu
@@ -43,7 +45,7 @@ from images.shipped.mods.manifest import Mod
 
 Applies = Callable[[bool, str], None]
 OWN_FILES = ("usr/share/imagefactory/", "opt/models/")
-PROGRAMS_AND_SETTINGS = (f"{VENV}/bin/vllm", f"{VENV}/pyvenv.cfg")
+PROGRAMS_AND_SETTINGS = (*(f"{VENV}/bin/{server}" for server in SERVERS), f"{VENV}/pyvenv.cfg")
 METADATA = re.compile(rf"{VENV}/lib/python[^/]+/site-packages/[^/]+\.dist-info/(RECORD|METADATA)")
 SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
 """World-writable folders with the sticky bit."""
@@ -143,7 +145,7 @@ def checked_files(plan: Plan) -> set[str]:
 def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
     """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
     python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    listed = set(listed_paths(root, python, VENV))
+    listed = set(listed_paths(root, python, VENV, module_lists(root, plan.cell.server)))
     patterns = [path for path in listed if "*" in path]
     return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
 
@@ -250,14 +252,15 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
 
 
-def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes]) -> None:
+def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes], subject: Subject) -> None:
     """The container ends at once: "no such file or directory"."""
-    for path in ("usr/bin/python3", f"{VENV}/bin/python", f"{VENV}/bin/vllm", "bin/sh", "usr/bin/sleep"):
+    server = f"{VENV}/bin/{subject.cell.server}"
+    for path in ("usr/bin/python3", f"{VENV}/bin/python", server, "bin/sh", "usr/bin/sleep"):
         found = resolved(contents.files, path)
         assert found is not None, f"/{path} leads nowhere"
         assert int(found.mode, 8) & 0o111 == 0o111, f"/{path} is not executable"
-    first = texts[f"{VENV}/bin/vllm"].split(b"\n")[0].decode()
-    assert first.startswith(f"#!/{VENV}/bin/python"), f"/{VENV}/bin/vllm starts with {first}"
+    first = texts[server].split(b"\n")[0].decode()
+    assert first.startswith(f"#!/{VENV}/bin/python"), f"/{server} starts with {first}"
 
 
 def test_permissions_are_no_wider_than_debians(contents: Contents) -> None:
@@ -331,7 +334,7 @@ def test_bytecode_is_for_the_images_python(
     versions = {texts[path][:4] for path in compiled}
     assert len(versions) == 1, f"several versions of bytecode: {versions}"
     places = contents.files.keys()
-    for needed in (f"{site}/vllm/__pycache__/__init__", f"{PROGRAM}/program/__pycache__/main"):
+    for needed in (f"{site}/{plan.cell.server}/__pycache__/__init__", f"{PROGRAM}/program/__pycache__/main"):
         assert f"{needed}.cpython-3{tag[1]}.pyc" in places, f"{needed}.*.pyc is missing"
 
 
@@ -419,6 +422,10 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
         metadata = HeaderParser().parsestr(data.decode())
         said = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
         said += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
+        # The image has the text of a licence that is declared elsewhere from Debian.
+        elsewhere = SAID_ELSEWHERE.get(str(metadata["Name"]), "unknown")
+        if f"usr/share/common-licenses/{elsewhere}" in contents.files:
+            continue
         if folder not in with_texts and all(value.strip().lower() in NO_LICENCE_SAID for value in said):
             wrong.append(folder.rpartition("/")[2])
     for path in contents.files:

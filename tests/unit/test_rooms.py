@@ -22,6 +22,7 @@ ROOMS = (
     "gpu_code",
     "oci",
     "matrix",
+    "servers",
     "locks",
     "mods",
     "resolve",

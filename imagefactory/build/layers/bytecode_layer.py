@@ -23,7 +23,7 @@ from imagefactory.build.layers.debian_python import DebianPython, cannot_run
 from imagefactory.build.layers.mod_layer import ModFiles, read_content
 from imagefactory.locks.files import LockedDeb
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
-from imagefactory.plan.bytecode import COMPILER, MODULES, STANDARD_LIBRARY, ListedModules, listed_name
+from imagefactory.plan.bytecode import COMPILER, STANDARD_LIBRARY, ListedModules, is_list, listed_name
 from imagefactory.plan.plan import BytecodeLayer, Input
 from imagefactory.store.digests import Sha256
 
@@ -92,11 +92,11 @@ def _modules(
     layer: BytecodeLayer, files: Files, scratch: Path, mod_files: ModFiles | None
 ) -> Iterator[tuple[str, str, bytes]]:
     """List what a layer compiles: owner, path in the image, source."""
-    lists = [files[item.sha256] for item in layer.inputs if item.name == MODULES]
+    lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
     if not lists:
         yield from _own_files(layer, files, mod_files)
         return
-    listed = ListedModules(lists[0].read_text("utf-8"))
+    listed = ListedModules("".join(lists))
     for item in layer.inputs:
         if item.name.endswith(".deb"):
             yield from _standard_library(layer, item, files, scratch, listed)

@@ -1,4 +1,4 @@
-"""Lists the entries of the serve layer: the program that starts vLLM, and the modules that apply mods at start-up."""
+"""Lists the entries of the serve layer: the program that starts the server, and the modules that apply mods then."""
 
 from __future__ import annotations
 

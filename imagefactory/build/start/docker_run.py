@@ -16,7 +16,7 @@ from imagefactory.errors.serving import UnpinnedImageError
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
-from imagefactory.plan.serve.settings_schema import KEY_SETTINGS
+from imagefactory.servers.setting import KEY_SETTINGS
 
 STOP_SECONDS = 30
 """How long a server may take to finish its requests when it is stopped."""
@@ -42,7 +42,7 @@ class Launch:
     @property
     def container(self) -> str:
         """The name of the container."""
-        return f"vllm-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
+        return f"{self.cell.server}-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
 
     @property
     def on_gpu(self) -> bool:
@@ -105,7 +105,7 @@ def compose(launch: Launch) -> str:
             }
         }
     document: dict[str, Any] = {
-        "services": {"vllm": service},
+        "services": {launch.cell.server: service},
         "volumes": {"kernels": {"name": launch.cache_volume}},
     }
     if launch.key_file is not None:

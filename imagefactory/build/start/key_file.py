@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imagefactory.environment.paths import expand_home
 from imagefactory.errors.serving import KeyNotPassedError
-from imagefactory.plan.serve.settings_schema import KEY_SETTINGS
+from imagefactory.servers.setting import KEY_SETTINGS
 
 
 def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[str, str]) -> Path | None:

@@ -14,15 +14,14 @@ from typing import Any, Literal
 import yaml
 
 from imagefactory.build.start.docker_run import Launch, pinned
+from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import KeyNotPassedError
+from imagefactory.servers.known import server_of
+from imagefactory.servers.server import Server
 
 Format = Literal["eugr", "sparkrun"]
-TEMPLATED = {
-    "--max-model-len": "max_model_len",
-    "--max-num-seqs": "max_num_seqs",
-    "--max-num-batched-tokens": "max_num_batched_tokens",
-    "--gpu-memory-utilization": "gpu_memory_utilization",
-}
+TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEMORY_UTILIZATION")
+"""The settings that a user of a recipe may override."""
 
 
 def recipe(
@@ -37,18 +36,31 @@ def recipe(
             fix="Unset VLLM_API_KEY and VLLM_API_KEY_FILE for this command, and tell the launcher the key.",
         )
     cell, facts = launch.cell, launch.description["image"]
+    server = server_of(cell)
+    if style not in server.recipes:
+        raise UnknownNameError(
+            f"There is no recipe of the format {style!r} for {server.title}.",
+            where="the --recipe option",
+            why=f"That launcher does not start {server.title}.",
+            fix=f"Use {' or '.join(server.recipes)}.",
+        )
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
-    words = _template(command, defaults)
+    words = _template(server, command, defaults)
     document: dict[str, Any] = {
         "recipe_version": "1" if style == "eugr" else "2",
         "name": cell.model,
-        "description": f"{model['model']} with vLLM {facts['vllm']} on {cell.arch}",
+        "description": f"{model['model']} with {server.title} {facts[server.name]} on {cell.arch}",
         "model": model["model"],
     }
     if style == "sparkrun":
         if model.get("revision"):
             document["model_revision"] = model["revision"]
-        document |= {"runtime": "vllm", "runtime_version": facts["vllm"], "min_nodes": 1, "max_nodes": 1}
+        document |= {
+            "runtime": server.name,
+            "runtime_version": facts[server.name],
+            "min_nodes": 1,
+            "max_nodes": 1,
+        }
     else:
         document["solo_only"] = True
     document |= {
@@ -62,21 +74,21 @@ def recipe(
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
-def _template(command: Sequence[str], defaults: dict[str, object]) -> list[str]:
+def _template(server: Server, command: Sequence[str], defaults: dict[str, object]) -> list[str]:
     """Replace values that a user may override with names, and add the values to `defaults`."""
+    names = {setting.flag: setting.key for setting in server.settings if setting.name in TEMPLATED}
     words: list[str] = []
     rest = iter(command)
     for word in rest:
         words.append(word)
-        if word in TEMPLATED:
-            name = TEMPLATED[word]
+        if name := names.get(word):
             defaults[name] = json.loads(next(rest))
             words.append(f"\0{name}\0")
         elif word in {"--host", "--port"}:
             words.pop()
             value = next(rest)
             defaults[word[2:]] = int(value) if word == "--port" else value
-    return [*words, "--host", "\0host\0", "--port", "\0port\0", "-tp", "\0tensor_parallel\0"]
+    return [*words, "--host", "\0host\0", "--port", "\0port\0", server.tensor_parallel, "\0tensor_parallel\0"]
 
 
 def _folded(words: list[str], *, double_braces: bool) -> str:

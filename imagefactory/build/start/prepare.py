@@ -30,7 +30,7 @@ from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.serve.served import Served, describe
-from imagefactory.plan.serve.settings_schema import KEY_SETTINGS
+from imagefactory.servers.setting import KEY_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Start:
     launch: Launch
     served: Served
     command: tuple[str, ...]
-    """What vLLM will run."""
+    """What the container will run."""
 
     def line(self, *, detach: bool = True) -> list[str]:
         """Return the arguments of `docker run`."""

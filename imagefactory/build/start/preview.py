@@ -20,7 +20,6 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.plan.serve.description import Description, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
-from imagefactory.plan.serve.settings_schema import NAMES
 
 
 @dataclass(frozen=True)
@@ -32,18 +31,20 @@ class Preview:
     model: Mapping[str, Any]
 
     def command(self, given: Mapping[str, str] | None = None) -> list[str]:
-        """Return the `vllm serve` command for these settings."""
+        """Return the server's command for these settings."""
         return [str(word) for word in self.dry_run(given or {})["command"]]
 
     def dry_run(self, given: Mapping[str, str], *, readings: Path | None = None) -> dict[str, Any]:
         """Return the command and the checks for these settings; `readings` replaces those of this machine."""
-        unknown = sorted(set(given) - set(NAMES))
+        names = [entry["name"] for entry in self.description["settings"]]
+        # The program itself says what to do instead of a setting of another server.
+        unknown = sorted(set(given) - {*names, *self.description.get("refused", {})})
         if unknown:
             raise SettingRefusedError(
                 f"There is no setting {unknown[0]}.",
                 where=str(self.description["image"]["target"]),
                 why="Only settings of the schema reach the server.",
-                fix=did_you_mean(unknown[0], NAMES).capitalize(),
+                fix=did_you_mean(unknown[0], names).capitalize(),
             )
         extra = {"FACTORY_READINGS": str(readings)} if readings else {}
         ran = self.run("--dry-run", "--json", variables={**given, **extra})
@@ -75,7 +76,7 @@ class Preview:
                 **image_environment(self.description),
                 "PATH": os.defpath,
                 "FACTORY_SHARE": folder,
-                # The model's folder and vLLM's sources are in the image, not here.
+                # The model's folder and the server's sources are in the image, not here.
                 "FACTORY_SITE": folder,
                 "HF_HOME": folder,
                 **(variables or {}),

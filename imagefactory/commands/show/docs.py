@@ -23,15 +23,18 @@ from imagefactory.commands.show.tables import markdown_table, mods_table, plan_t
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, usable_drafters
+from imagefactory.matrix.cells import Cell, buildable, usable_drafters
 from imagefactory.matrix.matrix import Matrix, load_matrix
+from imagefactory.matrix.server_names import VLLM
 from imagefactory.matrix.targets import select_one
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
+from imagefactory.plan.serve.served import serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
+from imagefactory.servers.known import SERVERS
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
@@ -65,23 +68,37 @@ def settings_table(root: Path) -> str:
     return Preview(root, describe_image(matrix, cell, document), document).markdown()
 
 
-def model_table(root: Path) -> str:
-    """Return the table of each model's defaults on its default arch."""
+def model_table(root: Path, server: str = VLLM) -> str:
+    """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
     matrix = load_matrix(root / "matrix.yaml")
     described: dict[str, Description] = {}
-    for name, model in matrix.models.items():
-        if model.generated is None:
-            cell = select_one(matrix, name)
-            described[name] = describe_image(matrix, cell, _model(matrix, cell))
-    return defaults_by_model(described)
+    for cell in _newest_cells(matrix, server):
+        if matrix.models[cell.model].generated is None:
+            described[cell.model] = describe_image(matrix, cell, _model(matrix, cell))
+    return defaults_by_model(described) if described else ""
+
+
+def _newest_cells(matrix: Matrix, server: str) -> list[Cell]:
+    """List a cell for each model that a server serves: of vLLM's default version, or another server's newest."""
+    if server == VLLM:
+        return [select_one(matrix, name) for name in matrix.models]
+    cells = [
+        cell for cell in buildable(matrix) if cell.server == server and cell.arch == matrix.defaults.arch
+    ]
+    newest = max((matrix.versions[cell.version].version for cell in cells), default=None)
+    return [cell for cell in cells if matrix.versions[cell.version].version == newest]
 
 
 def with_tables(root: Path) -> dict[Path, str]:
     """Return the documents with up-to-date tables."""
     serving, codes, readme = root / "docs" / "serving.md", root / "docs" / "exit-codes.md", root / "README.md"
-    settings = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
+    text = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
+    text = replace_between(text, "models", model_table(root))
+    for server in SERVERS:
+        if server != VLLM and (table := model_table(root, server)):
+            text = replace_between(text, f"{server} models", table)
     return {
-        serving: replace_between(settings, "models", model_table(root)),
+        serving: text,
         codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),
         readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
     }
@@ -131,7 +148,8 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
         "drafters": [
             drafter.model_dump(mode="json", exclude_none=True) for drafter in usable_drafters(matrix, cell)
         ],
-        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"}),
+        "serve": serve_document(model, cell),
+        "server": cell.server,
     }
 
 

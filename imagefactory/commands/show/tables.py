@@ -54,7 +54,7 @@ def markdown_table(rows: Iterable[Iterable[str]], *columns: str) -> str:
 
 def targets_table(targets: Iterable[TargetStatus]) -> Table:
     """Show the status of targets."""
-    columns = ("model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision")
+    columns = ("model", "version", "arch", "platform", "mods", "kernels", "locked", "revision")
     return _table((vars(target).values() for target in targets), *columns)
 
 
@@ -93,12 +93,18 @@ def plan_table(status: PlanStatus) -> RenderableType:
 
 
 def mods_table(results: Sequence[ModResult]) -> Table:
-    """Show the compatibility of mods: one row per mod, one column per vLLM version."""
-    versions = list(dict.fromkeys(result.vllm for result in results))
+    """Show the compatibility of mods: one row per mod, one column per version."""
+    versions = list(dict.fromkeys(result.version for result in results))
     table = Table("mod", *versions, box=None)
-    styles = {"applies": "green", "upstream": "cyan", "not needed": "dim", "out of reach": "yellow"}
+    styles = {
+        "applies": "green",
+        "upstream": "cyan",
+        "not needed": "dim",
+        "other server": "dim",
+        "out of reach": "yellow",
+    }
     for name in dict.fromkeys(result.mod for result in results):
-        row = {result.vllm: result for result in results if result.mod == name}
+        row = {result.version: result for result in results if result.mod == name}
         cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
         table.add_row(name, *cells)
     return table
@@ -106,7 +112,13 @@ def mods_table(results: Sequence[ModResult]) -> Table:
 
 def audit_table(verdicts: Sequence[KernelVerdict]) -> Table:
     """Show whether libraries run on an arch, and why."""
-    styles = {"native": "green", "jit": "yellow", "other chips": "dim", "fails": "bold red"}
+    styles = {
+        "native": "green",
+        "jit": "yellow",
+        "other chips": "dim",
+        "other Python": "dim",
+        "fails": "bold red",
+    }
     rows = [(one.library, Text(one.outcome, styles[one.outcome]), one.why) for one in verdicts]
     return _table(rows, "library", "outcome", "why")
 
@@ -301,7 +313,7 @@ def _licence_lines(summary: LicenceSummary) -> list[str]:
 
 def history_table(lines: Iterable[Line]) -> Table:
     """Show what was published, newest last."""
-    table = Table("when (UTC)", "what", "image", "vLLM", "mods", "tags today", "changed", box=None)
+    table = Table("when (UTC)", "what", "image", "version", "mods", "tags today", "changed", box=None)
     for line in lines:
         more = len(line.changed) - _SHOWN_CHANGES
         rest = [f"and {more} more"] if more > 0 else []
@@ -310,7 +322,7 @@ def history_table(lines: Iterable[Line]) -> Table:
             f"{line.time:%Y-%m-%d %H:%M}",
             line.kind,
             short_digest(line.image.digest),
-            line.image.vllm,
+            line.image.version,
             " ".join(line.image.mods) or "none",
             Text("held back", "red") if line.held else today,
             "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
@@ -327,7 +339,7 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
             "digest": line.image.digest,
             "tag": line.image.tag,
             "platform": line.image.platform,
-            "vllm": line.image.vllm,
+            "version": line.image.version,
             "mods": list(line.image.mods),
             "moved": list(line.moved),
             "now": list(line.now),
@@ -340,10 +352,10 @@ def history_rows(lines: Iterable[Line]) -> list[dict[str, object]]:
 
 def offers_table(found: Iterable[CurrentImage]) -> Table:
     """Show the images that can be pulled."""
-    table = Table("tag", "platform", "image", "vLLM", "mods", "since", "to pull", box=None)
+    table = Table("tag", "platform", "image", "version", "mods", "since", "to pull", box=None)
     for offer in found:
         image = offer.image
-        what = (image.platform, short_digest(image.digest), image.vllm, " ".join(image.mods) or "none")
+        what = (image.platform, short_digest(image.digest), image.version, " ".join(image.mods) or "none")
         table.add_row(offer.tag, *what, f"{offer.since:%Y-%m-%d}", size(image.size))
     return table
 

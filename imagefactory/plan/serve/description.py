@@ -10,7 +10,8 @@ from typing import Any
 from imagefactory.matrix.cells import Cell, KernelOrigin, intended_kernels
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.plan.serve.image_paths import MODS_AT_START
-from imagefactory.plan.serve.settings_schema import SCHEMA, Setting
+from imagefactory.servers.known import server_of
+from imagefactory.servers.setting import Setting
 from imagefactory.store.digests import canonical_json
 
 FORMAT = 1
@@ -27,16 +28,20 @@ def describe_image(
 ) -> Description:
     """Return the content of settings.json for a cell; `model` is the content of model.json."""
     serve = dict(model.get("serve", {}))
-    on_arch = matrix.models[cell.model].serve_on.get(cell.arch)
-    if on_arch is not None:
-        serve |= on_arch.model_dump(mode="json", exclude_unset=True, exclude={"env"})
+    for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
+        serve |= shape.model_dump(mode="json", exclude_unset=True, exclude={"env"})
     facts = _image_facts(matrix, cell, kernels)
-    covered = {setting.key for setting in SCHEMA}
+    server = server_of(cell)
+    covered = {setting.key for setting in server.settings}
     more = {name: value for name, value in serve.items() if name not in covered}
     if more:
         facts["flags"] = dict(sorted(more.items()))
-    settings = [_entry(setting, _default(setting, model, serve)) for setting in SCHEMA]
-    return {"format": FORMAT, "image": facts, "settings": settings}
+    settings = [
+        _entry(setting, _default(setting, model, serve), f"{server.name}_default")
+        for setting in server.settings
+    ]
+    refused = {"refused": dict(server.refused)} if server.refused else {}
+    return {"format": FORMAT, "image": facts, "settings": settings, **refused}
 
 
 def settings_bytes(description: Description) -> bytes:
@@ -71,12 +76,14 @@ def _as_text(value: object) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
-def _entry(setting: Setting, default: str) -> dict[str, Any]:
+def _entry(setting: Setting, default: str, assumed: str) -> dict[str, Any]:
     entry = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in asdict(setting).items()
-        if key != "passed" and value not in (None, "", (), {})
+        if key not in {"passed", "spelled", "server_default"} and value not in (None, "", (), {})
     }
+    if setting.server_default:
+        entry[assumed] = setting.server_default
     return entry | ({"flag": setting.flag} if setting.passed else {}) | {"default": default}
 
 
@@ -85,8 +92,8 @@ def _driver_minimum(matrix: Matrix, cell: Cell) -> str:
     arch = matrix.archs[cell.arch]
     if arch.capability is None:
         return ""
-    # vLLM uses CUDA 13 since 0.20; capability 12.1 needs the same driver.
-    if matrix.vllm[cell.vllm].within(">=0.20.0.dev0") or arch.capability == "12.1":
+    # Capability 12.1 needs the same driver as CUDA 13.
+    if server_of(cell).needs_cuda_13(matrix.versions[cell.version]) or arch.capability == "12.1":
         return CUDA_13_DRIVER
     return CUDA_12_DRIVER
 
@@ -109,11 +116,11 @@ def _memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
 
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
     """Return the requirements that the serve program checks."""
-    version, arch = matrix.vllm[cell.vllm], matrix.archs[cell.arch]
+    version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     origin = kernels or intended_kernels(matrix, cell)
     facts: dict[str, object] = {
         "target": str(cell),
-        "vllm": str(version.version),
+        cell.server: str(version.version),
         "arch": cell.arch,
         "capability": arch.capability or "",
         "driver": _driver_minimum(matrix, cell),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from imagefactory.servers.server import Server
+
 COMPILER = "nvidia-cuda-nvcc"
 """The wheel of the CUDA compiler."""
 CUDA_HOME = "usr/local/cuda"
@@ -35,7 +37,7 @@ HEALTHCHECK: dict[str, object] = {
 }
 
 
-def cache_environment() -> dict[str, str]:
+def cache_environment(server: Server) -> dict[str, str]:
     """Return the variables that put every run-time cache into CACHES, so that one volume makes restarts fast."""
     return {
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
@@ -43,7 +45,7 @@ def cache_environment() -> dict[str, str]:
         "HF_HOME": MODEL_CACHE,
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor",
         "TRITON_CACHE_DIR": f"{CACHES}/triton",
-        "VLLM_CACHE_ROOT": f"{CACHES}/vllm",
+        server.cache: f"{CACHES}/{server.name}",
     }
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 from imagefactory.locks.files import ModelLock
 from imagefactory.matrix.cells import Cell, KernelOrigin, usable_drafters
-from imagefactory.matrix.matrix import Drafter, Matrix
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.served_model import ServedModel
+from imagefactory.matrix.server_names import TITLES, VLLM
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
 from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
+from imagefactory.servers.known import SERVERS, server_of
 
 GENERATED_MODELS = "/opt/models"
 """The folder in an image for models that the factory makes itself."""
@@ -39,7 +42,8 @@ class Served:
         }
         if self.compiles:
             fixed |= {"CUDA_HOME": f"/{CUDA_HOME}", "PATH": f"{fixed['PATH']}:/{CUDA_HOME}/bin"}
-        merged = fixed | cache_environment() | image_environment(self.description) | self.extra
+        server = SERVERS[self.model.get("server", VLLM)]
+        merged = fixed | cache_environment(server) | image_environment(self.description) | self.extra
         return dict(sorted(merged.items()))
 
 
@@ -58,7 +62,9 @@ def describe(
     mod_variables = {
         name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
     }
-    return Served(model, description, mod_variables | matrix.models[cell.model].serve.env, compiles)
+    shapes = matrix.models[cell.model].shapes(cell.server, cell.arch)
+    variables = {name: value for shape in shapes for name, value in shape.env.items()}
+    return Served(model, description, mod_variables | variables, compiles)
 
 
 def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:
@@ -68,34 +74,32 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     settings: dict[str, Any] = {
         "model": model.repo or f"{GENERATED_MODELS}/{model.generated}",
         "drafters": [
-            drafter.model_dump(mode="json", exclude_none=True, exclude={"vllm"})
+            drafter.model_dump(mode="json", exclude_none=True, exclude=set(TITLES))
             | _revision(revisions, drafter.repo)
             for drafter in drafters
         ],
-        "serve": model.serve.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        "serve": serve_document(model, cell)
         | {flag: value for mod, _ in chosen.mods for flag, value in mod.manifest.settings.flags.items()},
     }
     if model.repo:
         settings |= _revision(revisions, model.repo)
     if model.generated:
         settings["generated"] = model.generated
+    if cell.server != VLLM:
+        settings["server"] = cell.server
     if drafters:
-        settings["speculative_config"] = _speculative_config(drafters[0], revisions, matrix, cell)
+        version = matrix.versions[cell.version]
+        for name, config in server_of(cell).model_document(drafters[0], version).items():
+            settings[name] = config | _revision(revisions, drafters[0].repo)
     return settings
+
+
+def serve_document(model: ServedModel, cell: Cell) -> dict[str, Any]:
+    """Return the settings of a model with a server; those of the arch are in settings.json only."""
+    shapes = model.shapes(cell.server, cell.arch)
+    return shapes[0].model_dump(mode="json", exclude_defaults=True, exclude={"env"}) if shapes else {}
 
 
 def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:
     commit = revisions.commit_of(repo)
     return {"revision": commit} if commit else {}
-
-
-def _speculative_config(drafter: Drafter, revisions: ModelLock, matrix: Matrix, cell: Cell) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "method": drafter.method,
-        "model": drafter.repo,
-        "num_speculative_tokens": drafter.tokens,
-    }
-    # The key exists since vLLM 0.21.0.
-    if drafter.attention_backend and matrix.vllm[cell.vllm].within(">=0.21.0.dev0"):
-        config["attention_backend"] = drafter.attention_backend
-    return config | _revision(revisions, drafter.repo)

@@ -14,7 +14,7 @@ from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
 from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.locks.project import Project
 from imagefactory.oci.format import VENV
-from imagefactory.plan.bytecode import COMPILER, MODULES
+from imagefactory.plan.bytecode import COMPILER, is_list
 from imagefactory.plan.plan import (
     BaseLayer,
     BytecodeLayer,
@@ -186,7 +186,7 @@ def _own(
 def _bytecode(layer: BytecodeLayer) -> Component:
     """Describe bytecode: the factory's files that decide it. Its licences are those of what it is compiled from."""
     name = f"imagefactory-bytecode-{layer.name.partition(' ')[0]}"
-    files = {item.name: item.sha256 for item in layer.inputs if item.name in (COMPILER, MODULES)}
+    files = {item.name: item.sha256 for item in layer.inputs if item.name == COMPILER or is_list(item.name)}
     says = "the packages that it is compiled from"
     return replace(_own("program", name, layer, files), licence=SOURCES_LICENCE, says=says)
 

@@ -7,7 +7,7 @@ licence text is compared with a few well-known texts; what is still unclear beco
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -20,8 +20,17 @@ from debian.deb822 import Deb822
 from imagefactory.build.layers.debian.deb import DebPackage, data_files, reading
 from imagefactory.publish.attest import spdx
 
-Says = Literal["expression", "field", "classifier", "text", "copyright", "nothing"]
+Says = Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
 """Where a package declares its licence: License-Expression, License, a classifier, a licence text, a copyright file."""
+SAID_ELSEWHERE: Final[Mapping[str, str]] = {
+    # In the SBOM of its wheel.
+    "kernels-data": "Apache-2.0",
+    # In the headers of its source files.
+    "nvshmem4py-cu13": "Apache-2.0",
+    # In its repository; other releases of it have metadata that say so.
+    "sentencepiece": "Apache-2.0",
+}
+"""The licences of distributions whose metadata name none, and where they are declared."""
 DOCUMENTS: Final = "usr/share/doc"
 _LICENCE_FILE = re.compile(
     r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE
@@ -80,7 +89,8 @@ def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
         return recognised, "text"
     if field and "\n" not in field.strip():
         return spdx.reference(field), "field"
-    return spdx.UNDECLARED, "nothing"
+    elsewhere = SAID_ELSEWHERE.get(headers.get("Name", ""))
+    return (elsewhere, "elsewhere") if elsewhere else (spdx.UNDECLARED, "nothing")
 
 
 def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:

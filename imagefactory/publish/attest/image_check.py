@@ -210,8 +210,7 @@ class _Check:
             self._add("configuration", "failed", f"the index lists it for {listed}, but it is for {platform}")
             return
         self._add("configuration", "ok", f"plan {planned}")
-        model, vllm, arch = (str(labels.get(f"imagefactory.{name}")) for name in ("model", "vllm", "arch"))
-        self.cell = Cell(model, vllm, arch, platform)
+        self.cell = Cell.of_labels(labels, platform)
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
 

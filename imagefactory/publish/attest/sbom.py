@@ -49,7 +49,7 @@ def make_sbom(project: Project, plan: Plan) -> bytes:
                 "type": "container",
                 "bom-ref": ROOT,
                 "name": plan.target,
-                "version": plan.vllm,
+                "version": plan.version,
                 "properties": _properties(
                     {
                         "plan": plan.key,

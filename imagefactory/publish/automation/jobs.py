@@ -165,7 +165,7 @@ def fitted(night: Night) -> Night:
 
 def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
     def lock(work: Work) -> tuple[str, str, str]:
-        return work.cell.vllm, work.cell.arch, work.cell.platform
+        return work.cell.version, work.cell.arch, work.cell.platform
 
     found: list[tuple[Work, ...]] = []
     for _, group in groupby(sorted(works, key=lambda work: (lock(work), work.cell)), lock):
@@ -178,13 +178,13 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
     cell = works[0].cell
     models = works[0].cell.model if len(works) == 1 else f"{len(works)} models"
     return {
-        "name": f"{models} on {cell.vllm} for {cell.arch} ({cell.machine})",
+        "name": f"{models} on {cell.version} for {cell.arch} ({cell.machine})",
         "runner": ASSEMBLER if need == "image" else RUNNERS[cell.platform],
         "arch": cell.arch,
         "platform": cell.platform,
         "targets": _targets(works),
         # Part of the name of the job's artifact, so it must be unique.
-        "id": f"{cell.vllm}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
+        "id": f"{cell.version}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
         "reason": _reasons(works),
     }
 

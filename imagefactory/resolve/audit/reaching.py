@@ -1,4 +1,4 @@
-"""Checks that the kernels that vLLM calls on a chip are there, and are more than an empty shell."""
+"""Checks that the kernels that a server calls on a chip are there, and are more than an empty shell."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from imagefactory.errors.kernels import AuditError, NotReachedError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.server_names import TITLES, VLLM
+from imagefactory.matrix.targets import select_one
+from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.auditing import cuobjdump, libraries_of, settings_of
 from imagefactory.resolve.audit.kernel_names import KernelNames, read_names
 from imagefactory.resolve.audit.libraries import GpuLibrary
@@ -25,11 +29,12 @@ Reach = Literal["native", "jit", "empty", "missing"]
 
 
 class Call(BaseModel):
-    """An operation of vLLM, and a kernel that it launches on chips of a kind."""
+    """An operation of a server, and a kernel that it launches on chips of a kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     call: str
+    server: str = VLLM
     used_by: Annotated[str, Field(min_length=5)]
     chips: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9x]+$")]
     """A compute capability, or all of a major version: 12.x."""
@@ -57,24 +62,24 @@ class Reached:
         return self.outcome in ("native", "jit")
 
 
-def calls(capability: str) -> list[Call]:
-    """Return what vLLM calls on a chip."""
+def calls(capability: str, server: str = VLLM) -> list[Call]:
+    """Return what a server calls on a chip."""
     source = read_yaml(Path(__file__).with_name(FILE), FILE)
-    return [
-        call for call in TypeAdapter(list[Call]).validate_python(source.data) if call.concerns(capability)
-    ]
+    known = TypeAdapter(list[Call]).validate_python(source.data)
+    return [call for call in known if call.server == server and call.concerns(capability)]
 
 
 def reaches(project: Project, subject: str, arch: str = "") -> list[Reached]:
     """Find the kernels of every call in a library, wheel, image, target or release."""
     libraries, arch = libraries_of(project, subject, arch)
     settings, policy = settings_of(project, arch)
-    wanted = calls(settings.capability or "")
+    server = _server_of(project, subject)
+    wanted = calls(settings.capability or "", server)
     if Path(subject).is_file() and subject.endswith(".so"):
         wanted = [call for call in wanted if fnmatchcase(Path(subject).name, call.library)]
     if not wanted:
         raise AuditError(
-            f"It is not known what vLLM calls in {subject} on {arch}.",
+            f"It is not known what {TITLES[server]} calls in {subject} on {arch}.",
             where=f"imagefactory/resolve/audit/{FILE}",
             why=f"No call there concerns compute capability {settings.capability} and these libraries.",
             fix="Add the calls, or leave out --reaches.",
@@ -85,12 +90,24 @@ def reaches(project: Project, subject: str, arch: str = "") -> list[Reached]:
     ]
 
 
+def _server_of(project: Project, subject: str) -> str:
+    """Return the server of an image or a target; libraries, wheels and releases are vLLM's."""
+    path = Path(subject)
+    if (path / "index.json").exists():
+        return Cell.of_labels(Layout(path).config()["config"].get("Labels") or {}, "").server
+    return (
+        VLLM
+        if path.exists() or subject in project.matrix.vllm
+        else select_one(project.matrix, subject).server
+    )
+
+
 def refuse_unreached(subject: str, found: Sequence[Reached]) -> None:
     """Raise an error if a call would not find its kernel."""
     failing = [one for one in found if not one.works]
     if failing:
         raise NotReachedError(
-            f"{len(failing)} call{'s' if len(failing) > 1 else ''} of vLLM would fail with {subject}.",
+            f"{len(failing)} call{'s' if len(failing) > 1 else ''} would fail with {subject}.",
             where=", ".join(one.call.call for one in failing),
             why="; ".join(f"{one.call.call}: {one.why}" for one in failing),
             fix="Compile it for this arch with all mods, or choose a release that has the kernels.",

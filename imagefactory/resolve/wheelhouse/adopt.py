@@ -99,11 +99,11 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
     """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
     arch = project.matrix.archs[cell.arch]
-    for wheel in audited_wheels(lock.wheels, arch):
+    for wheel in audited_wheels(lock, arch):
         if wheel.compiled is None:
             continue
         _refuse_other_cuda(project, cell, wheel, lock)
-        verdicts = verdicts_of([look_into(project, wheel)], arch)
+        verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
             raise WrongWheelError(
@@ -143,7 +143,7 @@ def _one_of(
 
 def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
     """List the digests of the mods that a compile for this cell would apply to the sources."""
-    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.vllm, cell.arch, ()))
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch, ()))
 
 
 def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | None:
@@ -187,12 +187,12 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
     searched = f"the wheelhouse {project.store.own / 'wheelhouse'}" + (f", {registry}" if registry else "")
     others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
     kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
-    usual = replace(cell, vllm=project.matrix.defaults.vllm)
+    usual = replace(cell, version=project.matrix.defaults.vllm)
     needs_none = not compiled_distributions(project.matrix, usual)
-    advice = f" Or use vLLM {usual.vllm}, which needs no compiled wheel." if needs_none else ""
+    advice = f" Or use vLLM {usual.version}, which needs no compiled wheel." if needs_none else ""
     return CompileNeededError(
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
-        where=f"matrix.yaml, vllm.{cell.vllm}",
+        where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
         f"`invoke lock --target {cell}`.{advice}",
@@ -201,4 +201,4 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
 
 def _compile_command(cell: Cell, name: str) -> str:
     what = "flashinfer" if name.startswith("flashinfer") else name
-    return f"invoke compile --vllm {cell.vllm} --arch {cell.arch} --what {what}"
+    return f"invoke compile --vllm {cell.version} --arch {cell.arch} --what {what}"

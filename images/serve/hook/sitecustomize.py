@@ -1,38 +1,71 @@
-"""Copies the log lines about vLLM's kernels, backends and start to the file in IMAGEFACTORY_CHOICES, with their times.
+"""Copies the log lines about a server's kernels, backends and start to a file, with their times, and hides its key.
 
-Any process of vLLM may log them, and only there are they found. Python runs this file when a process starts. No error
-in here may reach vLLM.
+Any process of the server may log them, and only there are they found. Python runs this file when a process starts.
+IMAGEFACTORY_LOG describes the server and the file. No error in here may reach the server.
 """  # noqa: INP001 - found by PYTHONPATH
 
+import json
 import logging
 import os
 import time
-
-_FILE = os.environ.get("IMAGEFACTORY_CHOICES")
-_TELLING = ("backend", "GEMM", "native support for FP", "LinearKernel", "init engine (")
-_STEPS = ("non-default args", "Starting to load model", "Loading model from")
-"""Lines that only mark a moment: their arguments, which may be secrets, are not copied."""
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 
-def _watch(path: str) -> None:
+def _copier(
+    logger: str, path: str, telling: list[str], steps: list[str]
+) -> Callable[[logging.LogRecord], None]:
+    """Return what copies a record to a file if it is one to copy."""
+
+    def copy(record: logging.LogRecord) -> None:
+        template = str(record.msg) if record.name.startswith(logger) else ""
+        step = next((step for step in steps if template.startswith(step)), "")
+        if step or any(word in template for word in telling):
+            line = (step or record.getMessage()).replace("\n", " ")[:2000]
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            os.write(descriptor, f"{time.monotonic():.3f} {line}\n".encode())
+            os.close(descriptor)
+
+    return copy
+
+
+def _hider(key: str) -> Callable[[logging.LogRecord], None]:
+    """Return what hides a key in a record; servers log their arguments."""
+    secrets = (key, repr(key)[1:-1])
+
+    def hidden(value: object) -> object:
+        text = value if isinstance(value, str) else str(value) if isinstance(value, (dict, list)) else ""
+        if not any(secret in text for secret in secrets):
+            return value
+        for secret in secrets:
+            text = text.replace(secret, "(hidden)")
+        return text
+
+    def hide(record: logging.LogRecord) -> None:
+        record.msg = hidden(record.msg)
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(hidden, record.args))
+
+    return hide
+
+
+def _watch(task: dict[str, Any], key: str) -> None:
+    steps = [_hider(key)] if key else []
+    if task["file"]:
+        steps.append(_copier(task["logger"], task["file"], task["telling"], task["steps"]))
     make = logging.getLogRecordFactory()
 
     def making(*arguments: object, **named: object) -> logging.LogRecord:
         record = make(*arguments, **named)
-        try:
-            template = str(record.msg) if record.name.startswith("vllm") else ""
-            step = template.startswith(_STEPS)
-            if step or any(word in template for word in _TELLING):
-                line = (template if step else record.getMessage()).replace("\n", " ")[:2000]
-                descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-                os.write(descriptor, f"{time.monotonic():.3f} {line}\n".encode())
-                os.close(descriptor)
-        except Exception:  # noqa: BLE001, S110 - see above
-            pass
+        for step in steps:
+            with suppress(Exception):
+                step(record)
         return record
 
     logging.setLogRecordFactory(making)
 
 
-if _FILE:
-    _watch(_FILE)
+if "IMAGEFACTORY_LOG" in os.environ:
+    with suppress(Exception):
+        _watch(json.loads(os.environ["IMAGEFACTORY_LOG"]), os.environ.get("VLLM_API_KEY", ""))

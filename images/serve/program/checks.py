@@ -1,4 +1,4 @@
-"""Runs the checks before vLLM starts. Each reports a fact, and a remedy if it fails.
+"""Runs the checks before the server starts. Each reports a fact, and a remedy if it fails.
 
 A failed check refuses the start, unless SKIP_CHECKS names it or CHECKS=warn turns refusals into warnings.
 """

@@ -56,8 +56,8 @@ class ContradictionError(StartError):
     exit_code = 67
 
 
-class NotInThisVllmError(StartError):
-    """A setting, value or flag does not exist in this image's vLLM."""
+class NotInThisServerError(StartError):
+    """A setting, value or flag does not exist in this image's server or its version."""
 
     exit_code = 68
 

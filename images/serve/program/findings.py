@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import checkpoint, memory
 from .command import Command, option
@@ -10,6 +10,9 @@ from .errors import KnownFailureError, StartError
 from .image import Image
 from .readings import Readings
 from .settings import Settings
+
+if TYPE_CHECKING:
+    from .servers.server import Server
 
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 
@@ -37,15 +40,29 @@ class Finding(NamedTuple):
         )
 
 
+class Case(NamedTuple):
+    """What a server looks at for combinations that are known to fail."""
+
+    image: Image
+    settings: Settings
+    command: Command
+    capability: str
+    """Of the GPU of this machine, else of the image."""
+    hybrid: bool
+    """Whether the model has layers of linear attention."""
+
+
 class Start(NamedTuple):
     """The input of every check."""
 
+    server: Server
     image: Image
     settings: Settings
     command: Command
     readings: Readings
     cache: str
-    vllm_folder: str | None
+    package: str | None
+    """The folder of the server's package; None outside an image."""
 
     @property
     def on_gpu(self) -> bool:
@@ -56,7 +73,7 @@ class Start(NamedTuple):
     def nodes(self) -> int:
         """How many GPUs the model is spread over."""
         product = 1
-        for names in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp")):
+        for names in self.server.parallel:
             part = option(self.settings.extra, *names) or ""
             product *= int(part) if part.isdecimal() and int(part) else 1
         return product
@@ -81,7 +98,7 @@ class Start(NamedTuple):
         facts = (self.image.facts.get("memory") or {}) if self.own_model else {}
         folder = self.folder
         shape = checkpoint.shape(self.config)
-        # Weights that vLLM quantizes while loading are smaller in memory than on disk: prefer the image's fact.
+        # Weights that the server quantizes while loading are smaller in memory than on disk: prefer the image's fact.
         weights = facts.get("weights") or (checkpoint.weights_size(folder) if folder else None)
         per_token = shape.per_token if shape else facts.get("kv_per_token")
         per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)

@@ -1,56 +1,62 @@
-"""Finds the flags of this image's vLLM in its source code.
+"""Finds the flags of this image's server in its source code.
 
-Importing vLLM takes seconds, reading the files that define its flags a few milliseconds. The search finds every flag,
-and some words that are none.
+Importing a server takes seconds, reading the files that define its flags a few milliseconds. The search finds every
+flag, and some words that are none.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 
 SITE = "/opt/venv/lib"
-FILES = (
-    "engine/arg_utils.py",
-    "entrypoints/openai/cli_args.py",
-    "entrypoints/launchers/cli_args.py",
-    "entrypoints/cli/serve.py",
-)
 _OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
 _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
-def find_vllm(site: str = SITE) -> str | None:
-    """Return the folder of the image's vLLM package; None if it has none."""
+def find_package(name: str, site: str = SITE) -> str | None:
+    """Return the folder of a package of the image; None if there is none."""
     site = os.environ.get("FACTORY_SITE", site)
     try:
         pythons = sorted(os.listdir(site))  # noqa: PTH208 - see image.py
     except OSError:
         return None
     for python in pythons:
-        folder = os.path.join(site, python, "site-packages", "vllm")  # noqa: PTH118
+        folder = os.path.join(site, python, "site-packages", name)  # noqa: PTH118
         if os.path.isdir(folder):  # noqa: PTH112
             return folder
     return None
 
 
-def known(folder: str) -> set[str]:
-    """Return everything in vLLM's argument files that may be a flag."""
+def known(folder: str, files: Iterable[str]) -> set[str]:
+    """Return everything in the argument files of a server that may be a flag."""
     found: set[str] = set()
-    for name in FILES:
+    for path in _paths(folder, files):
         try:
-            with open(os.path.join(folder, name), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 text = file.read()
         except (OSError, ValueError):
             continue
         found.update(option.replace("_", "-") for option in _OPTION.findall(text))
-        # Flags of the API server are fields of a dataclass.
+        # Some flags are fields of a dataclass.
         found.update("--" + field.replace("_", "-") for field in _FIELD.findall(text))
     return found
 
 
+def _paths(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of files, and of the modules of folders."""
+    for name in names:
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isdir(path):  # noqa: PTH112
+            modules = sorted(module for module in os.listdir(path) if module.endswith(".py"))  # noqa: PTH208
+            yield from (os.path.join(path, module) for module in modules)  # noqa: PTH118
+        else:
+            yield path
+
+
 def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:
-    """List the flags among arguments that vLLM does not have; empty if its flags are unknown."""
+    """List the flags among arguments that the server does not have; empty if its flags are unknown."""
     if not flags:
         return []
     names = (word.partition("=")[0] for word in arguments if re.match(r"--[A-Za-z]", word))

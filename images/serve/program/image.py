@@ -23,7 +23,8 @@ class Setting(NamedTuple):
     default: str
     description: str
     flag: str = ""
-    vllm_default: str = ""
+    server_default: str = ""
+    """What the server assumes without the flag."""
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
@@ -38,15 +39,22 @@ class Image(NamedTuple):
     facts: Json
     settings: dict[str, Setting]
     model: Json
+    refused: dict[str, str] = {}  # noqa: RUF012
+    """Settings that the server lacks, each with what to do instead."""
 
     @property
-    def vllm(self) -> str:
-        """The vLLM version."""
-        return str(self.facts["vllm"])
+    def server(self) -> str:
+        """The name of the server."""
+        return str(self.model.get("server", "vllm"))
+
+    @property
+    def version(self) -> str:
+        """The version of the server."""
+        return str(self.facts[self.server])
 
     def at_least(self, version: str) -> bool:
-        """Whether the image has a vLLM version or a later one; a development version counts as its release."""
-        own, bound = _release(self.vllm), _release(version)
+        """Whether the server has a version or a later one; a development version counts as its release."""
+        own, bound = _release(self.version), _release(version)
         width = max(len(own), len(bound))
         return own + (0,) * (width - len(own)) >= bound + (0,) * (width - len(bound))
 
@@ -71,17 +79,21 @@ def load(share: str | None = None) -> Image:
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
     described, model = _read(folder, "settings.json"), _read(folder, "model.json")
     try:
-        settings = {
-            entry["name"]: Setting(**entry | {"choices": tuple(entry.get("choices", ()))})
-            for entry in described["settings"]
-        }
-        facts = described["image"]
-        str(facts["vllm"]), str(model["model"])
+        default = f"{model.get('server', 'vllm')}_default"
+        settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
+        image = Image(described["image"], settings, model, described.get("refused", {}))
+        str(image.version), str(model["model"])
     except (KeyError, TypeError) as error:
         raise BrokenImageError(
             f"{folder}/settings.json or model.json lacks {error}.", remedy="Pull the image again."
         ) from None
-    return Image(facts, settings, model)
+    return image
+
+
+def _setting(entry: Json, default: str) -> Setting:
+    fields = {name: value for name, value in entry.items() if name != default}
+    fields |= {"choices": tuple(entry.get("choices", ())), "server_default": entry.get(default, "")}
+    return Setting(**fields)
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Finds the API key, however it was given: a server whose key gets lost would be open to everyone.
 
-vLLM logs its arguments, so a secret among them is passed on in the environment instead.
+Servers log their arguments, so a secret among them is passed on in another way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
 LONGEST = 10_000
 """Characters of a key file."""
-_SIMILAR = re.compile(r"VLLM_?API_?KEY", re.IGNORECASE)
+_SIMILAR = re.compile(r"(?:VLLM|SGLANG)_?API_?KEY", re.IGNORECASE)
 
 
 class Secrets(NamedTuple):
@@ -30,7 +30,7 @@ class Secrets(NamedTuple):
     """The flags that held a secret."""
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for vLLM, which warns about names like its own that it does not know."""
+        """Return the variables for the server; vLLM warns about names like its own that it does not know."""
         found = {name: value for name, value in variables.items() if name != FILE}
         found |= {KEY: self.api_key} if self.api_key else {}
         return found | ({"HF_TOKEN": self.token} if self.token else {})

@@ -9,8 +9,6 @@ from . import memory as budget
 from .errors import DiskShortError, DriverError, GpuError, MemoryShortError, PortInUseError
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
-SHARED_MEMORY = 256 * 1024 * 1024
-"""vLLM's message queue takes slightly more than 10 chunks of 16 MiB."""
 ADDRESS = "an address of this machine"
 
 
@@ -72,20 +70,15 @@ def kernels(start: Start) -> Iterator[Finding]:
     """Refuse kernels that the GPU cannot load."""
     gpu = start.readings.gpus[0] if start.readings.gpus else None
     compiled = start.image.facts.get("kernels") == "compiled"
-    old = not compiled and not start.image.at_least("0.20")
-    if old and gpu is not None and gpu.capability == "12.1":
-        yield Finding(
-            "kernels",
-            FAIL,
-            f"the kernels of vLLM {start.image.vllm} are built for 12.0a and do not load on 12.1",
-            remedy="Use an image with vLLM 0.20 or newer, or one with compiled kernels.",
-        )
+    unloadable = ("", "") if compiled else start.server.unloadable(start.image, gpu.capability if gpu else "")
+    if unloadable[0]:
+        yield Finding("kernels", FAIL, unloadable[0], remedy=unloadable[1])
     elif not start.on_gpu:
         yield Finding("kernels", OK, "for CPUs")
     elif gpu is None:
         yield Finding("kernels", SKIPPED, "no GPU visible")
     else:
-        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of vLLM {start.image.vllm}"
+        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of {start.server.title} {start.image.version}"
         yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
 
 
@@ -132,29 +125,29 @@ def memory(start: Start) -> Iterator[Finding]:
     verdict = budget.judge(
         budget.Machine(total, free, readings.unified),
         start.needs(),
-        # vLLM's own default is 0.9 (0.92 since 0.20).
-        start.settings.fraction("GPU_MEMORY_UTILIZATION") or 0.9,
+        start.server.share,
+        start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default,
         start.settings.number("MAX_MODEL_LEN"),
     )
     yield Finding("memory", FAIL if verdict.setting else OK, *verdict, error=MemoryShortError)
 
 
 def shm(start: Start) -> Iterator[Finding]:
-    """Compare the size of /dev/shm with the needs of vLLM's processes."""
-    size = start.readings.shared_memory
+    """Compare the size of /dev/shm with the needs of the server's processes."""
+    size, needs = start.readings.shared_memory, start.server.shared_memory
     if size is None:
         yield Finding("shm", SKIPPED, "size of shared memory unknown")
         return
-    if size >= SHARED_MEMORY:
-        yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {SHARED_MEMORY / 1e6:.0f} MB")
+    if size >= needs:
+        yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {needs / 1e6:.0f} MB")
         return
     # Several GPUs, or a CPU, are served by several processes, which communicate through shared memory.
     needed = not start.on_gpu or start.nodes > 1
     yield Finding(
         "shm",
         FAIL if needed else WARN,
-        f"{size / 1e6:.0f} MB in /dev/shm, vLLM's processes need {SHARED_MEMORY / 1e6:.0f} MB",
-        allowed=f"{SHARED_MEMORY / 1e6:.0f} MB or more",
+        f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.server.title} need {needs / 1e6:.0f} MB",
+        allowed=f"{needs / 1e6:.0f} MB or more",
         remedy="Start with `docker run --ipc host`, or with `--shm-size 1g`.",
         error=MemoryShortError,
     )

@@ -8,22 +8,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from . import checkpoint, checks, flags, health, keys, own_files, readings
+from . import checkpoint, checks, flags, health, keys, log_hook, own_files, readings, servers
 from . import command as commands
 from . import image as images
 from . import settings as read_settings
 from .errors import BrokenImageError, ModError, ProgramError, StartError, UnprotectedError, UsageError
 from .findings import FAIL, WARN, Finding, Start
 from .hiding import hide, masked
+from .servers.server import Server
 
-VLLM = "/opt/venv/bin/vllm"
-"""Tests override it with FACTORY_VLLM."""
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
 KEPT_SETTINGS = ("WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
 """Settings that also apply to a command that the user wrote."""
-SHELL_COMMANDS = ("bash", "sh", "sleep", "tail", "vllm")
-"""Programs to run instead of the server; recipe runners start containers with `sleep infinity`."""
+SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
+"""Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
 WAITING_COMMANDS = ("sleep", "tail")
 """Those that keep a container running, for `docker exec` to start the server."""
 
@@ -57,15 +56,17 @@ def _run(arguments: list[str]) -> int:
         return _check(arguments[1:])
     if first == "health":
         return _health(arguments[1:])
-    if first in SHELL_COMMANDS:
+    if first in (*SHELL_COMMANDS, *servers.KNOWN):
         _run_program(arguments)
     dry = "--dry-run" in arguments
     as_json = dry and "--json" in arguments
     if dry:
         arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
     if _asks_for_help(arguments):
+        server = servers.of(images.load())
         secrets = keys.find(os.environ, arguments)
-        return _become(secrets.words, _environment_for(secrets))
+        environment = _help_environment(server, arguments) | secrets.environment(os.environ)
+        return _become(server, secrets.words, environment)
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
@@ -77,31 +78,58 @@ def _run(arguments: list[str]) -> int:
 
 
 def _run_program(arguments: list[str]) -> NoReturn:
-    """Become another program, which gets the key as vLLM expects it."""
-    own = 2 if arguments[:2] == ["vllm", "serve"] else len(arguments)
-    secrets = keys.find(os.environ, arguments[own:])
-    if arguments[0] in WAITING_COMMANDS and keys.FILE in os.environ:
-        raise UnprotectedError(
-            "A server that `docker exec` starts in this container would not know the key.",
-            setting=keys.FILE,
-            value=os.environ[keys.FILE],
-            allowed=f"the key itself, in {keys.KEY}",
-            remedy=f"Set {keys.KEY} instead: vLLM does not read {keys.FILE}.",
+    """Become another program, which gets the key as the server expects it."""
+    server = servers.of(images.load())
+    if arguments[0] in servers.KNOWN and arguments[0] != server.name:
+        raise UsageError(
+            f"This image has no {arguments[0]}: its server is {server.title}.",
+            allowed=" ".join(server.command),
+            remedy="Use an image with that server.",
         )
-    environment = _environment_for(secrets._replace(words=tuple(arguments)))
-    os.execvpe(arguments[0], [*arguments[:own], *secrets.words], environment)  # noqa: S606 - the user's command
+    serves = tuple(arguments[:2]) == server.command
+    own = len(server.command) if serves else len(arguments)
+    secrets = keys.find(os.environ, arguments[own:])
+    _refuse_unread(server, arguments[0], serves=serves)
+    handover = server.hand_over(secrets.words, secrets, os.environ)
+    environment = _help_environment(server, arguments) | handover.environment
+    if serves:
+        _stay_first(server)
+    os.execvpe(arguments[0], [*arguments[:own], *handover.arguments], environment)  # noqa: S606 - the user's command
+
+
+def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
+    """Refuse a key in a variable that a server started by another program would not read."""
+    unread = [keys.FILE] if program in WAITING_COMMANDS else []
+    if not server.reads_key and not serves:
+        unread = [keys.FILE, keys.KEY]
+    for name in unread:
+        if name in os.environ:
+            start, starter = (
+                " ".join(server.command),
+                "docker exec" if program in WAITING_COMMANDS else program,
+            )
+            raise UnprotectedError(
+                f"A server that `{starter}` starts here would not know the key: {server.title} does not read {name}.",
+                setting=name,
+                value=os.environ[name] if name == keys.FILE else "",
+                allowed=f"the key itself, in {keys.KEY}"
+                if server.reads_key
+                else f"the key with `IMAGE {start} …`",
+                remedy=f"Set {keys.KEY} instead."
+                if server.reads_key
+                else f"Have the image start the server, with `IMAGE` or `IMAGE {start} …`.",
+            )
 
 
 def _asks_for_help(arguments: Sequence[str]) -> bool:
     return any(word == "-h" or word.startswith("--help") for word in arguments)
 
 
-def _environment_for(secrets: keys.Secrets) -> dict[str, str]:
-    """Return the environment of vLLM, which without a GPU shows its help only for a CPU."""
-    environment = secrets.environment(os.environ)
-    if _asks_for_help(secrets.words) and not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
-        return {"VLLM_TARGET_DEVICE": "cpu", **environment}
-    return environment
+def _help_environment(server: Server, words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the server's help needs here, if that is what a command asks for."""
+    if not _asks_for_help(words) or os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
+        return {}
+    return server.help_environment()
 
 
 def _whole(arguments: list[str]) -> bool:
@@ -112,12 +140,12 @@ def _whole(arguments: list[str]) -> bool:
 def _prepare(arguments: list[str]) -> Start:
     """Read the image, the settings and the machine."""
     image = images.load()
-    environment = os.environ
+    server, environment = servers.of(image), os.environ
     if _whole(arguments):
         kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
         secrets = keys.find(environment, arguments)
         chosen = read_settings.read(image, kept)._replace(secrets=secrets)
-        command = commands.build(image, chosen)._replace(
+        command = server.build(image, chosen)._replace(
             arguments=secrets.words,
             model=arguments[0],
             served_names=(commands.option(arguments, "--served-model-name") or arguments[0],),
@@ -126,13 +154,16 @@ def _prepare(arguments: list[str]) -> Start:
         )
     else:
         chosen = read_settings.read(image, environment, arguments)
-        command = commands.build(image, chosen)
+        command = server.build(image, chosen)
     cache = checkpoint.hub_cache(environment)
-    return Start(image, chosen, command, readings.read(cache), cache, flags.find_vllm())
+    package = flags.find_package(server.name)
+    return Start(server, image, chosen, command, readings.read(cache), cache, package)
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
-    """Print warnings, apply mods and become vLLM."""
+    """Print warnings, apply mods and become the server."""
+    from . import timeline  # noqa: PLC0415 - only for a real start
+
     failed = [finding for finding in findings if finding.result == FAIL]
     # The first failure is reported by the error.
     worth_showing = [finding for finding in findings if finding.result == WARN] + failed[1:]
@@ -144,19 +175,31 @@ def _start(start: Start, findings: list[Finding]) -> int:
         raise failed[0].refusal()
     for remark in start.command.remarks:
         _report(f"[serve] {remark}")
-    apply_mods(start.image, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
-    environment = start.settings.secrets.environment(os.environ)
-    _report(f"[serve] {commands.shown(start.command.arguments)}")
+    apply_mods(start, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
+    arguments, environment, key_file = start.server.hand_over(
+        start.command.arguments, start.settings.secrets, os.environ
+    )
+    _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
     where = _address(start)
     health.leave_note(where)
+    began = timeline.process_start()
+    _stay_first(start.server)
     if where.port:
-        environment |= _accompany(start, where)
-    return _become(start.command.arguments, environment)
+        environment |= _accompany(start, where, key_file, began)
+    return _become(start.server, arguments, environment)
 
 
-def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
-    """Start the companion of the server; return variables that make vLLM record its choices for it."""
-    from . import timeline, watch  # noqa: PLC0415 - only for a real start
+def _stay_first(server: Server) -> None:
+    """Go on as a child of process 1, if this is process 1 and the server would end itself by a signal."""
+    if server.kills_itself and os.getpid() == 1:
+        from . import first_process  # noqa: PLC0415
+
+        first_process.stay()
+
+
+def _accompany(start: Start, where: health.Address, key_file: str, began: float | None) -> Mapping[str, str]:
+    """Start the companion of the server; return variables that make the server record its choices for it."""
+    from . import watch  # noqa: PLC0415 - only for a real start
 
     try:
         choices = own_files.write(f"choices.{os.getpid()}", "")
@@ -164,29 +207,30 @@ def _accompany(start: Start, where: health.Address) -> Mapping[str, str]:
         choices = ""
     watch.accompany(
         watch.Task(
+            start.server,
             where,
             start.command.served_names[0],
             start.settings.api_key,
             start.settings.number("WARMUP") or 0,
             choices,
             drafting=start.command.speculative is not None,
-            began=timeline.process_start(),
+            key_file=key_file,
+            began=began,
         )
     )
     if not choices:
         return {}
-    hook = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hook")  # noqa: PTH100, PTH118, PTH120
-    paths = [hook, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"IMAGEFACTORY_CHOICES": choices, "PYTHONPATH": os.pathsep.join(paths)}
+    return log_hook.variables(start.server, choices, os.environ)
 
 
 def _address(start: Start) -> health.Address:
     """Return the address of the API; port 0 if this node has none."""
     words = start.command.arguments
-    if "--headless" in words or (commands.option(words, "--node-rank", "-r") or "0") != "0":
+    if start.server.without_api(words):
         return health.Address("", 0)
     host = commands.option(words, "--host") or start.settings.text("HOST")
-    port = commands.option(words, "--port") or ""
+    # A command of the user's own may leave the port to the server.
+    port = commands.option(words, "--port") or start.image.settings["PORT"].server_default
     return health.Address(
         health.reachable(host),
         int(port) if port.isdecimal() else start.settings.number("PORT") or 8000,
@@ -194,13 +238,13 @@ def _address(start: Start) -> health.Address:
     )
 
 
-def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
+def apply_mods(start: Start, names: list[str], folder: str) -> None:
     """Apply the mods in MODS with the image's own module."""
     if not names:
         return
     from importlib import import_module  # noqa: PLC0415 - only for mods
 
-    path, _, name = str(image.facts["mods_module"]).rpartition("/")
+    path, _, name = str(start.image.facts["mods_module"]).rpartition("/")
     sys.path.insert(0, path)
     try:
         import_module(name).apply_mods(names, folder)
@@ -209,17 +253,18 @@ def apply_mods(image: images.Image, names: list[str], folder: str) -> None:
             f"A mod could not be applied: {error}",
             setting="MODS",
             value=",".join(names),
-            allowed=f"folders in {folder} that are made for vLLM {image.vllm}",
+            allowed=f"folders in {folder} that are made for {start.server.title} {start.image.version}",
             remedy="Correct the mod, or leave it out of MODS.",
         ) from None
     finally:
         sys.path.remove(path)
 
 
-def _become(arguments: Sequence[str], environment: dict[str, str]) -> int:
-    program = os.environ.get("FACTORY_VLLM") or VLLM
+def _become(server: Server, arguments: Sequence[str], environment: dict[str, str]) -> int:
+    """Become the server; tests name another program in FACTORY_VLLM, or the like."""
+    program = os.environ.get(f"FACTORY_{server.name.upper()}") or server.program
     try:
-        os.execve(program, [program, "serve", *arguments], environment)  # noqa: S606 - replaces this process
+        os.execve(program, [program, *server.command[1:], *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
         raise BrokenImageError(
             f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."

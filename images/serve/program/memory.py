@@ -1,7 +1,7 @@
 """Computes whether a model fits into memory, and which settings would make it fit.
 
-vLLM takes GPU_MEMORY_UTILIZATION of the whole memory, whatever the model needs: weights and working memory first, the
-rest becomes KV cache. On a GB10 this is also the host's memory.
+GPU_MEMORY_UTILIZATION is a share of memory that the server takes, whatever the model needs: weights first, the rest
+becomes KV cache. `Share` says of which memory, and what else it has to hold. On a GB10 this is also the host's memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ GB = 1_000_000_000
 HOST_RESERVE = 16 * GB
 """Reserved for a host with unified memory; 15 to 20 GB have proven safe on a DGX Spark."""
 LAST_RESERVE = 4 * GB
-"""Must remain available beside the server's share, for vLLM's own processes."""
+"""Must remain available beside the server's share, for the server's own processes."""
 WORKING = 4 * GB
 """For activations, CUDA graphs and the CUDA context; enough for all models in matrix.yaml."""
 STEP = 1024
@@ -32,11 +32,6 @@ class Needs(NamedTuple):
     per_sequence: int
     context: int
 
-    @property
-    def fixed(self) -> int:
-        """Weights and working memory."""
-        return (self.weights or 0) + self.drafter + WORKING
-
 
 class Machine(NamedTuple):
     """The memory of a machine."""
@@ -44,6 +39,30 @@ class Machine(NamedTuple):
     total: int
     free: int
     unified: bool
+
+
+class Share(NamedTuple):
+    """What a server understands by its share of the memory."""
+
+    default: float
+    """What it takes on its own."""
+    of_free: bool = False
+    """Whether it is a share of what is free when the server starts, rather than of everything."""
+    holds_working: bool = True
+    """Whether the share includes the working memory, which otherwise comes on top."""
+
+    def whole(self, machine: Machine) -> int:
+        """Return the memory that it is a share of."""
+        return machine.free if self.of_free else machine.total
+
+    def fixed(self, needs: Needs) -> int:
+        """Return what the share has to hold before any KV cache."""
+        return (needs.weights or 0) + needs.drafter + (WORKING if self.holds_working else 0)
+
+    @property
+    def contents(self) -> str:
+        """What `fixed` counts."""
+        return "weights and working memory" if self.holds_working else "weights"
 
 
 class Verdict(NamedTuple):
@@ -63,86 +82,94 @@ def compression(dtype: str) -> float:
     return next((factor for name, factor in COMPRESSION.items() if dtype.startswith(name)), 1.0)
 
 
-def largest_utilization(machine: Machine) -> float:
+def largest_utilization(machine: Machine, share: Share) -> float:
     """Return the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
     room = machine.free
     if machine.unified:
         room = min(machine.total - HOST_RESERVE, machine.free - LAST_RESERVE)
-    return max(0, math.floor(room / machine.total * 100)) / 100
+    if not share.holds_working:
+        room -= WORKING
+    return max(0, math.floor(room / share.whole(machine) * 100)) / 100
 
 
-def largest_length(needs: Needs, budget: float) -> int | None:
+def largest_length(needs: Needs, share: Share, budget: float) -> int | None:
     """Return the longest context whose KV cache fits into a budget beside the weights."""
     if needs.weights is None or not needs.per_token:
         return None
-    room = budget - needs.fixed - needs.per_sequence
+    room = budget - share.fixed(needs) - needs.per_sequence
     fitting = max(0, math.floor(room / needs.per_token / STEP) * STEP)
     return min(fitting, needs.context) if needs.context else fitting
 
 
-def judge(machine: Machine, needs: Needs, utilization: float, length: int | None) -> Verdict:
+def judge(machine: Machine, needs: Needs, share: Share, utilization: float, length: int | None) -> Verdict:
     """Decide whether a start fits into the memory."""
-    most = largest_utilization(machine)
-    budget = utilization * machine.total
+    most, whole, fixed = largest_utilization(machine, share), share.whole(machine), share.fixed(needs)
+    budget = utilization * whole
     asked = length or needs.context
     if utilization > most:
-        return _too_much(machine, needs, utilization, most, asked)
-    if needs.weights is not None and needs.fixed > budget:
-        enough = _share(needs.fixed, machine)
+        fitting = largest_length(needs, share, most * whole)
+        detail = _too_much(machine, share, utilization)
+        remedy = _less(most, fitting, asked)
+        return Verdict(detail, "GPU_MEMORY_UTILIZATION", str(utilization), f"up to {most}", remedy)
+    if needs.weights is not None and fixed > budget:
+        enough = _hundredths(fixed / whole)
         remedy = f"Set GPU_MEMORY_UTILIZATION to {enough} or more."
         if enough > most:
             remedy = "This model is too large for this machine: choose a smaller or more compressed one"
             remedy += f", or set DFLASH_DRAFTER=off to save {_gb(needs.drafter)}." if needs.drafter else "."
         return Verdict(
-            f"weights and working memory need {_gb(needs.fixed)}; "
-            f"{utilization} of {_gb(machine.total)} is {_gb(budget)}",
+            f"{share.contents} need {_gb(fixed)}; {utilization} of {_gb(whole)} is {_gb(budget)}",
             "GPU_MEMORY_UTILIZATION",
             str(utilization),
             f"up to {most}",
             remedy,
         )
-    fitting = largest_length(needs, budget)
+    fitting = largest_length(needs, share, budget)
     if fitting is not None and asked and asked > fitting:
-        enough = _share(needs.fixed + needs.per_sequence + asked * (needs.per_token or 0), machine)
+        enough = _hundredths((fixed + needs.per_sequence + asked * (needs.per_token or 0)) / whole)
         other = f", or GPU_MEMORY_UTILIZATION={enough} or more" if enough <= most else ""
         return Verdict(
-            f"{asked} tokens do not fit into the KV cache: weights and working memory "
-            f"({_gb(needs.fixed)}) leave room for {fitting}",
+            f"{asked} tokens do not fit into the KV cache: {share.contents} "
+            f"({_gb(fixed)}) leave room for {fitting}",
             "MAX_MODEL_LEN",
             str(asked),
             f"up to {fitting}",
             f"Set MAX_MODEL_LEN={fitting} or lower{other}.",
         )
-    return Verdict(_fits(machine, needs, budget, asked))
+    return Verdict(_fits(machine, needs, share, budget, asked))
 
 
-def _too_much(machine: Machine, needs: Needs, utilization: float, most: float, asked: int) -> Verdict:
-    budget = utilization * machine.total
-    if machine.unified:
-        detail = (
-            f"the GPU shares the host's memory: {utilization} of {_gb(machine.total)} takes {_gb(budget)}; "
-            f"{_gb(machine.free)} are available, and the host needs {_gb(HOST_RESERVE)} of the total"
-        )
-    else:
-        detail = f"{utilization} of {_gb(machine.total)} takes {_gb(budget)}, but only {_gb(machine.free)} are free"
-    fitting = largest_length(needs, most * machine.total)
+def _too_much(machine: Machine, share: Share, utilization: float) -> str:
+    whole = share.whole(machine)
+    takes = f"{utilization} of {_gb(whole)} takes {_gb(utilization * whole)}"
+    if not share.holds_working:
+        takes += f", working memory {_gb(WORKING)} more"
+    if not machine.unified:
+        return f"{takes}, but only {_gb(machine.free)} are free"
+    return (
+        f"the GPU shares the host's memory: {takes}; "
+        f"{_gb(machine.free)} are available, and the host needs {_gb(HOST_RESERVE)} of the total"
+    )
+
+
+def _less(most: float, fitting: int | None, asked: int) -> str:
     remedy = f"Set GPU_MEMORY_UTILIZATION={most}" if most > 0 else "Stop other programs that use the memory"
     if fitting is not None and asked > fitting > 0:
         remedy += f" and MAX_MODEL_LEN={fitting}"
     elif fitting is not None and asked:
         remedy += f"; MAX_MODEL_LEN={asked} fits then (up to {fitting})"
-    return Verdict(detail, "GPU_MEMORY_UTILIZATION", str(utilization), f"up to {most}", f"{remedy}.")
+    return f"{remedy}."
 
 
-def _share(size: int, machine: Machine) -> float:
-    return math.ceil(size / machine.total * 100) / 100
+def _hundredths(share: float) -> float:
+    return math.ceil(share * 100) / 100
 
 
-def _fits(machine: Machine, needs: Needs, budget: float, asked: int) -> str:
+def _fits(machine: Machine, needs: Needs, share: Share, budget: float, asked: int) -> str:
     detail = f"takes {_gb(budget)} of {_gb(machine.total)}, {_gb(machine.free)} available"
     if needs.weights is None or not needs.per_token:
         return detail + "; the model's size is unknown before the download"
-    tokens = int((budget - needs.fixed) / needs.per_token)
+    tokens = int((budget - share.fixed(needs)) / needs.per_token)
     detail += f"; weights {_gb(needs.weights + needs.drafter)}, KV cache for about {tokens} tokens"
     return detail + (f" ({tokens / asked:.1f} sequences of {asked})" if asked else "")
 

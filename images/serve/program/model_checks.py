@@ -6,20 +6,18 @@ import os
 from collections.abc import Iterator
 from functools import partial
 
-from . import checkpoint, combinations
-from . import flags as vllm_flags
+from . import checkpoint
+from . import flags as server_flags
 from .errors import (
     DrafterMismatchError,
     ModelMissingError,
-    NotInThisVllmError,
+    NotInThisServerError,
     OutOfRangeError,
     UsageError,
 )
-from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+from .findings import FAIL, OK, SKIPPED, WARN, Case, Finding, Start
 from .hiding import KEY_FLAG
 
-STRETCHING = ("--hf-overrides", "--rope-scaling", "--hf_overrides", "--rope_scaling")
-"""Flags that can extend a model's context."""
 _missing = partial(Finding, "model", FAIL, error=ModelMissingError)
 
 
@@ -68,8 +66,9 @@ def model(start: Start) -> Iterator[Finding]:
 
 def _context(start: Start) -> Iterator[Finding]:
     length, longest = start.settings.number("MAX_MODEL_LEN"), start.needs().context
-    stretched = any(word.partition("=")[0] in STRETCHING for word in start.settings.extra)
-    permitted = stretched or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in os.environ
+    names = (word.partition("=")[0].replace("_", "-") for word in start.settings.extra)
+    stretched = any(name in start.server.stretching for name in names)
+    permitted = stretched or start.server.stretching_variable in os.environ
     if length and longest and length > longest and not permitted:
         yield Finding(
             "model",
@@ -85,7 +84,7 @@ def _context(start: Start) -> Iterator[Finding]:
 
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
-    # vLLM also accepts the template itself instead of a path.
+    # Servers also accept the template itself instead of a path.
     if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
         yield _missing(
             f"the chat template {path} does not exist in the container",
@@ -142,25 +141,27 @@ def _drafter_failure(drafter: str, detail: str) -> Finding:
 
 
 def flags(start: Start) -> Iterator[Finding]:
-    """Look up every flag in the installed vLLM."""
-    if start.vllm_folder is None:
-        yield Finding("flags", SKIPPED, "vLLM is not installed here")
+    """Look up every flag in the installed server."""
+    server, version = start.server.title, start.image.version
+    if start.package is None:
+        yield Finding("flags", SKIPPED, f"{server} is not installed here")
         return
-    unknown = vllm_flags.unknown(start.command.arguments, vllm_flags.known(start.vllm_folder))
+    known = server_flags.known(start.package, start.server.argument_files)
+    unknown = server_flags.unknown(start.command.arguments, known)
     if unknown:
         yield Finding(
             "flags",
             FAIL,
-            f"vLLM {start.image.vllm} has no flag {', '.join(unknown)}",
+            f"{server} {version} has no flag {', '.join(unknown)}",
             setting="EXTRA_ARGS",
             value=unknown[0],
-            allowed="the flags in `vllm serve --help=all`",
-            remedy="Correct the flag, or use an image whose vLLM has it.",
-            error=NotInThisVllmError,
+            allowed=f"the flags in `{start.server.all_flags}`",
+            remedy=f"Correct the flag, or use an image whose {server} has it.",
+            error=NotInThisServerError,
         )
     else:
         count = sum(word.startswith("--") for word in start.command.arguments)
-        yield Finding("flags", OK, f"vLLM {start.image.vllm} supports all {count}")
+        yield Finding("flags", OK, f"{server} {version} supports all {count}")
 
 
 def combination(start: Start) -> Iterator[Finding]:
@@ -169,10 +170,10 @@ def combination(start: Start) -> Iterator[Finding]:
     shape = checkpoint.shape(start.config)
     facts = start.image.facts if start.own_model else {}
     hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
-    found = list(combinations.found(start.image, start.settings, start.command, gpu, hybrid=hybrid))
-    yield from found or [
-        Finding("combination", OK, f"none that is known to fail with vLLM {start.image.vllm}")
-    ]
+    case = Case(start.image, start.settings, start.command, gpu, hybrid)
+    found = list(start.server.combinations(case))
+    server = f"{start.server.title} {start.image.version}"
+    yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]
 
 
 def api_key(start: Start) -> Iterator[Finding]:

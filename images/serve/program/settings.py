@@ -12,16 +12,17 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from . import keys
+from . import keys, servers
 from .errors import (
     ContradictionError,
-    NotInThisVllmError,
+    NotInThisServerError,
     OutOfRangeError,
     StartError,
     ValueRefusedError,
 )
 from .hiding import HIDDEN
 from .image import Image, Setting
+from .servers.server import Contradiction
 
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
 YES = ("1", "true", "yes", "on")
@@ -43,7 +44,7 @@ class Settings(NamedTuple):
     given: frozenset[str]
     """Names of settings that differ from the image's default."""
     extra: tuple[str, ...]
-    """Flags for vLLM that no setting covers."""
+    """Flags for the server that no setting covers."""
     secrets: keys.Secrets
     notes: tuple[str, ...]
 
@@ -79,6 +80,7 @@ class Settings(NamedTuple):
 
 def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Settings:
     """Read and check every setting."""
+    _refuse_lacking(image, environment)
     values: dict[str, Value] = {}
     given: set[str] = set()
     for setting in image.settings.values():
@@ -90,9 +92,22 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
     secrets = keys.find(environment, extra)
     rest = _take_flags(image, secrets.words, values, given)
     _check_versions(image, values, given)
-    _check_contradictions(values, given)
+    _check_contradictions(image, values, given)
     values[keys.KEY] = None
     return Settings(values, frozenset(given), tuple(rest), secrets, tuple(_notes(image, values, given)))
+
+
+def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
+    """Refuse settings that the server lacks: ignoring them would not be what the user asked for."""
+    for name, instead in image.refused.items():
+        if environment.get(name, "").strip():
+            raise NotInThisServerError(
+                f"{name} is not a setting of {servers.of(image).title}.",
+                setting=name,
+                value=environment[name].strip(),
+                allowed="unset",
+                remedy=instead,
+            )
 
 
 def _parse(setting: Setting, text: str, image: Image) -> Value:
@@ -153,7 +168,7 @@ def _number(setting: Setting, text: str) -> int | float:
     remedy = f"Set {setting.name} to a number in that range, or leave it out for {setting.default or 'auto'}."
     number: int | float
     try:
-        # int() and float() accept underscores and non-ASCII digits, which vLLM does not.
+        # int() and float() accept underscores and non-ASCII digits, which the servers do not.
         if not text.isascii() or "_" in text:
             raise ValueError  # noqa: TRY301
         number = int(text) if setting.kind == "whole" else float(text)
@@ -197,14 +212,14 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
         raise _refused(setting, text, f"does not accept {text!r}", _nearest(value, setting.choices) or remedy)
     since = setting.since_of.get(value, "")
     if since and not image.at_least(since):
-        raise NotInThisVllmError(
-            f"{setting.name}={text} needs vLLM {since}; this image has {image.vllm}.",
+        raise NotInThisServerError(
+            f"{setting.name}={text} needs {servers.of(image).title} {since}; this image has {image.version}.",
             setting=setting.name,
             value=text,
             allowed=", ".join(
                 choice for choice in setting.choices if image.at_least(setting.since_of.get(choice, "0"))
             ),
-            remedy="Choose another value, or an image with a newer vLLM.",
+            remedy="Choose another value, or an image with a newer version.",
         )
     return value
 
@@ -267,17 +282,20 @@ def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) 
     for name in sorted(given):
         setting = image.settings[name]
         if setting.since and values[name] is not None and not image.at_least(setting.since):
-            raise NotInThisVllmError(
-                f"{name} needs vLLM {setting.since}; this image has {image.vllm}.",
+            raise NotInThisServerError(
+                f"{name} needs {servers.of(image).title} {setting.since}; this image has {image.version}.",
                 setting=name,
                 value=_shown(setting, str(values[name])),
                 allowed="unset",
-                remedy=f"Leave {name} out, or use an image with a newer vLLM.",
+                remedy=f"Leave {name} out, or use an image with a newer version.",
             )
 
 
-def _check_contradictions(values: Mapping[str, Value], given: set[str]) -> None:
-    for name, other, why, remedy in _contradictions(values, given):
+def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[str]) -> None:
+    for name, other, why, remedy in (
+        *_contradictions(values, given),
+        *servers.of(image).contradictions(values, given),
+    ):
         value = values.get(other)
         against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
         raise ContradictionError(
@@ -289,27 +307,10 @@ def _check_contradictions(values: Mapping[str, Value], given: set[str]) -> None:
         )
 
 
-def _contradictions(values: Mapping[str, Value], given: set[str]) -> Iterable[tuple[str, str, str, str]]:
-    """Yield pairs of settings that contradict each other, with the reason and a remedy."""
+def _contradictions(values: Mapping[str, Value], given: set[str]) -> Iterable[Contradiction]:
+    """Yield settings that contradict each other on any server."""
     if {"MODEL", "MODEL_PATH"} <= given and values["MODEL"] != values["MODEL_PATH"]:
         yield "MODEL_PATH", "MODEL", "both name the model", "Leave one of them out."
-    tokens, sequences = values.get("MAX_NUM_BATCHED_TOKENS"), values.get("MAX_NUM_SEQS")
-    if isinstance(tokens, int) and isinstance(sequences, int) and tokens < sequences:
-        yield (
-            "MAX_NUM_BATCHED_TOKENS",
-            "MAX_NUM_SEQS",
-            "every sequence of a batch needs at least one token",
-            f"Set MAX_NUM_BATCHED_TOKENS to {sequences} or more, or lower MAX_NUM_SEQS to {tokens}.",
-        )
-    dtype = str(values.get("KV_CACHE_DTYPE") or "auto")
-    compresses = values.get("ENABLE_TURBOQUANT") is True
-    if compresses and "KV_CACHE_DTYPE" in given and not dtype.startswith("turboquant_"):
-        yield (
-            "KV_CACHE_DTYPE",
-            "ENABLE_TURBOQUANT",
-            "TurboQuant is itself a data type of the KV cache",
-            "Leave KV_CACHE_DTYPE out, or set ENABLE_TURBOQUANT=0.",
-        )
     if "DFLASH_NUM_SPEC_TOKENS" in given and values.get("DFLASH_DRAFTER") is None:
         yield (
             "DFLASH_NUM_SPEC_TOKENS",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from . import command as commands
+from . import servers
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import masked
 from .image import Image, Setting
@@ -25,7 +26,9 @@ def settings_text(image: Image) -> str:
     for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"{cells}  {description}")
-    title = f"{image.model['model']} with vLLM {image.vllm} on {image.facts.get('arch')}"
+    title = (
+        f"{image.model['model']} with {servers.of(image).title} {image.version} on {image.facts.get('arch')}"
+    )
     return "\n".join([title, "", *lines])
 
 
@@ -59,15 +62,16 @@ def checks_text(findings: Iterable[Finding]) -> str:
 
 def dry_run_text(start: Start, findings: Sequence[Finding]) -> str:
     """Format the command and the checks as text."""
+    command = commands.shown((*start.server.command, *start.command.arguments))
     remarks = [f"note  {remark}" for remark in start.command.remarks]
-    return "\n".join([commands.shown(start.command.arguments), "", *remarks, checks_text(findings)])
+    return "\n".join([command, "", *remarks, checks_text(findings)])
 
 
 def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
     """Format the command and the checks as JSON, and whether the arguments had secrets."""
     words = masked(start.command.arguments)
     value = {
-        "command": ["vllm", "serve", *words],
+        "command": [*start.server.command, *words],
         "secrets": bool(start.settings.secrets.flags) or tuple(words) != start.command.arguments,
         "remarks": list(start.command.remarks),
         "checks": checks_value(findings),
@@ -86,14 +90,15 @@ def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def _rows(image: Image) -> list[tuple[str, str, str, str]]:
+    title = servers.of(image).title
     return [
-        (setting.name, setting.default or setting.unset, allowed(setting), _description(setting))
+        (setting.name, setting.default or setting.unset, allowed(setting), _description(setting, title))
         for setting in image.settings.values()
     ]
 
 
-def _description(setting: Setting) -> str:
-    return setting.description + (f" Needs vLLM {setting.since}." if setting.since else "")
+def _description(setting: Setting, title: str) -> str:
+    return setting.description + (f" Needs {title} {setting.since}." if setting.since else "")
 
 
 def _cut(words: str) -> str:

@@ -1,17 +1,15 @@
-"""Where the seconds of a start went: from vLLM's log lines, and from the clock of this program's own process."""
+"""Where the seconds of a start went: from the server's log lines, and from the clock of this program's own process."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _LINE = re.compile(r"(\d+\.\d+) (.*)")
-"""A line of vLLM's log, after the time at which it was logged."""
-_ENGINE = re.compile(r"init engine \(.*\) took ([\d.]+) s")
-"""vLLM's own figure for what follows the weights: profiling, compiling, CUDA graphs, kernels."""
+"""A line of the server's log, after the time at which it was logged."""
 UNKNOWN = "unknown"
 
 
@@ -20,9 +18,9 @@ class Moments(NamedTuple):
 
     began: float | None
     """The program's process started."""
-    became_vllm: float | None
+    became_server: float | None
     imported: float | None = None
-    """vLLM read its command line."""
+    """The server read its command line."""
     loading: float | None = None
     loaded: float | None = None
     captured: float | None = None
@@ -44,24 +42,17 @@ def process_start() -> float | None:
     return time.monotonic() - age if 0 <= age < 3600 else None  # noqa: PLR2004 - checks take seconds
 
 
-def read(lines: Iterable[str], moments: Moments) -> Moments:
-    """Add what vLLM's log tells; of several processes, the first to begin and the last to end count."""
-    for time_and_text in filter(None, map(_LINE.match, lines)):
-        moment, text = float(time_and_text[1]), time_and_text[2]
-        if text.startswith("non-default args") and moments.imported is None:
-            moments = moments._replace(imported=moment)
-        elif text.startswith(("Starting to load model", "Loading model from")) and moments.loading is None:
-            moments = moments._replace(loading=moment)
-        elif engine := _ENGINE.match(text):
-            moments = moments._replace(loaded=moment - float(engine[1]), captured=moment)
-    return moments
+def timed(lines: Iterable[str]) -> Iterator[tuple[float, str]]:
+    """Yield the lines of the server's log, each with its moment."""
+    for found in filter(None, map(_LINE.match, lines)):
+        yield float(found[1]), found[2]
 
 
 def describe(moments: Moments, *, warm_up: bool) -> str:
     """Describe a start in one line; what lies between two moments that were not both seen is unknown."""
     steps = {
-        "checks": (moments.began, moments.became_vllm),
-        "imports": (moments.became_vllm, moments.imported),
+        "checks": (moments.began, moments.became_server),
+        "imports": (moments.became_server, moments.imported),
         "engine": (moments.imported, moments.loading),
         "weights": (moments.loading, moments.loaded),
         "graphs": (moments.loaded, moments.captured),

@@ -1,21 +1,22 @@
 """Runs beside the server: warms it up, and reports how it started, the kernels it chose and its draft acceptance.
 
-This companion process is forked before the program becomes vLLM, and ends with it. Its failures do not affect the
+This companion process is forked before the program becomes the server, and ends with it. Its failures do not affect the
 server.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from . import health, timeline
 from .hiding import hide
+from .servers.server import Choices, Server
 
 START_LIMIT = 2 * 3600
 """Seconds for a first start, with download and autotuning."""
@@ -24,37 +25,21 @@ REPORT_EVERY = 600
 PAUSE = 2.0
 LOW_ACCEPTANCE = 0.1
 
-_ATTENTION = re.compile(
-    r"Using (?:AttentionBackendEnum\.)?(\w+?)(?: attention)? backend(?: out of potential backends|\.)"
-)
-_GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
-_MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
-_SLOW = re.compile(r"does not have native support for (FP4|FP8)")
-_METRIC = re.compile(
-    rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
-    re.MULTILINE,
-)
-
 
 class Task(NamedTuple):
     """The task of the companion."""
 
+    server: Server
     address: health.Address
     model: str
     api_key: str
     requests: int
     choices: str
     drafting: bool
+    key_file: str
+    """A file with the key, which the server has read once it is ready; empty if there is none."""
     began: float | None
     """When the program's process started, on the monotonic clock."""
-
-
-class Choices(NamedTuple):
-    """The backends and kernels that vLLM chose, in the order of its log."""
-
-    attention: tuple[str, ...]
-    kernels: tuple[str, ...]
-    slow: tuple[str, ...]
 
 
 def accompany(task: Task) -> None:
@@ -67,7 +52,7 @@ def accompany(task: Task) -> None:
         _companion(task, server)
     except BaseException as error:  # noqa: BLE001 - there is no caller
         _say(f"the companion ends: {type(error).__name__}")
-    # An exit would leave a zombie: vLLM, as process 1, never waits for it.
+    # An exit would leave a zombie: the server, as process 1, never waits for it.
     while os.getppid() == server:
         time.sleep(3600)
     os._exit(0)
@@ -84,12 +69,15 @@ def _companion(task: Task, server: int) -> None:
         time.sleep(PAUSE)
     ready = time.monotonic()
     _say(f"ready after {ready - started:.0f} s")
+    if task.key_file:
+        with suppress(OSError):
+            os.unlink(task.key_file)  # noqa: PTH108 - see image.py
     lines = _lines(task.choices)
-    for line in report(choices(lines), drafting=task.drafting):
+    for line in report(task.server.choices(lines), drafting=task.drafting):
         _say(line)
     warm = time.monotonic() if _warm_up(task) else None
     moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
-    _say(timeline.describe(timeline.read(lines, moments), warm_up=bool(task.requests)))
+    _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.requests)))
     if task.drafting:
         _report_acceptance(task, server)
 
@@ -120,7 +108,7 @@ def _report_acceptance(task: Task, server: int) -> None:
     before = (0.0, 0.0, 0.0)
     while os.getppid() == server:
         try:
-            now = counters(health.request(task.address, "GET", "/metrics", timeout=10).body)
+            now = task.server.drafted(health.request(task.address, "GET", "/metrics", timeout=10).body)
         except (OSError, ValueError):
             now = before
         line = acceptance(before, now)
@@ -128,14 +116,6 @@ def _report_acceptance(task: Task, server: int) -> None:
             _say(line)
             before = now
         time.sleep(REPORT_EVERY)
-
-
-def counters(metrics: bytes) -> tuple[float, float, float]:
-    """Read the numbers of drafts, drafted tokens and accepted tokens from the metrics."""
-    found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
-    for name, value in _METRIC.findall(metrics):
-        found[name] += float(value)
-    return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
 
 
 def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:
@@ -152,28 +132,8 @@ def acceptance(before: tuple[float, float, float], now: tuple[float, float, floa
     return line
 
 
-def choices(lines: Iterable[str]) -> Choices:
-    """Find the backends and kernels in lines of vLLM's log."""
-    attention: list[str] = []
-    kernels: list[str] = []
-    slow: list[str] = []
-    for line in lines:
-        chosen = _ATTENTION.search(line)
-        if chosen and "vit" not in line and "MLA prefill" not in line:
-            attention.append(chosen.group(1))
-        for pattern in (_GEMM, _MOE):
-            kernel = pattern.search(line)
-            if kernel:
-                what = "MoE" if pattern is _MOE else "GEMM"
-                kernels.append(f"{kernel.group(2)} {what} by {kernel.group(1)}")
-        weak = _SLOW.search(line)
-        if weak:
-            slow.append(weak.group(1))
-    return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, slow)))
-
-
 def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
-    """Describe what vLLM chose, with a warning about slow kernels."""
+    """Describe what the server chose, with a warning about slow kernels."""
     if chosen.attention:
         # The model is loaded before the drafter; a backend that both use is logged once.
         text = f"attention by {chosen.attention[0]}"
@@ -186,7 +146,7 @@ def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
     for kind in chosen.slow or (("FP4",) if marlin else ()):
         yield (
             f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
-            "check that no VLLM_* variable forces Marlin, and that the image is for this GPU"
+            "check that no variable or flag forces Marlin, and that the image is for this GPU"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from images.shipped.conditions import Condition
 from images.shipped.hashing import Sha256, checksum
-from images.shipped.values import Distribution, HubRepo, Name, Specifier, VersionText
+from images.shipped.values import Distribution, HubRepo, Name, ServerName, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
@@ -290,6 +290,8 @@ class Manifest(_Model):
     why: Annotated[str, StringConstraints(pattern=r"^https://")]
     licence: Licence
     distribution: Distribution
+    server: ServerName | None = None
+    """The server whose versions the mod names, where the distribution does not tell: by default vLLM."""
     needed_when: Annotated[list[Condition], Field(min_length=1)]
     """A model with `mods: auto` gets the mod if one of these matches."""
     upstreamed_in: VersionText | None = None
@@ -300,6 +302,12 @@ class Manifest(_Model):
     conflicts: list[Name] = []
     settings: Settings = Settings()
     variants: Annotated[list[Variant], Field(min_length=1)]
+
+    @property
+    def of_server(self) -> str:
+        """The server whose images the mod is for; its versions are those that the mod names."""
+        servers = get_args(ServerName)
+        return self.server or (self.distribution if self.distribution in servers else servers[0])
 
 
 def _covers(entry: Variant | NotNeeded, version: Version) -> bool:

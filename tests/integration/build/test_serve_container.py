@@ -26,6 +26,7 @@ from imagefactory.plan.serve.image_paths import (
     cache_environment,
     program_folder,
 )
+from imagefactory.servers.known import SERVERS
 from imagefactory.smoke.containers import Container, Containers, docker
 from tests.fixtures.serving import REPOSITORY, model_document
 
@@ -63,7 +64,7 @@ def engine(
     cell = select(real_matrix, ["tiny"])[0]
     description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
     (folder / "settings.json").write_bytes(settings_bytes(description))
-    variables = cache_environment() | image_environment(description)
+    variables = cache_environment(SERVERS["vllm"]) | image_environment(description)
     (folder / "env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
     containers = Containers(f"test-{uuid4().hex[:12]}")
     yield Engine(folder, tiny_image, containers)

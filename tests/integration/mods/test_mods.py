@@ -189,7 +189,7 @@ RELEASES = [*dict.fromkeys(vllm.release for vllm in Project(REPOSITORY).matrix.v
 def test_every_mod_holds_on_every_version_as_the_readme_shows(project: Project) -> None:
     """Entries of a plugin whose git source is not on this machine are not compared."""
     results = check_mods(project)
-    assert [(result.mod, result.vllm) for result in results] == list(product(project.mods, RELEASES))
+    assert [(result.mod, result.version) for result in results] == list(product(project.mods, RELEASES))
     assert [result for result in results if not result.holds] == []
     written = table_in(REPOSITORY / "mods" / "README.md").splitlines()
     fresh = [line for line in markdown(results).strip().splitlines() if "is not on this machine" not in line]
@@ -233,7 +233,7 @@ def test_scaffold_applies_to_the_default_version(project: Project, tmp_path: Pat
         (tmp_path / name).symlink_to(REPOSITORY / name)
     copy = Project(tmp_path, project.store)
     scaffold(copy, "my-mod")
-    statuses = {result.vllm: result.status for result in check_mods(copy)}
+    statuses = {result.version: result.status for result in check_mods(copy)}
     default = project.matrix.defaults.vllm
     assert statuses == {name: "applies" if name == default else "not needed" for name in RELEASES}
 

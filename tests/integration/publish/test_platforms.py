@@ -12,7 +12,7 @@ from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL
 
-OTHER = Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN)
+OTHER = Cell(CELL.model, CELL.version, CELL.arch, FOREIGN)
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def two_platforms(publisher: Publisher) -> Publisher:
     """Let the small factory build the same for another processor."""
     locks = publisher.factory.root / "locks"
     for kind, path in (
-        (WheelLock, WheelLock.path(locks, CELL.vllm, CELL.arch, CELL.platform)),
+        (WheelLock, WheelLock.path(locks, CELL.version, CELL.arch, CELL.platform)),
         (BaseLock, BaseLock.path(locks, "bookworm", CELL.platform)),
     ):
         lock = kind.read(path).model_copy(update={"platform": OTHER.platform})

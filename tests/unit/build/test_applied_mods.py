@@ -55,7 +55,7 @@ def layers(wheel: Path, tmp_path: Path) -> list[ModLayer]:
         size=wheel.stat().st_size, unpacked=1, needed_by=("matrix.yaml",),
     )  # fmt: skip
     lock = WheelLock(
-        made_from={"matrix": Sha256("0" * 64)}, vllm="1.5", arch="cpu", platform="linux/amd64", python="3.11",
+        made_from={"matrix": Sha256("0" * 64)}, version="1.5", arch="cpu", platform="linux/amd64", python="3.11",
         kernels="upstream", wheels=(locked,),
     )  # fmt: skip
     chosen = tuple(

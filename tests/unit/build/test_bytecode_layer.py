@@ -21,7 +21,14 @@ from imagefactory.errors.layers import BytecodeError, NoPythonError
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import read_listing
-from imagefactory.plan.bytecode import COMPILER, MODULES, ListedModules
+from imagefactory.plan.bytecode import (
+    COMPILER,
+    MODULES,
+    ListedModules,
+    is_list,
+    listed_paths,
+    module_lists,
+)
 from imagefactory.plan.make import make_plan
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.lock_files import deb_entry, write_base_lock
@@ -130,6 +137,20 @@ def test_the_list_of_this_checkout_is_sorted_and_without_duplicates() -> None:
     assert {"python argparse.py", "vllm vllm/__init__.py"} <= set(recorded)
 
 
+def test_a_server_may_have_a_list_of_its_own_which_no_other_gets() -> None:
+    assert module_lists(REPOSITORY, "vllm") == [MODULES]
+    shared, own = module_lists(REPOSITORY, "sglang")
+    assert shared == MODULES
+    assert is_list(own)
+    assert not is_list(COMPILER)
+    modules = ListedModules((REPOSITORY / own).read_text())
+    assert modules.has("sglang", "sglang/srt/models/gemma4.py")
+    assert not modules.has("sglang", "sglang/test/runners.py")
+    site = "opt/venv/lib/python3.13/site-packages"
+    both = listed_paths(REPOSITORY, "3.13", "opt/venv", [shared, own])
+    assert {f"{site}/sglang/__init__.py", f"{site}/vllm/__init__.py"} <= set(both)
+
+
 @pytest.fixture
 def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallFactory:
     """A small factory whose base has a Python, and whose list names a few of its modules."""
@@ -236,7 +257,7 @@ def test_another_platform_takes_the_same_python_here(
     debs = python_debs(tmp_path / "foreign", "", platform=FOREIGN)
     write_base_lock(factory.locks, FOREIGN, [deb_entry(deb.name, deb.read_bytes()) for deb in debs])
     project = factory.project
-    foreign = project.base_lock(Cell(CELL.model, CELL.vllm, CELL.arch, FOREIGN))
+    foreign = project.base_lock(Cell(CELL.model, CELL.version, CELL.arch, FOREIGN))
     if version is None:
         project.base_lock_path(CELL).unlink()
     else:

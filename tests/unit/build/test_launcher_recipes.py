@@ -12,6 +12,7 @@ import yaml
 from imagefactory.build.start.docker_run import Launch
 from imagefactory.build.start.launcher_recipes import Format, recipe
 from imagefactory.build.start.preview import Preview
+from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import UnpinnedImageError
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.targets import select
@@ -66,3 +67,25 @@ def test_sparkrun_recipe_pins_image_and_revision(
 def test_recipe_refuses_an_image_without_digest(served_image: Images, real_matrix: Matrix) -> None:
     with pytest.raises(UnpinnedImageError):
         export("sparkrun", served_image("gemma4-31b"), real_matrix, image="spark-vllm:latest")
+
+
+def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(
+    served_image: Images, serving_matrix: Matrix
+) -> None:
+    preview = served_image("gemma4-31b@sglang-0.5.21")
+    document = export("sparkrun", preview, serving_matrix)
+    assert (document["runtime"], document["runtime_version"]) == ("sglang", "0.5.21")
+    assert document["defaults"]["max_model_len"] == 16384
+    rendered = document["command"]
+    for name, value in document["defaults"].items():
+        rendered = rendered.replace(f"{{{name}}}", str(value))
+    words = shlex.split(rendered.replace("\\\n", " "))
+    expected = [word for word in preview.command() if word not in {"--host", "0.0.0.0", "--port", "8000"}]  # noqa: S104
+    assert words == [*expected, "--host", "0.0.0.0", "--port", "8000", "--tp-size", "1"]  # noqa: S104
+
+
+def test_a_launcher_for_vllm_only_gets_no_recipe_for_sglang(
+    served_image: Images, serving_matrix: Matrix
+) -> None:
+    with pytest.raises(UnknownNameError, match="no recipe of the format 'eugr' for SGLang"):
+        export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)

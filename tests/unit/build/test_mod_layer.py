@@ -78,7 +78,7 @@ def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
     ]
     lock = WheelLock(
         made_from={"matrix": Sha256("0" * 64)},
-        vllm="1.5",
+        version="1.5",
         arch="cpu",
         platform="linux/amd64",
         python="3.11",

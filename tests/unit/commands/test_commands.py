@@ -107,7 +107,7 @@ def test_locking_that_fails_leaves_the_lock_alone(
 
 def test_targets_are_listed_as_json_and_as_a_table(inv: Inv) -> None:
     rows = json.loads(inv("targets", "--json").stdout)
-    assert {"model", "vllm", "arch", "platform", "mods", "kernels", "locked", "revision"} == set(rows[0])
+    assert {"model", "version", "arch", "platform", "mods", "kernels", "locked", "revision"} == set(rows[0])
     assert {row["locked"] for row in rows} == {"yes", "no"}
     assert {row["revision"] for row in rows if row["model"] == "tiny"} == {"generated"}
     assert len(inv("targets").stdout.splitlines()) == len(rows) + 1

@@ -138,5 +138,14 @@ def test_a_target_is_one_row(log: Console) -> None:
     row = TargetStatus("tiny", "1.0", "cpu", "linux/arm64", "auto", "shipped", "no", "generated")
     log.print(targets_table([row]))
     heading, line = text(log).splitlines()
-    assert heading.split() == ["model", "vLLM", "arch", "platform", "mods", "kernels", "locked", "revision"]
+    assert heading.split() == [
+        "model",
+        "version",
+        "arch",
+        "platform",
+        "mods",
+        "kernels",
+        "locked",
+        "revision",
+    ]
     assert line.split() == list(vars(row).values())

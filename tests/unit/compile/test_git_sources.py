@@ -23,12 +23,12 @@ from imagefactory.compile.git_sources import (
 )
 from imagefactory.compile.settings import SourceSettings, load_settings
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
-from imagefactory.matrix.matrix import VllmVersion
+from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 
 SETTINGS = load_settings(REPOSITORY)
-NEW = VllmVersion(release="0.32.0")
+NEW = ServerVersion(release="0.32.0")
 
 
 def tree(folder: Path, files: dict[str, str]) -> Path:

@@ -9,7 +9,8 @@ import pytest
 
 from imagefactory.compile.settings import FILE, WHAT, load_settings
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix.matrix import VllmVersion, load_matrix
+from imagefactory.matrix.matrix import load_matrix
+from imagefactory.matrix.server_versions import ServerVersion
 from tests.fixtures.checkouts import REPOSITORY
 
 SETTINGS = load_settings(REPOSITORY)
@@ -17,8 +18,8 @@ MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
 OLDER = SETTINGS.toolchains["trixie"].model_copy(update={"python": "3.11", "glibc": "2.36", "gcc": 12})
 
 
-def release(number: str) -> VllmVersion:
-    return VllmVersion(release=number)
+def release(number: str) -> ServerVersion:
+    return ServerVersion(release=number)
 
 
 def test_oldest_toolchain_with_a_new_enough_compiler_is_chosen() -> None:
@@ -58,7 +59,7 @@ def test_dependencies_depend_on_the_release() -> None:
 
 
 def test_git_reference_has_the_dependencies_of_the_release_before_it() -> None:
-    pull = VllmVersion(git="a/b", ref="refs/pull/1/head", counts_as="0.21.1.dev0")
+    pull = ServerVersion(git="a/b", ref="refs/pull/1/head", counts_as="0.21.1.dev0")
     assert SETTINGS.nearest(pull) == "0.20.2"
     assert SETTINGS.sources_of("pr-1", pull) == SETTINGS.sources_of("0.20.2", release("0.20.2"))
 

@@ -17,7 +17,7 @@ from imagefactory.store.digests import Sha256
 
 LOCK = WheelLock(
     made_from={"vllm.0.32.0": Sha256("cd" * 32)},
-    vllm="0.32.0",
+    version="0.32.0",
     arch="gb10",
     platform="linux/arm64",
     python="3.11",
@@ -72,7 +72,15 @@ def test_manual_edit_is_refused(path: Path, old: str, new: str) -> None:
 
 def test_added_comment_is_accepted(path: Path) -> None:
     path.write_text(f"# reviewed\n{path.read_text()}")
-    assert WheelLock.read(path).vllm == "0.32.0"
+    assert WheelLock.read(path).version == "0.32.0"
+
+
+def test_version_of_vllm_is_called_vllm_and_that_of_another_server_version(path: Path) -> None:
+    assert 'vllm = "0.32.0"' in path.read_text()
+    other = LOCK.model_copy(update={"version": "sglang-0.5.21"})
+    other.write(path)
+    assert 'version = "sglang-0.5.21"' in path.read_text().splitlines()
+    assert WheelLock.read(path).version == "sglang-0.5.21"
 
 
 def test_syntax_error_is_reported_with_its_line(path: Path) -> None:

@@ -17,7 +17,8 @@ from imagefactory.matrix.cells import (
     reason_excluded,
     usable_drafters,
 )
-from imagefactory.matrix.matrix import Drafter, Matrix, load_matrix
+from imagefactory.matrix.matrix import Matrix, load_matrix
+from imagefactory.matrix.served_model import Drafter
 from tests.fixtures.checkouts import Checkout
 
 

@@ -117,7 +117,7 @@ def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
     text = small_matrix.matrix.read_text("utf-8")
     text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
     small_matrix.matrix.write_text(text, "utf-8")
-    with pytest.raises(MatrixError, match="both a base and a vLLM version"):
+    with pytest.raises(MatrixError, match="both a base and a version"):
         load_matrix(small_matrix.matrix)
 
 

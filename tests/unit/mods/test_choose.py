@@ -26,8 +26,9 @@ vllm:
   "1.5": {{release: "1.5"}}
   "2.0": {{release: "2.0"}}
   main: {{git: some/where, ref: main, counts_as: 1.6.dev0}}
+sglang: {{"0.5": {{release: "0.5"}}}}
 models:
-  big: {{repo: somebody/big, vllm: ">=0", weights: bf16, mods: MODS}}
+  big: {{repo: somebody/big, vllm: ">=0", sglang: ">=0", weights: bf16, mods: MODS}}
   drafted:
     repo: somebody/drafted
     vllm: ">=0"
@@ -183,3 +184,15 @@ def test_conflicting_mods_are_refused(root: Path) -> None:
     write_mod(root, one("b"))
     with pytest.raises(ModConflictError, match="a and b cannot be together"):
         choose(root)
+
+
+@pytest.mark.parametrize("mods", ["auto", "[of-vllm, of-sglang, of-kernels]"])
+def test_cell_gets_the_mods_of_its_server_only(root: Path, mods: str) -> None:
+    for name, more in {
+        "of-vllm": {},
+        "of-sglang": {"distribution": "sglang"},
+        "of-kernels": {"distribution": "sglang-kernel", "server": "sglang"},
+    }.items():
+        write_mod(root, one(name, ">=0", **more))
+    assert names(choose(root, mods=mods)) == ["of-vllm"]
+    assert names(choose(root, vllm="sglang-0.5", mods=mods)) == ["of-kernels", "of-sglang"]

@@ -84,7 +84,7 @@ def marker(**more: Any) -> Data:
 
 
 def cells(project: Project, *args: Any, **options: Any) -> dict[str, str]:
-    return {result.vllm: str(result) for result in check_mods(project, *args, **options)}
+    return {result.version: str(result) for result in check_mods(project, *args, **options)}
 
 
 def add(project: Project, data: Data, files: dict[str, str | bytes] | None = None) -> None:
@@ -100,7 +100,7 @@ def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> Non
 def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
     add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
-    results = {(result.mod, result.vllm): result for result in check_mods(project)}
+    results = {(result.mod, result.version): result for result in check_mods(project)}
     wide = results["wide", "2.0"]
     assert wide.status == "conflict"
     assert "An anchor of the mod wide (>=1) occurs 0 times in vllm/x.py" in wide.detail
@@ -217,7 +217,7 @@ def test_unknown_mod_or_version_is_refused(project: Project) -> None:
     add(project, marker())
     with pytest.raises(UnknownNameError, match="no mod 'maker'"):
         check_mods(project, ["maker"])
-    with pytest.raises(UnknownNameError, match=r"Unknown vLLM version '1\.1'"):
+    with pytest.raises(UnknownNameError, match=r"Unknown version '1\.1'"):
         check_mods(project, versions=["1.1"])
 
 
@@ -329,3 +329,24 @@ def test_export_refuses_changes_to_compiled_sources(project: Project, tmp_path: 
     with pytest.raises(ModNotApplicableError, match="nothing that can be mounted"):
         export(found, tmp_path / "out", "3.11")
     assert not (tmp_path / "out").exists()
+
+
+def test_mod_of_another_server_is_checked_on_that_servers_wheel(
+    project: Project, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    matrix = project.root / "matrix.yaml"
+    text = matrix.read_text().replace("\nmodels:\n", '\nsglang: {"0.5": {release: "0.5"}}\nmodels:\n')
+    matrix.write_text(text.replace("{generated: tiny,", '{generated: tiny, sglang: ">=0",'))
+    wheel = wheel_factory("sglang", "0.5", files={"sglang/x.py": "SLOW = 1\n"})
+    simple_index.add(wheel)
+    write_wheel_lock(project.locks, Cell("tiny", "sglang-0.5", "cpu", "linux/amd64"), [locked_wheel(wheel)])
+    change = edit("sglang/x.py", "SLOW = 1", replace="FAST = 1")
+    check = {"file": "sglang/x.py", "contains": "FAST"}
+    add(project, marker())
+    add(project, manifest("faster", change, checks=[check], distribution="sglang", versions=">=0"))
+    both = Project(project.root, project.store)
+    assert cells(both, ["faster"]) == {"1.0": "other server", "2.0": "other server", "sglang-0.5": "applies"}
+    assert cells(both, ["marker"])["sglang-0.5"] == "other server"
+    results = check_mods(both)
+    refuse_broken(results)
+    assert "| [faster](faster/mod.yaml) |  |  | applies |" in markdown(results)

@@ -15,11 +15,13 @@ from imagefactory.build.start.key_file import write_key_file
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.docs import defaults_by_model, model_table, replace_between
 from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError, UnpinnedImageError
-from imagefactory.matrix.matrix import Matrix, Serve
+from imagefactory.matrix.matrix import Matrix
+from imagefactory.matrix.served_model import Serve
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
-from imagefactory.plan.serve.settings_schema import NAMES, SCHEMA
+from imagefactory.servers.known import SERVERS
+from imagefactory.servers.vllm_settings import NAMES, SCHEMA
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY
@@ -51,7 +53,7 @@ def test_every_key_of_serve_in_the_matrix_is_a_setting() -> None:
 
 def test_the_serve_program_knows_every_field_of_settings_json(served_image: Images) -> None:
     fields = {key for entry in served_image("gemma4-31b").description["settings"] for key in entry}
-    assert fields <= set(Setting._fields)
+    assert fields - {"vllm_default"} <= set(Setting._fields)
 
 
 def test_settings_json_is_deterministic(served_image: Images) -> None:
@@ -91,7 +93,8 @@ def test_the_document_shows_the_table_of_settings(real_image: Images) -> None:
 
 def test_the_document_shows_the_defaults_of_every_model() -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    assert model_table(REPOSITORY).strip() in text
+    for server in SERVERS:
+        assert model_table(REPOSITORY, server).strip() in text, "run `invoke docs`"
 
 
 def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
@@ -111,6 +114,21 @@ def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
     assert "imagefactory-qwen3.5-27b-nvfp4-v0.32.0-gb10-arm64-abababababab:/var/cache/imagefactory" in text
     assert "s3cret" not in text
     assert shlex.split(shell_line(words).replace("\\\n", " ")) == words
+
+
+def test_containers_and_services_are_named_after_their_server(
+    served_image: Images, serving_matrix: Matrix
+) -> None:
+    start = launch(served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)
+    assert "sglang-gemma4-31b" in docker_run(start)
+    service = yaml.safe_load(compose(start))["services"]["sglang"]
+    assert "ENABLE_TURBOQUANT" not in service["environment"]
+    assert service["environment"]["MAX_MODEL_LEN"] == "${MAX_MODEL_LEN:-16384}"
+
+
+def test_every_server_keeps_its_cache_in_the_volume() -> None:
+    for name, server in SERVERS.items():
+        assert cache_environment(server)[server.cache] == f"/var/cache/imagefactory/{name}"
 
 
 def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matrix: Matrix) -> None:
@@ -168,7 +186,7 @@ def test_the_serve_layer_has_python_files_only() -> None:
 
 
 def test_every_cache_is_in_the_cache_volume() -> None:
-    places = cache_environment()
+    places = cache_environment(SERVERS["vllm"])
     assert all(
         path.startswith("/var/cache/imagefactory/") for name, path in places.items() if name != "HF_HOME"
     )

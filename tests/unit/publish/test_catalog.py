@@ -30,7 +30,7 @@ def image(name: str, cell: Cell = CELL, **facts: object) -> Published:
     described: dict[str, object] = {
         "digest": digest(name),
         "model": cell.model,
-        "vllm": cell.vllm,
+        "version": cell.version,
         "arch": cell.arch,
         "platform": cell.platform,
         "plan_key": Sha256(digest(name)[7:]),
@@ -42,6 +42,12 @@ def image(name: str, cell: Cell = CELL, **facts: object) -> Published:
         "smoke": {"static": "passed"},
     }
     return Published.model_validate(described | facts)
+
+
+def test_image_that_was_published_before_the_second_server_can_be_read() -> None:
+    former = image("old").model_dump(mode="json")
+    former["vllm"] = former.pop("version")
+    assert Published.model_validate(former) == image("old")
 
 
 def promoted(catalog: Catalog, published: Published, day: int, tags: tuple[str, ...] = TAGS) -> Catalog:

@@ -33,10 +33,12 @@ MIT = "Permission is hereby granted, free of charge, to any person obtaining a c
 BSD = "Redistribution and use in source and binary forms, with or without modification, are permitted"
 
 
-def wheel(metadata: str, **texts: str) -> ZipFile:
+def wheel(metadata: str, *, of: str = "a", **texts: str) -> ZipFile:
     data = io.BytesIO()
     with ZipFile(data, "w") as archive:
-        archive.writestr("a-1.dist-info/METADATA", f"Metadata-Version: 2.4\nName: a\nVersion: 1\n{metadata}")
+        archive.writestr(
+            "a-1.dist-info/METADATA", f"Metadata-Version: 2.4\nName: {of}\nVersion: 1\n{metadata}"
+        )
         for name, text in texts.items():
             archive.writestr(f"a-1.dist-info/licenses/{name}", text)
     return ZipFile(data)
@@ -81,6 +83,11 @@ def test_debian_names_become_spdx(debian: str, expected: str) -> None:
 )
 def test_a_wheel_declares_its_licence_in_its_metadata(metadata: str, expected: str, says: str) -> None:
     assert wheel_licence(wheel(metadata)) == DeclaredLicence(expected, says)  # type: ignore[arg-type]
+
+
+def test_a_wheel_whose_licence_is_declared_elsewhere_is_known() -> None:
+    assert wheel_licence(wheel("", of="kernels-data")) == DeclaredLicence("Apache-2.0", "elsewhere")
+    assert wheel_licence(wheel("License-Expression: MIT\n", of="kernels-data")).licence == "MIT"
 
 
 def test_a_wheel_that_names_no_licence_is_recognised_by_its_licence_text() -> None:

@@ -35,7 +35,7 @@ class Branch:
 
     @property
     def cells(self) -> list[Cell]:
-        return [cell for cell in nightly_cells(self.project) if cell.vllm == "nightly"]
+        return [cell for cell in nightly_cells(self.project) if cell.version == "nightly"]
 
     def compiles(self) -> Compiles:
         repository = Repository.open("127.0.0.1:9/a/b")
@@ -82,7 +82,7 @@ def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(
     grafted = f'  "1.0-graft": {{release: "1.0", compile: {{{arch}: graft}}}}\n'
     locked_checkout.edit_matrix("models:\n", f"{grafted}models:\n")
     project = Project(locked_checkout.root)
-    cells = [cell for cell in nightly_cells(project) if cell.vllm == "1.0-graft"]
+    cells = [cell for cell in nightly_cells(project) if cell.version == "1.0-graft"]
     assert {cell.arch for cell in cells} == {arch}, "elsewhere it would be the published wheel again"
     assert not any(project.is_locked(cell) for cell in cells)
     [job] = find_compiles(project, None, cells).jobs
@@ -106,7 +106,7 @@ def test_a_wheel_with_other_mods_is_compiled_again(branch: Branch) -> None:
 
 
 def test_a_release_with_wheels_is_not_compiled(branch: Branch) -> None:
-    cells = [cell for cell in nightly_cells(branch.project) if cell.vllm == "2.0"]
+    cells = [cell for cell in nightly_cells(branch.project) if cell.version == "2.0"]
     assert cells
     assert find_compiles(branch.project, Repository.open("127.0.0.1:9/a/b"), cells).jobs == []
 

@@ -26,7 +26,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 COMMITTED = Project(REPOSITORY)
-CELLS = {f"{cell.vllm}/{cell.arch}/{cell.platform}": cell for cell in locked_cells(COMMITTED)}
+CELLS = {f"{cell.version}/{cell.arch}/{cell.platform}": cell for cell in locked_cells(COMMITTED)}
 """A cell of every wheel lock: the one whose model comes last, which mostly has mods."""
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 

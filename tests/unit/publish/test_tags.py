@@ -39,8 +39,9 @@ def changed(**changes: object) -> Matrix:
     ("cell", "expected"),
     [
         (RELEASE, ("large-v3.0", "large", "latest")),
-        (replace(RELEASE, vllm="2.0"), ("large-v2.0",)),
-        (replace(RELEASE, vllm="nightly"), ("large-vnightly",)),
+        (replace(RELEASE, version="2.0"), ("large-v2.0",)),
+        (replace(RELEASE, version="nightly"), ("large-vnightly",)),
+        (replace(RELEASE, version="sglang-0.5.21"), ("large-sglang-0.5.21",)),
         (Cell("large", "3.0", "server", "linux/amd64"), ("large-v3.0-server",)),
         (replace(RELEASE, model="quantized"), ("quantized-v3.0", "quantized")),
         # Its default arch is not the matrix's.
@@ -59,7 +60,7 @@ def test_the_tag_that_never_moves_names_model_version_arch_and_plan(matrix: Matr
 
 
 def test_nightlies_get_a_dated_tag_only_on_the_default_arch(matrix: Matrix) -> None:
-    nightly = replace(RELEASE, vllm="nightly")
+    nightly = replace(RELEASE, version="nightly")
     elsewhere = Cell("large", "nightly", "server", "linux/amd64")
     assert tags_of(matrix, nightly, KEY, DAY).dated == ("nightly-20261105-large",)
     assert tags_of(matrix, elsewhere, KEY, DAY).dated == ()

@@ -62,6 +62,15 @@ def test_policy_judges_a_library_by_its_gpu_targets(
     assert why in found.why
 
 
+def test_module_for_another_python_is_said_to_be_that() -> None:
+    library, kernels = "sgl_kernel/infllm_ops.cpython-310-aarch64-linux-gnu.so", GpuCode({"sm_120a": 4})
+    other, own = judge(library, kernels, GB10, "3.13"), judge(library, kernels, GB10, "3.10")
+    assert other is not None
+    assert own is not None
+    assert (other.outcome, other.passes, own.outcome) == ("other Python", True, "fails")
+    assert "made for 3.10" in other.why
+
+
 def test_library_without_gpu_code_is_not_judged() -> None:
     assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
 

@@ -95,6 +95,24 @@ def test_upgrade_changes_only_the_named_packages(
     assert upgraded("other") == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
 
 
+def test_new_lock_of_another_server_keeps_what_the_default_vllm_has(
+    locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    locked_checkout.edit_matrix("\nmodels:\n", '\nsglang: {"0.5": {release: "0.5"}}\nmodels:\n')
+    locked_checkout.edit_matrix("{repo: somebody/big,", '{repo: somebody/big, sglang: ">=0",')
+    index.add(
+        wheel_factory("sglang", "0.5", requires=["small>=1", "own>=1"]),
+        wheel_factory("small", "1.1"),
+        wheel_factory("own", "1.1"),
+    )
+    assert "gpu-linux-arm64.toml" in lock(locked_checkout, "big@sglang-0.5/gpu")
+    made = WheelLock.read(locked_checkout.locks / "sglang-0.5" / "gpu-linux-arm64.toml")
+    assert {wheel.name: wheel.version for wheel in made.wheels} == {
+        "own": "1.1", "sglang": "0.5", "small": "1.0",
+    }  # fmt: skip
+    assert {"sglang.0.5", "archs.gpu"} <= made.made_from.keys()
+
+
 def test_upgrade_base_means_every_debian_package(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

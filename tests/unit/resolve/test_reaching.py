@@ -136,6 +136,13 @@ def test_arch_without_known_calls_is_an_error(project: Project, tmp_path: Path) 
         reaches(project, str(library(tmp_path, ("elf", "sm_90a", {MARLIN: FULL}))), "h100")
 
 
+def test_calls_of_another_server_are_not_known(project: Project) -> None:
+    with pytest.raises(
+        AuditError, match=r"not known what SGLang calls in gemma4-31b@sglang-0\.5\.21 on gb10"
+    ):
+        reaches(project, "gemma4-31b@sglang-0.5.21")
+
+
 def test_calls_are_described_once_each() -> None:
     found = calls("12.1")
     assert found == calls("12.0")

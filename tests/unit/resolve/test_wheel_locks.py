@@ -13,6 +13,7 @@ from imagefactory.errors.locks import (
     IncompatibleWheelError,
     IndexUnreachableError,
     PathConflictError,
+    ReleaseReplacedError,
     ResolutionError,
     WheelMissingError,
 )
@@ -35,6 +36,7 @@ VLLM_TAG = "cp38-abi3-manylinux_2_31_aarch64"
 def request(*, conflicts: tuple[Conflict, ...] = (), **arch: object) -> WheelRequest:
     return WheelRequest(
         cell=Cell("any", "1.0", "gb10", "linux/arm64"),
+        distribution="vllm",
         release="1.0",
         arch=Arch.model_validate({"platforms": ["linux/arm64"], "base": "bookworm", **arch}),
         base=BASE,
@@ -234,3 +236,38 @@ def test_higher_build_number_wins_then_the_first_source() -> None:
     assert choose_file(offered, Pin("a", "1.0", ()), ranks, request()) is offered[1]
     without_builds = [offered[0], offered[2]]
     assert choose_file(without_builds, Pin("a", "1", ()), ranks, request()) is offered[0]
+
+
+def test_override_replaces_what_a_package_requires(lock: Locker) -> None:
+    lock.add("vllm", requires=["gone==1.0rc5"])
+    lock.add("gone", "1.0")
+    with pytest.raises(WheelMissingError, match=r"gone==1\.0rc5"):
+        lock()
+    wanted = replace(request(), overrides=["gone==1.0"])
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [(wheel.name, wheel.version) for wheel in made.wheels] == [("gone", "1.0"), ("vllm", "1.0")]
+
+
+def test_version_without_a_wheel_for_the_bases_python_is_refused(lock: Locker) -> None:
+    lock.add("vllm", requires=["native==0.1"])
+    lock.add("native", "0.1", tag="cp310-cp310-manylinux_2_17_aarch64")
+    with pytest.raises(IncompatibleWheelError, match=r"native==0\.1 runs with Python 3\.11") as refused:
+        lock()
+    assert "override" in refused.value.fix
+
+
+def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: Path) -> None:
+    lock.add("vllm", requires=["gone==0.1"])
+    sdist = tmp_path / "gone-0.1.tar.gz"
+    sdist.write_bytes(b"nobody builds it")
+    lock.index.add(sdist)
+    with pytest.raises(IncompatibleWheelError, match=r"No wheel of gone==0\.1"):
+        lock()
+
+
+def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:
+    lock.add("vllm")
+    lock.add("vllm", "0.2")
+    wanted = replace(request(), overrides=["vllm==0.2"])
+    with pytest.raises(ReleaseReplacedError, match=r"vllm 1\.0 was asked for, and uv chose 0\.2"):
+        lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)

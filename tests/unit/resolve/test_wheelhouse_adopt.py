@@ -251,7 +251,7 @@ def test_version_of_the_same_release_keeps_the_other_packages(
         '"2.0": {release: "2.0"}', '"2.0": {release: "2.0"}\n  own: {release: "2.0", compile: whole}'
     )
     simple_index.add(wheel_factory("vllm", "2.0", requires=["small"]), wheel_factory("small", "1.0"))
-    wheelhouse.cell = replace(wheelhouse.cell, vllm="2.0")
+    wheelhouse.cell = replace(wheelhouse.cell, version="2.0")
     wheelhouse.path.unlink()
     assert find(wheelhouse.lock(), "small").version == "1.0"
     simple_index.add(wheel_factory("small", "2.0"))
@@ -259,7 +259,7 @@ def test_version_of_the_same_release_keeps_the_other_packages(
     files: dict[str, bytes | str] = {"vllm/_C.abi3.so": "code"}
     compiled = make_wheel(wheelhouse.folder / "own", "vllm", "2.0", requires=["small"], tag=TAG, files=files)
     keep(wheelhouse.project.store, inputs, compiled)
-    wheelhouse.cell = replace(wheelhouse.cell, vllm="own")
+    wheelhouse.cell = replace(wheelhouse.cell, version="own")
     assert find(wheelhouse.lock(), "small").version == "1.0"
     assert find(wheelhouse.lock(upgrade=("small",)), "small").version == "2.0"
 
@@ -368,7 +368,7 @@ def test_flashinfer_alone_is_adopted_in_the_version_that_vllm_requires(wheelhous
     wheelhouse.checkout.edit_matrix(
         '"2.0": {release: "2.0"}', '"2.0": {release: "2.0", compile: [flashinfer-jit-cache]}'
     )
-    wheelhouse.cell = replace(wheelhouse.cell, vllm="2.0")
+    wheelhouse.cell = replace(wheelhouse.cell, version="2.0")
     wheelhouse.path.unlink()
     old = replace(INPUTS, name="flashinfer-jit-cache", version="0.6.0")
     wheelhouse.keep(old)

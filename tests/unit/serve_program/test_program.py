@@ -17,6 +17,7 @@ from images.serve.program import health, own_files
 from images.serve.program.errors import StartError
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
+from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.fixtures.serve_process import Start, finished, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY
 
@@ -204,7 +205,7 @@ def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:
     (tmp_path / "engine" / "arg_utils.py").write_text('group.add_argument("--max-model-len", "-tp", **x)\n')
     (tmp_path / "entrypoints" / "openai").mkdir(parents=True)
     (tmp_path / "entrypoints" / "openai" / "cli_args.py").write_text("class A:\n    api_key: list[str]\n")
-    flags = known(str(tmp_path))
+    flags = known(str(tmp_path), VLLM.argument_files)
     words = ("m", "--max_model_len=1", "--no-api-key", "--api-key.x", "-tp", "--nope", "1", "--help")
     assert unknown(words, flags) == ["--nope"]
 

@@ -16,6 +16,7 @@ from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import buildable
 from imagefactory.matrix.matrix import Matrix
 
+SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
 
 
@@ -168,9 +169,12 @@ def test_every_gpu_cell_has_a_complete_command_without_settings(
     for cell in buildable(real_matrix):
         if real_matrix.archs[cell.arch].capability is None:
             continue
-        flags = flags_of(real_image(str(cell)).command())
-        assert flags["model"] == real_matrix.models[cell.model].repo
-        assert "--gpu-memory-utilization" in flags
+        command = real_image(str(cell)).command()
+        assert real_matrix.models[cell.model].repo in command
+        shares = {word: command[place + 1] for place, word in enumerate(command) if word in SHARES.values()}
+        shapes = real_matrix.models[cell.model].shapes(cell.server, cell.arch)
+        wanted = [shape.gpu_memory_utilization for shape in shapes if shape.gpu_memory_utilization]
+        assert shares == {SHARES[cell.server]: str(wanted[-1])}
 
 
 def flags_of(command: list[str]) -> dict[str, Any]:

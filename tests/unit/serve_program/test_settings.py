@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.plan.serve.settings_schema import NAMES
-from images.serve.program import command, errors
+from imagefactory.servers.vllm_settings import NAMES
+from images.serve.program import command, errors, servers
 from images.serve.program import settings as read_settings
 from images.serve.program.image import Image
 
@@ -55,7 +55,7 @@ def test_bad_input_is_refused_with_setting_value_range_and_remedy(
 ) -> None:
     image = program_image(TARGET)
     with pytest.raises(errors.StartError) as caught:
-        command.build(image, read_settings.read(image, environment))
+        servers.of(image).build(image, read_settings.read(image, environment))
     assert (caught.value.exit_code, caught.value.setting) == (code, setting)
     assert caught.value.value
     assert caught.value.allowed
@@ -74,10 +74,10 @@ def test_a_typo_is_refused_with_the_nearest_value(program_image: Images) -> None
 
 def test_a_setting_or_value_of_a_newer_vllm_is_refused(program_image: Images) -> None:
     old = program_image("gemma4-31b@0.20.2")
-    with pytest.raises(errors.NotInThisVllmError, match=r"needs vLLM 0\.21\.0"):
+    with pytest.raises(errors.NotInThisServerError, match=r"needs vLLM 0\.21\.0"):
         read_settings.read(old, {"DRAFT_ATTENTION_BACKEND": "triton_attn"})
     older = program_image("gemma4-31b@0.19.1")
-    with pytest.raises(errors.NotInThisVllmError, match=r"needs vLLM 0\.20\.0"):
+    with pytest.raises(errors.NotInThisServerError, match=r"needs vLLM 0\.20\.0"):
         read_settings.read(older, {"KV_CACHE_DTYPE": "turboquant_k8v4"})
 
 
@@ -87,7 +87,7 @@ def test_the_key_in_a_key_file_is_used_and_never_shown(program_image: Images, tm
     image = program_image(TARGET)
     chosen = read_settings.read(image, {"VLLM_API_KEY_FILE": str(file)})
     assert chosen.api_key == "s3cret"
-    assert "s3cret" not in str(command.build(image, chosen))
+    assert "s3cret" not in str(servers.of(image).build(image, chosen))
     assert "s3cret" not in str(chosen.values)
 
 
@@ -114,7 +114,7 @@ def test_a_key_and_a_key_file_together_are_refused_without_showing_the_key(
 def test_a_flag_in_extra_args_changes_its_setting(program_image: Images) -> None:
     image = program_image(TARGET)
     chosen = read_settings.read(image, {"EXTRA_ARGS": "--max_model_len=4096 --seed 7 --enforce-eager"})
-    built = command.build(image, chosen)
+    built = servers.of(image).build(image, chosen)
     assert chosen.number("MAX_MODEL_LEN") == 4096
     assert built.arguments.count("--max-model-len") == 1
     assert "--enforce-eager" in built.arguments
@@ -130,7 +130,7 @@ def test_a_variable_that_equals_the_default_counts_as_not_given(program_image: I
 
 def test_another_model_is_served_without_the_drafter(program_image: Images) -> None:
     image = program_image(TARGET)
-    built = command.build(image, read_settings.read(image, {"MODEL": "Qwen/Qwen3-0.6B"}))
+    built = servers.of(image).build(image, read_settings.read(image, {"MODEL": "Qwen/Qwen3-0.6B"}))
     assert built.speculative is None
     assert any("drafter" in remark for remark in built.remarks)
 
@@ -167,6 +167,6 @@ def test_any_environment_leads_to_a_command_or_an_error_with_an_exit_code(
 
 def build_or_refuse(image: Image, environment: dict[str, str]) -> command.Command | errors.StartError:
     try:
-        return command.build(image, read_settings.read(image, environment))
+        return servers.of(image).build(image, read_settings.read(image, environment))
     except errors.StartError as error:
         return error

@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from images.serve.program.timeline import Moments, describe, process_start, read
+from images.serve.program.servers.vllm.log import moments as read
+from images.serve.program.timeline import Moments, describe, process_start
 
-ENDS = Moments(began=10.0, became_vllm=10.5, ready=60.0, warm=62.0)
+ENDS = Moments(began=10.0, became_server=10.5, ready=60.0, warm=62.0)
 LOG = [
     "15.000 Using TRITON_ATTN attention backend out of potential backends: ['TRITON_ATTN'].",
     "22.500 non-default args: %s",

@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from images.serve.program import timeline
-from images.serve.program.watch import acceptance, choices, counters, report
-from tests.fixtures.serving import REPOSITORY
+from images.serve.program import log_hook, timeline
+from images.serve.program.servers.vllm.log import choices, counters, moments
+from images.serve.program.servers.vllm.server import SERVER
+from images.serve.program.watch import acceptance, report
 
 HEALTHY = [
     "Using FlashInferCutlassNvFp4LinearKernel for NVFP4 GEMM",
@@ -67,9 +68,8 @@ def test_draft_acceptance_is_computed_from_the_metrics() -> None:
     assert "DFLASH_DRAFTER=off" in acceptance((0, 0, 0), (100.0, 1500.0, 30.0))
 
 
-def with_hook(program: str, note: Path) -> subprocess.CompletedProcess[bytes]:
-    hook = REPOSITORY / "images" / "serve" / "hook"
-    environment = {**os.environ, "PYTHONPATH": str(hook), "IMAGEFACTORY_CHOICES": str(note)}
+def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    environment = os.environ | log_hook.variables(SERVER, str(note), {}) | variables
     return subprocess.run(
         [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True
     )
@@ -98,7 +98,7 @@ def test_the_hook_notes_the_steps_of_a_start_without_their_arguments(tmp_path: P
     )
     with_hook(program, note)
     assert "s3cret" not in note.read_text()
-    found = timeline.read(note.read_text().splitlines(), timeline.Moments(None, None))
+    found = moments(note.read_text().splitlines(), timeline.Moments(None, None))
     assert found.imported is not None
     assert found.captured is not None
     assert found.imported <= found.captured <= time.monotonic()
@@ -119,3 +119,17 @@ def test_the_hook_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "choices").symlink_to(victim)
     with_hook("import logging; logging.getLogger('vllm').warning('Using X backend')", tmp_path / "choices")
     assert victim.read_text() == "precious\n"
+
+
+def test_the_hook_hides_the_key_wherever_a_server_logs_it() -> None:
+    program = (
+        "import logging\n"
+        "args = {'api_key': 's3cret-key', 'other': 1}\n"
+        "logging.getLogger('any').warning(f'server_args={args}')\n"
+        "logging.getLogger('any').warning('args %s of %d', args, 1)\n"
+        "logging.getLogger('any').warning('key %s', 's3cret-key')\n"
+    )
+    said = with_hook(program, "", VLLM_API_KEY="s3cret-key").stderr.decode()
+    assert "s3cret-key" not in said
+    assert said.count("(hidden)") == 3
+    assert "s3cret-key" in with_hook(program, "").stderr.decode()

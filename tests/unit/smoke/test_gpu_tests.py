@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from imagefactory.servers.known import SERVERS
 from images.serve.program import watch
+from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.smoke import test_gpu as smoke
 
 MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
@@ -18,7 +20,7 @@ class Served:
     """A server with a log, and metrics that change with every request."""
 
     def __init__(self, log: list[str], metrics: Iterator[str] | None = None) -> None:
-        chosen = watch.choices(log)
+        chosen = VLLM.choices(log)
         lines = watch.report(chosen, drafting=True)
         self.container = SimpleNamespace(log="\n".join(f"[serve] {line}" for line in lines))
         self.metrics = metrics
@@ -49,25 +51,29 @@ LOG = [
 INTENDED = plan(ATTENTION_BACKEND="triton_attn", DRAFT_ATTENTION_BACKEND="flash_attn")
 
 
+def check_backends(served: Served, intended: Any) -> None:
+    smoke.test_the_intended_backends_are_used(served, intended, SERVERS["vllm"], applies)  # type: ignore[arg-type]
+
+
 def test_the_intended_backends_pass() -> None:
-    smoke.test_the_intended_backends_are_used(Served(LOG), INTENDED)  # type: ignore[arg-type]
-    smoke.test_the_intended_backends_are_used(Served(LOG), plan(ATTENTION_BACKEND="auto"))  # type: ignore[arg-type]
+    check_backends(Served(LOG), INTENDED)
+    check_backends(Served(LOG), plan(ATTENTION_BACKEND="auto"))
 
 
 def test_another_backend_is_found() -> None:
     with pytest.raises(AssertionError, match="model attention by FLASH_ATTN, intended: triton_attn"):
-        smoke.test_the_intended_backends_are_used(Served(LOG[1:]), INTENDED)  # type: ignore[arg-type]
+        check_backends(Served(LOG[1:]), INTENDED)
 
 
 def test_a_log_without_backends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "PATIENCE", 0)
     with pytest.raises(AssertionError, match="does not say"):
-        smoke.test_the_intended_backends_are_used(Served([]), INTENDED)  # type: ignore[arg-type]
+        check_backends(Served([]), INTENDED)
 
 
 def test_slow_kernels_are_found() -> None:
     with pytest.raises(AssertionError, match="FP4 runs through Marlin"):
-        smoke.test_the_intended_backends_are_used(Served([*LOG, MARLIN]), INTENDED)  # type: ignore[arg-type]
+        check_backends(Served([*LOG, MARLIN]), INTENDED)
 
 
 def metrics(*counts: tuple[int, int, int]) -> Iterator[str]:
@@ -85,8 +91,9 @@ def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
         Served(LOG, metrics(*counts)),  # type: ignore[arg-type]
         "model",
         plan(DFLASH_DRAFTER="somebody/drafter"),
-        applies,
-        figures.__setitem__,
+        VLLM,
+        applies=applies,
+        record_property=figures.__setitem__,
     )
     return figures
 

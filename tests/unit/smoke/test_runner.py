@@ -32,7 +32,7 @@ OTHER = Digest(f"sha256:{'b' * 64}")
 
 
 def subject(**cell: str) -> Subject:
-    told = {"model": "gemma4-31b", "vllm": "0.32.0", "arch": "rtx5090", "platform": "linux/amd64"} | cell
+    told = {"model": "gemma4-31b", "version": "0.32.0", "arch": "rtx5090", "platform": "linux/amd64"} | cell
     return Subject(**told, name="x", digest=DIGEST, config=OTHER, plan_key=Sha256("c" * 64))
 
 
@@ -90,13 +90,13 @@ def test_a_foreign_image_is_not_run(project: Project, engine: Callable[[str], No
 
 def test_serve_needs_a_locked_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    found = hindrances(project, subject(vllm="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(version="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "tiny@0.24.0/cpu is not locked for linux/amd64"}
 
 
 def test_serve_needs_a_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
     engine("amd64")
-    found = hindrances(project, subject(vllm="nightly", arch="gb10", platform="linux/arm64"), "serve")
+    found = hindrances(project, subject(version="nightly", arch="gb10", platform="linux/arm64"), "serve")
     assert found == {"serve": "vLLM nightly has no cell for a CPU on linux/amd64"}
 
 

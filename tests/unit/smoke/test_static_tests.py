@@ -156,7 +156,7 @@ def test_secrets_in_files_of_the_factory_are_found(image: Image, text: str) -> N
 def plan() -> Plan:
     return Plan.model_validate(
         {
-            "target": "tiny", "model": "tiny", "vllm": "1", "arch": "cpu", "platform": "linux/amd64",
+            "target": "tiny", "model": "tiny", "version": "1", "arch": "cpu", "platform": "linux/amd64",
             "kernels": "upstream", "key": "0" * 64, "layers": (),
             "config": {
                 "env": {}, "entrypoint": (), "command": (), "labels": {"org.opencontainers.image.licenses": "MIT"},
@@ -174,6 +174,14 @@ def test_packages_without_a_licence_are_found(image: Image, plan: Plan) -> None:
         image, {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}, plan
     )
     image.add(f"{folder}/licenses/LICENSE")
+    smoke.test_licences_are_included(image, texts, plan)
+
+
+def test_a_licence_that_is_said_elsewhere_has_its_text_in_the_image(image: Image, plan: Plan) -> None:
+    folder = f"{SITE}/sentencepiece-1.dist-info"
+    texts = {f"{folder}/METADATA": b"Name: sentencepiece\n", f"{folder}/RECORD": record(("x.py", b""))}
+    assert "sentencepiece-1" in found_by(smoke.test_licences_are_included, image, texts, plan)
+    image.add("usr/share/common-licenses/Apache-2.0")
     smoke.test_licences_are_included(image, texts, plan)
 
 

@@ -26,7 +26,7 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.bytecode import COMPILER, MODULES, listed_paths
+from imagefactory.plan.bytecode import COMPILER, MODULES, is_list, listed_paths
 from imagefactory.plan.plan import (
     BytecodeLayer,
     Input,
@@ -129,7 +129,8 @@ def compiled(folder: str, layer: BytecodeLayer, root: Path) -> Piece:
     """Return the list of modules that a layer of bytecode is compiled from in the image."""
     settings = layer.settings
     if not settings.files:
-        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv))
+        lists = [item.name for item in layer.inputs if is_list(item.name)]
+        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
         return written_file(f"{folder}/{LIST}", MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:

@@ -1,53 +1,8 @@
-"""The settings of every image: their meaning, allowed values and vLLM flags.
-
-Everything else is rendered from this list: settings.json in the image (which the serve program validates against), the
-image's environment, the `settings` command, the table in docs/serving.md, compose files, `docker run` and recipes.
-"""
+"""The settings of vLLM images, which are the vocabulary of all: other servers know some of them."""
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
-
-SettingKind = Literal[
-    "text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"
-]
-MOST = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting of every image; `serve` of a model in matrix.yaml may override its default."""
-
-    name: str
-    kind: SettingKind
-    description: str
-    _: KW_ONLY
-    passed: bool = False
-    """Whether `vllm serve` gets it as the flag of the same name."""
-    default: str = ""
-    vllm_default: str = ""
-    """What vLLM assumes without the flag, which is then left out."""
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    since: str = ""
-    """The first vLLM version that supports it."""
-    since_of: dict[str, str] = field(default_factory=dict)
-    """The first vLLM version that supports a choice."""
-    unset: str = ""
-    """The word that stands for no value."""
-
-    @property
-    def key(self) -> str:
-        """Its name in matrix.yaml, below a model's `serve`."""
-        return self.name.lower()
-
-    @property
-    def flag(self) -> str:
-        """The flag of `vllm serve`; empty if only the serve program uses the setting."""
-        return f"--{self.key.replace('_', '-')}" if self.passed else ""
-
+from imagefactory.servers.setting import MOST, Setting, choice, limit
 
 BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention", "torch_sdpa", "cpu_attn")
 DRAFT_BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention")
@@ -88,26 +43,6 @@ LOAD_FORMATS = (
 )
 
 
-def _limit(name: str, description: str, kind: SettingKind, minimum: float, maximum: float) -> Setting:
-    """Declare a number that vLLM chooses itself unless it is set."""
-    return Setting(name, kind, description, passed=True, minimum=minimum, maximum=maximum, unset="auto")
-
-
-def _choice(
-    name: str, description: str, choices: tuple[str, ...], since_of: dict[str, str] | None = None
-) -> Setting:
-    """Declare one of several words, of which vLLM's default is `auto`."""
-    return Setting(
-        name,
-        "choice",
-        description,
-        passed=True,
-        choices=choices,
-        vllm_default="auto",
-        since_of=since_of or {},
-    )
-
-
 SCHEMA: tuple[Setting, ...] = (
     Setting("MODEL", "text", "The model to serve: a Hugging Face repository or a folder in the container."),
     Setting("MODEL_PATH", "path", "A folder in the container with the model, to serve without a download."),
@@ -130,30 +65,30 @@ SCHEMA: tuple[Setting, ...] = (
         choices=DRAFT_BACKENDS,
         since="0.21.0",
     ),
-    _choice("ATTENTION_BACKEND", "Attention kernels of the model.", BACKENDS),
-    _limit(
+    choice("ATTENTION_BACKEND", "Attention kernels of the model.", BACKENDS),
+    limit(
         "MAX_MODEL_LEN",
         "Maximum context in tokens, prompt plus output. `auto` uses the model's own limit.",
         "whole",
         1,
         MOST,
     ),
-    _limit("MAX_NUM_SEQS", "Requests processed at the same time; others queue.", "whole", 1, 65536),
-    _limit("MAX_NUM_BATCHED_TOKENS", "Tokens processed per step, over all requests.", "whole", 1, MOST),
-    _limit(
+    limit("MAX_NUM_SEQS", "Requests processed at the same time; others queue.", "whole", 1, 65536),
+    limit("MAX_NUM_BATCHED_TOKENS", "Tokens processed per step, over all requests.", "whole", 1, MOST),
+    limit(
         "GPU_MEMORY_UTILIZATION",
         "Share of the GPU memory for vLLM. On a DGX Spark the host uses the same memory.",
         "fraction",
         0.01,
         1,
     ),
-    _choice("QUANTIZATION", "Quantization of the weights. `auto` reads it from the model.", QUANTIZATIONS),
-    _choice(
+    choice("QUANTIZATION", "Quantization of the weights. `auto` reads it from the model.", QUANTIZATIONS),
+    choice(
         "DTYPE",
         "Data type of weights and activations that are not quantized.",
         ("auto", "bfloat16", "float16", "float32", "half", "float"),
     ),
-    _choice(
+    choice(
         "KV_CACHE_DTYPE",
         "Data type of the KV cache.",
         ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", *TURBOQUANT),
@@ -171,7 +106,7 @@ SCHEMA: tuple[Setting, ...] = (
         "Reuse the KV cache of common prompt prefixes. If unset, vLLM decides.",
         passed=True,
     ),
-    _choice("LOAD_FORMAT", "How to load the weights.", LOAD_FORMATS),
+    choice("LOAD_FORMAT", "How to load the weights.", LOAD_FORMATS),
     Setting("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository.", passed=True),
     Setting(
         "CHAT_TEMPLATE",
@@ -214,7 +149,7 @@ SCHEMA: tuple[Setting, ...] = (
         "Address to listen on.",
         passed=True,
         default="0.0.0.0",  # noqa: S104 - a container's server is for outside
-        vllm_default="0.0.0.0",  # noqa: S104
+        server_default="0.0.0.0",  # noqa: S104
     ),
     Setting(
         "PORT",
@@ -224,7 +159,7 @@ SCHEMA: tuple[Setting, ...] = (
         minimum=1,
         maximum=65535,
         default="8000",
-        vllm_default="8000",
+        server_default="8000",
     ),
     Setting(
         "WARMUP",
@@ -295,4 +230,3 @@ SCHEMA: tuple[Setting, ...] = (
 )
 
 NAMES = tuple(setting.name for setting in SCHEMA)
-KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from .command import Command
-from .findings import FAIL, WARN, Finding
-from .image import Image
-from .settings import Settings
+from ...findings import FAIL, WARN, Case, Finding
+from ...image import Image
+from ...settings import Settings
 
 _fail = partial(Finding, "combination", FAIL)
 _warn = partial(Finding, "combination", WARN)
 
 
-class _Case(NamedTuple):
+class _Settings(NamedTuple):
     image: Image
     settings: Settings
     cache: str
@@ -35,21 +34,20 @@ class _Case(NamedTuple):
         return self.capability.startswith(("12.", "10.", "8."))
 
 
-def found(
-    image: Image, settings: Settings, command: Command, capability: str, *, hybrid: bool
-) -> Iterator[Finding]:
+def found(given: Case) -> Iterator[Finding]:
     """Find the known failures among these settings."""
+    settings, command = given.settings, given.command
     speculative = command.speculative or {}
     dflash = speculative.get("method") == "dflash"
-    case = _Case(
-        image,
+    case = _Settings(
+        given.image,
         settings,
         command.cache_dtype if command.cache_dtype != "auto" else "",
         str(speculative.get("model", "")) if dflash else "",
         str(speculative.get("attention_backend", "auto")),
         str(speculative.get("kv_cache_dtype") or command.cache_dtype),
-        capability,
-        hybrid,
+        given.capability,
+        given.hybrid,
     )
     if case.drafter:
         yield from _with_drafter(case)
@@ -65,10 +63,10 @@ def found(
         )
 
 
-def _with_drafter(case: _Case) -> Iterator[Finding]:
+def _with_drafter(case: _Settings) -> Iterator[Finding]:
     if not case.vllm("0.20"):
         yield _fail(
-            f"DFlash needs vLLM 0.20.0; this image has {case.image.vllm}",
+            f"DFlash needs vLLM 0.20.0; this image has {case.image.version}",
             "DFLASH_DRAFTER",
             case.drafter,
             "off",
@@ -112,7 +110,7 @@ def _with_drafter(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _with_turboquant(case: _Case) -> Iterator[Finding]:
+def _with_turboquant(case: _Settings) -> Iterator[Finding]:
     if case.drafter and not case.vllm("0.21"):
         yield _fail(
             "TurboQuant and DFlash exclude each other in vLLM 0.20: DFlash makes every layer non-causal",

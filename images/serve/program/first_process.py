@@ -1,0 +1,45 @@
+"""Stays process 1 of a container, for a server that ends by killing itself, whether it was stopped or has failed.
+
+The kernel protects process 1 from signals of its own container, so such a server would end with code 0 in either case.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+FORWARDED = (*STOPPING, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def stay() -> None:
+    """Fork; return in the child, which becomes the server, and end with its exit code in the parent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    server = os.fork()
+    if server:
+        os._exit(_wait_for(server))
+    # A terminal sends ^C to the group of the parent, which forwards it.
+    os.setpgid(0, 0)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+
+def _wait_for(server: int) -> int:
+    stopped = False
+
+    def forward(number: int, _: object) -> None:
+        nonlocal stopped
+        stopped = stopped or number in STOPPING
+        with suppress(ProcessLookupError):
+            os.kill(server, number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    ended = 0
+    while ended != server:
+        ended, status = os.wait()  # process 1 also gets the orphans of others
+    code = os.waitstatus_to_exitcode(status)
+    if stopped and code == -signal.SIGKILL:
+        return 0
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,1 @@
+"""SGLang: how settings become `sglang serve`, and what it logs and measures."""

@@ -1,0 +1,1 @@
+"""vLLM: how settings become `vllm serve`, and what it logs and measures."""

@@ -1,0 +1,126 @@
+"""Builds the `vllm serve` command from the settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...command import Command, flag_words, model_of, more_flags, option, served_names
+from ...errors import ContradictionError
+from ...image import Image
+from ...settings import Settings
+
+SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
+"""Settings that `build` handles itself."""
+DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
+TURBOQUANT = {
+    (8, 4): "turboquant_k8v4",
+    (4, 4): "turboquant_4bit_nc",
+    (3, 4): "turboquant_k3v4_nc",
+    (3, 3): "turboquant_3bit_nc",
+}
+WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
+
+
+def build(image: Image, settings: Settings) -> Command:
+    """Build the recommended command."""
+    model, revision, own = model_of(image, settings)
+    cache, remarks = _turboquant(settings)
+    cache = cache or settings.text("KV_CACHE_DTYPE")
+    words: list[str] = [model]
+    if revision:
+        words += ["--revision", revision]
+    names = served_names(settings, model)
+    if names != (model,) and option(settings.extra, "--served-model-name") is None:
+        words += ["--served-model-name", *names]
+    done = set(SPECIAL)
+    # TurboQuant is itself an attention backend; vLLM refuses any other beside it.
+    backend = settings.text("ATTENTION_BACKEND")
+    if cache.startswith("turboquant_") and backend and "ATTENTION_BACKEND" not in settings.given:
+        remarks.append("TurboQuant brings its own attention: ATTENTION_BACKEND is not used")
+        done.add("ATTENTION_BACKEND")
+    for setting in image.settings.values():
+        if setting.flag and setting.name not in done:
+            words += flag_words(setting.flag, settings.values.get(setting.name), setting.server_default)
+    if own:
+        words += more_flags(image, settings)
+    if cache and cache != "auto":
+        words += ["--kv-cache-dtype", cache]
+    speculative = _given_speculative(settings)
+    if speculative is None:
+        speculative = _speculative(image, settings, cache, own=own)
+        words += ["--speculative-config", json.dumps(speculative)] if speculative else []
+    words += settings.extra
+    return Command(tuple(words), model, revision, names, speculative, cache, (*settings.notes, *remarks))
+
+
+def _turboquant(settings: Settings) -> tuple[str, list[str]]:
+    """Return the data type of the KV cache (empty: uncompressed), with remarks for the user.
+
+    The settings are those of a plugin of the same name; vLLM has four fixed data types instead.
+    """
+    if not settings.on("ENABLE_TURBOQUANT"):
+        return "", []
+    mode = settings.text("TQ_MODE") or "hybrid"
+    if mode in {"off", "capture_only"}:
+        return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
+    keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
+    enough = [bits for bits in TURBOQUANT if bits[0] >= keys and bits[1] >= values]
+    chosen = TURBOQUANT[min(enough, key=sum, default=(8, 4))]
+    remarks = []
+    if (keys, values) not in TURBOQUANT:
+        remarks.append(
+            f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the nearest, is used"
+        )
+    if mode == "full_tq":
+        remarks.append("TQ_MODE=full_tq: vLLM's TurboQuant has only one mode")
+    ignored = [name for name in WITHOUT_EFFECT if name in settings.given]
+    if ignored:
+        remarks.append(f"{' and '.join(ignored)} ignored: vLLM's TurboQuant has no such option")
+    return chosen, remarks
+
+
+def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> dict[str, Any] | None:
+    drafter = settings.text("DFLASH_DRAFTER")
+    if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
+        return None
+    known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
+    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
+    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
+        tokens = known.get("tokens") or tokens
+    config: dict[str, Any] = {
+        "method": known.get("method", "dflash"),
+        "model": drafter,
+        "num_speculative_tokens": tokens or 15,
+    }
+    backend = settings.text("DRAFT_ATTENTION_BACKEND")
+    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
+        backend = known.get("attention_backend") or backend
+    if backend and backend != "auto" and image.at_least("0.21"):
+        config["attention_backend"] = backend
+    if known.get("revision"):
+        config["revision"] = known["revision"]
+    if cache and cache != "auto" and image.at_least("0.26"):
+        # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read.
+        config["kv_cache_dtype"] = "auto"
+    return config
+
+
+def _given_speculative(settings: Settings) -> dict[str, Any] | None:
+    text = option(settings.extra, "--speculative-config", "-sc")
+    if text is None:
+        return None
+    both = [name for name in DRAFT_SETTINGS if name in settings.given]
+    if both:
+        raise ContradictionError(
+            f"{both[0]} and --speculative-config both describe the drafter.",
+            setting=both[0],
+            value=settings.text(both[0]) or "off",
+            allowed="one of the two",
+            remedy=f"Leave out either {both[0]} or --speculative-config.",
+        )
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"method": "given"}
+    return value if isinstance(value, dict) else {"method": "given"}

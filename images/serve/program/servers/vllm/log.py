@@ -1,0 +1,66 @@
+"""Reads vLLM's log and metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ...timeline import Moments, timed
+from ..server import Choices, LogLines
+
+LINES = LogLines(
+    telling=("backend", "GEMM", "native support for FP", "LinearKernel", "init engine ("),
+    steps=("non-default args", "Starting to load model", "Loading model from"),
+)
+_ENGINE = re.compile(r"init engine \(.*\) took ([\d.]+) s")
+"""vLLM's own figure for what follows the weights: profiling, compiling, CUDA graphs, kernels."""
+_ATTENTION = re.compile(
+    r"Using (?:AttentionBackendEnum\.)?(\w+?)(?: attention)? backend(?: out of potential backends|\.)"
+)
+_GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
+_MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
+_SLOW = re.compile(r"does not have native support for (FP4|FP8)")
+_METRIC = re.compile(
+    rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
+    re.MULTILINE,
+)
+
+
+def moments(lines: Iterable[str], found: Moments) -> Moments:
+    """Add what vLLM's log tells; of several processes, the first to begin and the last to end count."""
+    for moment, text in timed(lines):
+        if text.startswith("non-default args") and found.imported is None:
+            found = found._replace(imported=moment)
+        elif text.startswith(("Starting to load model", "Loading model from")) and found.loading is None:
+            found = found._replace(loading=moment)
+        elif engine := _ENGINE.match(text):
+            found = found._replace(loaded=moment - float(engine[1]), captured=moment)
+    return found
+
+
+def choices(lines: Iterable[str]) -> Choices:
+    """Find the backends and kernels in lines of vLLM's log."""
+    attention: list[str] = []
+    kernels: list[str] = []
+    slow: list[str] = []
+    for line in lines:
+        chosen = _ATTENTION.search(line)
+        if chosen and "vit" not in line and "MLA prefill" not in line:
+            attention.append(chosen.group(1))
+        for pattern in (_GEMM, _MOE):
+            kernel = pattern.search(line)
+            if kernel:
+                what = "MoE" if pattern is _MOE else "GEMM"
+                kernels.append(f"{kernel.group(2)} {what} by {kernel.group(1)}")
+        weak = _SLOW.search(line)
+        if weak:
+            slow.append(weak.group(1))
+    return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, slow)))
+
+
+def counters(metrics: bytes) -> tuple[float, float, float]:
+    """Read the numbers of drafts, drafted tokens and accepted tokens from the metrics."""
+    found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
+    for name, value in _METRIC.findall(metrics):
+        found[name] += float(value)
+    return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]

@@ -1,0 +1,84 @@
+"""Process 1 of a container whose server ends by killing itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images.serve.program import main
+from images.serve.program.servers.server import Server
+from images.serve.program.servers.sglang.server import SERVER as SGLANG
+from images.serve.program.servers.vllm.server import SERVER as VLLM
+from tests.fixtures.serve_process import wait_for
+from tests.fixtures.serving import REPOSITORY
+
+PROGRAM = """
+import os
+from images.serve.program import first_process
+first_process.stay()
+os.execv("/bin/sh", ["sh", "-c", {script!r}])
+"""
+
+
+def started(script: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-B", "-c", PROGRAM.format(script=script)], cwd=REPOSITORY)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("kill -KILL $$", 137),
+        ("kill -SEGV $$", 139),
+        ("(exit 5) & wait; exit 4", 4),
+    ],
+)
+def test_the_exit_code_is_the_servers(script: str, code: int) -> None:
+    assert started(script).wait(20) == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("last", "code"), [("kill -KILL $$", 0), ("exit 7", 7)])
+def test_a_server_that_was_asked_to_stop_may_kill_itself(
+    tmp_path: Path, number: signal.Signals, last: str, code: int
+) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap '{last}' {number.name[3:]}; echo yes > {ready}; while :; do sleep 0.1; done"
+    process = started(script)
+    wait_for(ready)
+    process.send_signal(number)
+    assert process.wait(20) == code
+
+
+def test_other_signals_reach_the_server_and_are_no_reason_to_end_well(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    process = started(f"trap 'kill -KILL $$' QUIT; echo yes > {ready}; while :; do sleep 0.1; done")
+    wait_for(ready)
+    process.send_signal(signal.SIGQUIT)
+    assert process.wait(20) == 137
+
+
+def test_the_server_gets_a_group_of_its_own_and_no_blocked_signals(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    process = started(f"grep SigBlk /proc/self/status > {told}; cut -d' ' -f5 /proc/$$/stat >> {told}")
+    assert process.wait(20) == 0
+    blocked, group = told.read_text().splitlines()
+    assert int(blocked.split()[1], 16) == 0
+    assert int(group) not in (os.getpgid(0), process.pid)
+
+
+@pytest.mark.parametrize(("server", "first", "forks"), [(SGLANG, 1, 1), (SGLANG, 7, 0), (VLLM, 1, 0)])
+def test_only_process_1_of_a_server_that_kills_itself_stays(
+    monkeypatch: pytest.MonkeyPatch, server: Server, first: int, forks: int
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("os.getpid", lambda: first)
+    monkeypatch.setattr("images.serve.program.first_process.stay", lambda: calls.append("stayed"))
+    main._stay_first(server)
+    assert len(calls) == forks

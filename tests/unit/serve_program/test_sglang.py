@@ -1,0 +1,324 @@
+"""SGLang behind the settings: its command, what it refuses, its memory, log and metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.build.start.preview import Preview
+from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.servers.known import SERVERS
+from images.serve.program import errors, flags, main, servers
+from images.serve.program import settings as read_settings
+from images.serve.program.command import Command
+from images.serve.program.findings import Start
+from images.serve.program.image import Image
+from images.serve.program.readings import Readings
+from images.serve.program.servers.sglang.server import SERVER
+from images.serve.program.timeline import Moments, describe
+from tests.fixtures.serving import READINGS, REPOSITORY
+
+Images = Callable[..., Image]
+Previews = Callable[..., Preview]
+GEMMA, QWEN = "gemma4-31b@sglang-0.5.21", "qwen3.5-27b-nvfp4@sglang-0.5.21"
+
+
+def build(image: Image, **environment: str) -> Command:
+    return servers.of(image).build(image, read_settings.read(image, environment))
+
+
+def test_the_launch_of_the_model_card_is_what_the_settings_give(served_image: Previews) -> None:
+    words = served_image(GEMMA, revision="0" * 40).command()
+    assert words == [
+        *("sglang", "serve", "--model-path", "google/gemma-4-31B-it", "--revision", "0" * 40),
+        *("--attention-backend", "triton", "--context-length", "16384", "--chunked-prefill-size", "16384"),
+        *("--mem-fraction-static", "0.8", "--quantization", "fp8"),
+        *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
+        *("--trust-remote-code", "--limit-mm-data-per-request", '{"image": 0, "video": 0}'),
+        *("--host", "0.0.0.0", "--port", "8000"),  # noqa: S104
+        *("--speculative-algorithm", "DFLASH"),
+        *("--speculative-draft-model-path", "z-lab/gemma-4-31B-it-DFlash"),
+        # A block of 16: 15 drafted tokens, and the one that verifies them.
+        *("--speculative-num-draft-tokens", "16", "--speculative-draft-attention-backend", "fa4"),
+        *("--model-type", "llm", "--enable-metrics"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"MAX_NUM_SEQS": "4"}, "--max-running-requests 4"),
+        ({"KV_CACHE_DTYPE": "fp8"}, "--kv-cache-dtype fp8_e4m3"),
+        ({"ATTENTION_BACKEND": "torch_sdpa"}, "--attention-backend torch_native"),
+        ({"ATTENTION_BACKEND": "flashinfer"}, "--attention-backend flashinfer"),
+        ({"DRAFT_ATTENTION_BACKEND": "triton_attn"}, "--speculative-draft-attention-backend triton"),
+        ({"DFLASH_NUM_SPEC_TOKENS": "7"}, "--speculative-num-draft-tokens 8"),
+        ({"ENABLE_PREFIX_CACHING": "0"}, "--disable-radix-cache"),
+        ({"TOOL_CALL_PARSER": "qwen3_xml"}, "--tool-call-parser qwen3_coder"),
+        ({"REASONING_PARSER": "deepseek_r1"}, "--reasoning-parser deepseek-r1"),
+        ({"SERVED_MODEL_NAME": "short"}, "--served-model-name short"),
+        ({"EXTRA_ARGS": "--context-length=2048"}, "--context-length 2048"),
+        ({"EXTRA_ARGS": "--page-size 64"}, "--page-size 64"),
+    ],
+    ids=str,
+)
+def test_settings_keep_their_names_and_get_sglangs_flags(
+    program_image: Images, environment: dict[str, str], words: str
+) -> None:
+    assert f" {words} " in f" {' '.join(build(program_image(QWEN), **environment).arguments)} "
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"DFLASH_DRAFTER": "off"}, "--speculative"),
+        ({"MODEL": "Qwen/Qwen3-0.6B"}, "--speculative"),
+        ({"ENABLE_PREFIX_CACHING": "1"}, "radix"),
+        ({"TOOL_CALL_PARSER": "hermes", "ENABLE_AUTO_TOOL_CHOICE": "1"}, "auto-tool"),
+        ({"ENFORCE_EAGER": "0"}, "--cuda-graph"),
+        ({"EXTRA_ARGS": "--speculative-algorithm NGRAM"}, "--speculative-draft-model-path"),
+    ],
+    ids=str,
+)
+def test_what_sglang_does_by_itself_gets_no_flag(
+    program_image: Images, environment: dict[str, str], words: str
+) -> None:
+    assert words not in " ".join(build(program_image(QWEN), **environment).arguments)
+
+
+@pytest.mark.parametrize("name", SERVERS["sglang"].refused)
+def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images, name: str) -> None:
+    with pytest.raises(errors.NotInThisServerError, match=rf"{name} is not a setting of SGLang") as caught:
+        build(program_image(QWEN), **{name: "1"})
+    assert caught.value.setting == name
+    assert "TurboQuant" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--max-model-len 4096", "MAX_MODEL_LEN"),
+        ("--max_num_seqs=4", "MAX_NUM_SEQS"),
+        ("--gpu-memory-utilization 0.5", "GPU_MEMORY_UTILIZATION"),
+        ("--max-num-batched-tokens 4096", "MAX_NUM_BATCHED_TOKENS"),
+        ("--enforce-eager", "ENFORCE_EAGER"),
+        ("--no-enable-prefix-caching", "ENABLE_PREFIX_CACHING"),
+        ("--enable-auto-tool-choice", "ENABLE_AUTO_TOOL_CHOICE"),
+        ("--limit-mm-per-prompt '{}'", "LIMIT_MM_PER_PROMPT"),
+        ("--speculative-config '{}'", "--speculative-algorithm"),
+        ("-tp 2", "--tp-size"),
+        ("--hf-token", "HF_TOKEN"),
+    ],
+)
+def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
+    program_image: Images, flag: str, instead: str
+) -> None:
+    with pytest.raises(errors.NotInThisServerError, match="is a flag of vLLM") as caught:
+        build(program_image(QWEN), EXTRA_ARGS=flag)
+    assert instead in caught.value.remedy
+    assert flag.replace("_", "-").startswith(caught.value.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "setting"),
+    [
+        ({"SERVED_MODEL_NAME": "one,two"}, 65, "SERVED_MODEL_NAME"),
+        ({"SERVED_MODEL_NAME": "model:latest"}, 65, "SERVED_MODEL_NAME"),
+        ({"ATTENTION_BACKEND": "cpu_attn"}, 65, "ATTENTION_BACKEND"),
+        ({"KV_CACHE_DTYPE": "turboquant_k8v4"}, 65, "KV_CACHE_DTYPE"),
+        (
+            {"DFLASH_NUM_SPEC_TOKENS": "7", "EXTRA_ARGS": "--speculative-algorithm NGRAM"},
+            67,
+            "DFLASH_NUM_SPEC_TOKENS",
+        ),
+        ({"EXTRA_ARGS": "--admin-api-key x"}, 65, "EXTRA_ARGS"),
+        ({"EXTRA_ARGS": "--admin x"}, 65, "EXTRA_ARGS"),
+        ({"EXTRA_ARGS": "--api-key one two"}, 65, "--api-key"),
+        ({"EXTRA_ARGS": "--api dashed"}, 65, "--api-key"),
+        ({"VLLM_API_KEY": "-dashed"}, 65, "--api-key"),
+        ({"VLLM_API_KEY": "key", "EXTRA_ARGS": "--config mine.yaml"}, 67, "EXTRA_ARGS"),
+        ({"SGLANG_API_KEY": "key"}, 80, "SGLANG_API_KEY"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_refused(
+    program_image: Images, environment: dict[str, str], code: int, setting: str
+) -> None:
+    with pytest.raises(errors.StartError) as caught:
+        build(program_image(QWEN), **environment)
+    assert (caught.value.exit_code, caught.value.setting) == (code, setting)
+    assert caught.value.remedy
+    assert "dashed" not in str(caught.value)
+
+
+def test_a_drafter_method_that_sglang_lacks_is_refused(program_image: Images) -> None:
+    image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "mtp", "tokens": 3}])
+    with pytest.raises(errors.NotInThisServerError, match="does not draft by the method 'mtp'"):
+        build(image)
+
+
+def test_every_setting_is_known_or_refused_by_every_server() -> None:
+    names = [setting.name for setting in SERVERS["vllm"].settings]
+    for server in SERVERS.values():
+        own = [setting.name for setting in server.settings]
+        assert [name for name in names if name not in server.refused] == own
+        assert set(server.refused) <= set(names)
+
+
+def test_invoke_run_refuses_a_setting_of_the_other_server_as_the_image_does(served_image: Previews) -> None:
+    with pytest.raises(SettingRefusedError, match="ENABLE_TURBOQUANT is not a setting of SGLang"):
+        served_image(QWEN).dry_run({"ENABLE_TURBOQUANT": "1"})
+    with pytest.raises(SettingRefusedError, match="There is no setting MAX_LEN"):
+        served_image(QWEN).dry_run({"MAX_LEN": "1"})
+
+
+def check(preview: Preview, name: str, machine: str = "gb10", **given: str) -> dict[str, Any]:
+    found = preview.dry_run({"PORT": "18999"} | given, readings=READINGS / f"{machine}.json")["checks"]
+    return next(finding for finding in found if finding["name"] == name)
+
+
+def test_the_share_is_one_of_the_free_memory_beside_the_working_memory(served_image: Previews) -> None:
+    """Of 128.5 GB, 122.4 are free; the host keeps 16, and 4 are for activations and graphs: 108.5 of 122.4 is 0.88."""
+    found = check(served_image(QWEN), "memory", GPU_MEMORY_UTILIZATION="0.95")
+    assert (found["result"], found["allowed"], found["exit_code"]) == ("fail", "up to 0.88", 74)
+    assert "0.95 of 122.4 GB" in found["detail"]
+    assert check(served_image(QWEN), "memory", GPU_MEMORY_UTILIZATION="0.88")["result"] == "ok"
+    # vLLM takes its share of everything, and its working memory from that.
+    assert (
+        check(served_image("qwen3.5-27b-nvfp4"), "memory", GPU_MEMORY_UTILIZATION="0.88")["allowed"]
+        == "up to 0.87"
+    )
+
+
+def test_a_share_that_does_not_hold_the_weights_is_refused_with_one_that_does(served_image: Previews) -> None:
+    found = check(served_image(QWEN), "memory", GPU_MEMORY_UTILIZATION="0.1")
+    assert found["result"] == "fail"
+    assert found["detail"] == "weights need 24.0 GB; 0.1 of 122.4 GB is 12.2 GB"
+    assert found["remedy"] == "Set GPU_MEMORY_UTILIZATION to 0.2 or more."
+
+
+@pytest.mark.parametrize(
+    ("target", "machine", "given", "words"),
+    [
+        (QWEN, "gb10", {"ATTENTION_BACKEND": "fa3"}, "FlashAttention 3 is for compute capability 9.0"),
+        (
+            "qwen3.5-27b-nvfp4@sglang-0.5.17",
+            "gb10",
+            {"DRAFT_ATTENTION_BACKEND": "flash_attn"},
+            "since SGLang 0.5.18",
+        ),
+        ("gemma4-31b@sglang-0.5.12", "gb10", {}, "DFlash for Gemma 4 needs SGLang 0.5.14"),
+        (QWEN, "gb10", {"EXTRA_ARGS": "--pp-size 2"}, "pipeline parallelism"),
+        (QWEN, "gb10", {"ATTENTION_BACKEND": "flash_attn"}, "models with linear attention by triton"),
+        (GEMMA, "gb10", {"EXTRA_ARGS": "--grammar-backend outlines"}, "Outlines does not work"),
+        (GEMMA, "gb10", {"EXTRA_ARGS": "--grammar_backend=outlines"}, "Outlines does not work"),
+    ],
+)
+def test_combinations_that_are_known_to_fail_are_refused(
+    served_image: Previews, target: str, machine: str, given: dict[str, str], words: str
+) -> None:
+    preview = served_image(target)
+    found = preview.dry_run({"PORT": "18999"} | given, readings=READINGS / f"{machine}.json")["checks"]
+    failed = [
+        finding["detail"]
+        for finding in found
+        if finding["name"] == "combination" and finding["result"] == "fail"
+    ]
+    assert any(words in detail for detail in failed)
+    assert check(served_image(QWEN), "combination")["result"] == "ok"
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance", "none"])
+def test_other_grammar_backends_are_allowed(served_image: Previews, backend: str) -> None:
+    found = check(served_image(QWEN), "combination", EXTRA_ARGS=f"--grammar-backend {backend}")
+    assert found["result"] == "ok"
+
+
+def test_the_flags_of_sglang_are_read_from_its_sources(tmp_path: Path) -> None:
+    fields = tmp_path / "srt" / "arg_groups" / "fields"
+    fields.mkdir(parents=True)
+    (fields / "schedule.py").write_text(
+        "class Schedule:\n    mem_fraction_static: A[\n        float,\n    ] = None\n"
+    )
+    (fields / "parallel.py").write_text(
+        'class P:\n    tp_size: A[int, Arg(aliases=["--tensor-parallel-size"])] = 1\n'
+    )
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "serve.py").write_text('if arg == "--model-type":\n')
+    known = flags.known(str(tmp_path), SERVER.argument_files)
+    words = (
+        "--mem-fraction-static",
+        "1",
+        "--tensor-parallel-size",
+        "1",
+        "--model-type",
+        "llm",
+        "--max-model-len",
+    )
+    assert flags.unknown(words, known) == ["--max-model-len"]
+
+
+def test_the_steps_of_a_start_are_read_from_sglangs_log() -> None:
+    lines = [
+        "22.500 server_args=",
+        "23.000 Attention backend not specified. Use triton backend by default.",
+        "30.000 Load weight begin",
+        "31.000 Load weight begin",
+        "34.500 Load weight end",
+        "58.500 max_total_num_tokens=",
+    ]
+    ends = Moments(began=10.0, became_server=10.5, ready=60.0, warm=62.0)
+    assert describe(SERVER.moments(lines, ends), warm_up=True) == (
+        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, graphs 24.0, server 1.5; "
+        "ready 50.0; warm-up 2.0"
+    )
+    assert SERVER.choices(lines).attention == ("triton",)
+    gemma = ["1.0 Use triton as default attention backend for Gemma4"]
+    assert SERVER.choices(gemma).attention == ("triton",)
+    assert all(any(line.partition(" ")[2].startswith(step) for line in lines) for step in SERVER.log.steps)
+
+
+def test_draft_acceptance_is_computed_from_sglangs_metrics() -> None:
+    metrics = b"""# HELP sglang:spec_verify_calls_total Number of speculative decoding verification calls.
+sglang:spec_verify_calls_total{model_name="m"} 100.0
+sglang:spec_num_draft_tokens{model_name="m",tp_rank="0"} 16.0
+sglang:generation_tokens_total{is_streaming="false",model_name="m"} 300.0
+sglang:generation_tokens_total{is_streaming="true",model_name="m"} 280.0
+"""
+    assert SERVER.drafted(metrics) == (100.0, 1500.0, 480.0)
+    assert SERVER.drafted(b"") == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("target", "port"), [(QWEN, 30000), ("qwen3.5-27b-nvfp4", 8000)])
+def test_the_health_check_of_a_command_without_a_port_asks_at_the_servers_own(
+    program_image: Images, target: str, port: int
+) -> None:
+    image = program_image(target)
+    server, settings = servers.of(image), read_settings.read(image, {})
+    for words, wanted in ((("org/model",), port), (("org/model", "--port", "9000"), 9000)):
+        command = server.build(image, settings)._replace(arguments=words)
+        start = Start(server, image, settings, command, Readings(), "", None)
+        assert main._address(start).port == wanted
+
+
+def test_an_image_of_an_unknown_server_is_broken(program_image: Images) -> None:
+    image = program_image(QWEN)
+    with pytest.raises(errors.BrokenImageError, match="'other'"):
+        servers.of(image._replace(model=image.model | {"server": "other"}))
+
+
+def test_the_document_lists_every_setting_whose_flag_differs() -> None:
+    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
+    table = text.partition("<!-- flags: begin -->")[2].partition("<!-- flags: end -->")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", table, re.MULTILINE))
+    of_vllm = {setting.name: setting.flag for setting in SERVERS["vllm"].settings}
+    for setting in SERVERS["sglang"].settings:
+        if setting.flag != of_vllm[setting.name]:
+            assert setting.name in rows
+        if setting.name in rows and setting.flag:
+            assert rows[setting.name] == f"`{setting.flag}`"
+    assert all(name in text for name in ("ENABLE_TURBOQUANT", "TQ_"))
