@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from invoke.exceptions import Exit, ParseError
 from invoke.exceptions import UnknownFileType as UnknownConfiguration
 from invoke.parser import Parser
+from invoke.parser.context import ParserContext
 from invoke.program import Program
 
 from imagefactory.commands.failures import in_words, prepare_streams
@@ -56,15 +57,37 @@ class FactoryProgram(Program):
                 ) from None
 
     def parse_tasks(self) -> None:
-        """Read the commands; `COMMAND --help` asks for help also where invoke would read it as an argument."""
+        """Read the commands.
+
+        `COMMAND --help` asks for help also where invoke would read it as an argument, and `build MODEL` means
+        `build --target MODEL`.
+        """
         line: list[str] = self.core.unparsed
         asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
         commands = [word for word in line[:asked] if word in self.collection.task_names]
         if commands:
-            self.core.unparsed = []
             self.args["help"].value = commands[-1]
+        self.core.unparsed = [] if commands else self._with_targets(line)
         with self._parsing():
             super().parse_tasks()
+
+    def _with_targets(self, line: list[str]) -> list[str]:
+        """Put `--target` before words that can only be targets."""
+        contexts = {name: context for context in self.collection.to_contexts() for name in _names(context)}
+        words: list[str] = []
+        command: ParserContext | None = None
+        is_value = False
+        for word in line:
+            if is_value:
+                is_value = False
+            elif word in contexts:
+                command = contexts[word]
+            elif word.startswith("-"):
+                is_value = bool(command and word in command.flags and command.flags[word].takes_value)
+            elif command and _takes_targets(command):
+                words.append("--target")
+            words.append(word)
+        return words
 
     def parse_cleanup(self) -> None:
         """Act on --list and --help."""
@@ -137,6 +160,14 @@ class FactoryProgram(Program):
             flag = f"--{lacking['flag'].strip('_').replace('_', '-')}"
             return _usage(f"{flag} needs a value.", f"Write it as {flag}=VALUE. {_HELP}", name)
         return _usage(text.rstrip("!.") + ".", f"`./inv --help {name}` shows them." if name else _HELP, name)
+
+
+def _names(context: ParserContext) -> list[str]:
+    return [str(context.name), *map(str, context.aliases)]
+
+
+def _takes_targets(command: ParserContext) -> bool:
+    return "--target" in command.flags and all(argument.kind is list for argument in command.positional_args)
 
 
 def _unknown(what: str, where: str, word: str, known: list[str]) -> UsageError:

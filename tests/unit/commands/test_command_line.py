@@ -73,6 +73,15 @@ def test_every_command_explains_itself(inv: Inv, name: str, flag: str) -> None:
         assert f" {name} " in done.stdout.splitlines()[0]
 
 
+def test_a_word_after_a_command_is_a_target(inv: Inv) -> None:
+    named = inv("targets", "--json", "-t", "big/gpu", "--target=tiny").stdout
+    assert inv("targets", "--json", "big/gpu", "tiny").stdout == named
+    assert inv("targets", "-t", "big/gpu", "tiny", "--json").stdout == named
+    assert named.count('"model"') == 2
+    assert inv("targets", "big/gpu", "--json", "targets", "tiny", "--json").stdout.count("[") == 2
+    assert "no command 'big'" in inv.fails(UsageError, "doctor", "big")
+
+
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_every_command_refuses_an_unknown_option(inv: Inv, name: str) -> None:
     assert "--no-such-option" in inv.fails(UsageError, *with_arguments(name), "--no-such-option")
@@ -100,7 +109,7 @@ def test_every_switch_refuses_a_value(inv: Inv, name: str) -> None:
     [
         ["bilud"],
         ["--no-such-option"],
-        ["build", "surplus"],
+        ["doctor", "surplus"],
         ["ci.nothing"],
         ["--help", "bilud"],
         ["--list", "nosuch"],
