@@ -21,8 +21,8 @@ class FlagLock(Lock):
     maker: ClassVar[str] = "lock --flags"
 
     version: str
-    flags: dict[str, tuple[str, ...]]
-    """The values of each flag; empty if it takes any. A key of a JSON value follows a dot."""
+    flags: dict[str, str]
+    """The values of each flag, separated by spaces; empty if it takes any. A key of a JSON value follows a dot."""
     switches: tuple[str, ...] = ()
     """The flags that need no value."""
     variables: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class FlagLock(Lock):
 
     def accepts(self, flag: str, value: str) -> bool:
         """Whether a value is among those of a flag; names of classes may be written in lower case."""
-        choices = self.flags.get(self._positive(flag), ())
+        choices = self.flags.get(self._positive(flag), "").split()
         return not choices or value in choices or value.upper() in choices
 
     def refused(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:

@@ -63,7 +63,7 @@ def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
     return FlagLock(
         made_from=dict(made_from),
         version=name,
-        flags=dict(sorted(found.flags.items())),
+        flags={flag: " ".join(values) for flag, values in sorted(found.flags.items())},
         switches=tuple(sorted(found.switches)),
         variables=tuple(sorted(found.variables)),
     )
