@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,18 +52,19 @@ class FlagLock(Lock):
 
     def refused(self, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
         """Yield what the server does not know of a command and its environment."""
-        rest = iter(command)
-        for word in rest:
+        for word, following in pairwise([*command, "--"]):
             flag, equals, value = word.partition("=")
             if not flag.startswith("--"):
                 continue
             if not self.has(flag):
                 yield flag
             elif not self.is_switch(flag):
-                value = value if equals else next(rest, "")
-                if not self.accepts(flag, value):
+                value = value if equals else following
+                if not equals and following.startswith("--"):
+                    yield f"{flag} without a value"
+                elif not self.accepts(flag, value):
                     yield f"{flag} {value}"
-                if flag == SPECULATIVE:
+                elif flag == SPECULATIVE:
                     yield from self._refused_keys(flag, json.loads(value))
         prefix = f"{server_name(self.version).upper()}_"
         yield from (name for name in variables if name.startswith(prefix) and name not in self.variables)

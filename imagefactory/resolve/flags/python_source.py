@@ -112,6 +112,13 @@ def keyword(call: ast.Call, name: str) -> ast.expr | None:
     return next((item.value for item in call.keywords if item.arg == name), None)
 
 
+def is_switch(call: ast.Call) -> bool:
+    """Whether a call of add_argument adds a flag without a value."""
+    action = keyword(call, "action")
+    named = ast.unparse(action).lower() if action is not None else ""
+    return "store_" in named or "storetrue" in named or "boolean" in named
+
+
 def calls_of(tree: ast.AST, name: str) -> Iterator[ast.Call]:
     """Yield the calls of a method, in the order of the file."""
     for node in ast.walk(tree):

@@ -10,6 +10,7 @@ from imagefactory.resolve.flags.python_source import (
     NameScope,
     Sources,
     calls_of,
+    is_switch,
     keyword,
     names_in,
     texts,
@@ -64,6 +65,5 @@ def _add_field(found: Flags, sources: Sources, field: Field) -> None:
 
 def _add_call(found: Flags, sources: Sources, call: ast.Call, scope: NameScope) -> None:
     names = [name for name in texts(call.args) if name.startswith("-")]
-    action, choices = keyword(call, "action"), keyword(call, "choices")
-    switch = action is not None and "store" in ast.unparse(action).lower()
+    choices, switch = keyword(call, "choices"), is_switch(call)
     found.add(names, sources.values(choices, scope) if choices is not None else [], switch=switch)

@@ -11,6 +11,7 @@ from imagefactory.resolve.flags.python_source import (
     NameScope,
     Sources,
     calls_of,
+    is_switch,
     keyword,
     names_in,
     texts,
@@ -82,17 +83,17 @@ def _add(
     if isinstance(spread, ast.Name):
         local = sources.find(spread.id, scope)
         spread = local[0] if local is not None else None
-    match spread:
-        case ast.Subscript(value=ast.Name(id=kwargs), slice=ast.Constant(value=str() as key)):
-            field = classes.get(kwargs, {}).get(key)
-            if field is not None:
-                _add_field(found, sources, names, field)
+    # Some calls spread the keywords of a field together with others.
+    for part in ast.walk(spread) if spread is not None else ():
+        match part:
+            case ast.Subscript(value=ast.Name(id=kwargs), slice=ast.Constant(value=str() as key)) if (
+                key in classes.get(kwargs, {})
+            ):
+                _add_field(found, sources, names, classes[kwargs][key])
                 return
-        case _:
-            pass
-    action = keyword(call, "action")
-    choices = keyword(call, "choices")
-    switch = action is not None and "store" in ast.unparse(action).lower()
+            case _:
+                pass
+    choices, switch = keyword(call, "choices"), is_switch(call)
     found.add(names, sources.values(choices, scope) if choices else [], switch=switch)
 
 

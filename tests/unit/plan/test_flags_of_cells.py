@@ -71,6 +71,8 @@ def flags() -> FlagLock:
         ("model --eager --dtype fp8 --backend flash", []),
         ("model --no-eager --dtype=auto", []),
         ("model --eagre", ["--eagre"]),
+        ("model --dtype --eagre", ["--dtype without a value", "--eagre"]),
+        ("model --dtype", ["--dtype without a value"]),
         ("model --dtype fp9", ["--dtype fp9"]),
         ("model --dtype=FP8", ["--dtype FP8"]),
         ("model --no-dtype", ["--no-dtype"]),

@@ -34,6 +34,8 @@ class EngineArgs:
         group.add_argument("--attention-backend", **kernel_kwargs["attention"])
         group.add_argument("--mode", choices=["a", "b"])
         group.add_argument("--headless", action="store_true")
+        group.add_argument("--lora", action=argparse.BooleanOptionalAction)
+        group.add_argument("--caching", **{**load_kwargs["eager"], "default": None})
 """,
     "vllm/config/__init__.py": """
 from vllm.config.kernel import KernelConfig
@@ -127,13 +129,17 @@ def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
         "--attention-backend": ("FLASH", "TRITON"),
         "--mode": ("a", "b"),
         "--headless": (),
+        "--lora": (),
+        "--caching": (),
         "--host": (),
         "--enable-auto-tool-choice": (),
         "--tool-call-parser": ("hermes", "mistral"),
         "--speculative-config.method": ("dspark", "mtp"),
         "--speculative-config.tokens": (),
     }
-    assert found.switches == {"--eager", "-e", "--headless", "--enable-auto-tool-choice"}
+    assert found.switches == {
+        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice"),
+    }
     assert found.variables == {"VLLM_ONE"}
 
 
