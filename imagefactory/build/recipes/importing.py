@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,10 +12,13 @@ from typing import Any, Final
 
 import yaml
 from packaging.version import Version
+from pydantic import ValidationError
 
 from imagefactory.build.recipes.command_line import CommandLine, json_value, server_of_recipe, take_apart
 from imagefactory.build.recipes.recipe_file import Recipe
-from imagefactory.errors.recipes import RecipeNotImportableError
+from imagefactory.build.recipes.unfit_flags import ONE_NODE, reason_unfit
+from imagefactory.errors.recipes import RecipeFormatError, RecipeNotImportableError
+from imagefactory.locks.lock import first_problem
 from imagefactory.locks.project import Project
 from imagefactory.locks.server_flags import FlagLock, flags_of
 from imagefactory.matrix.served_model import ServedModel
@@ -23,16 +27,6 @@ from imagefactory.servers.setting import Setting
 
 SILENT: Final = ("--host", "--port", "--model-type", "--enable-metrics")
 """Flags that images set themselves."""
-ONE_NODE: Final = (
-    "--tensor-parallel-size",
-    "--tp-size",
-    "--tp",
-    "--pipeline-parallel-size",
-    "--pp-size",
-    "--data-parallel-size",
-    "--distributed-executor-backend",
-    "--nnodes",
-)
 WEIGHTS: Final = {
     "nvfp4": "nvfp4",
     "mxfp4": "mxfp4",
@@ -90,6 +84,8 @@ class _Import:
     name: str
     kept: dict[str, Any] = field(default_factory=dict)
     """The flags that the entry stands for, to find out which versions have them."""
+    least: Version = field(default_factory=lambda: Version("0"))
+    """The oldest version whose images have all its settings."""
 
     @cached_property
     def result(self) -> Imported:
@@ -140,15 +136,28 @@ class _Import:
         if not own:
             self._note("vllm", "an entry also needs the versions of vLLM that serve the model; add them")
         self._account_for_the_rest(line)
-        ServedModel.model_validate({"vllm": ">=0", **self.result.entry})
+        self._check()
         return self.result
+
+    def _check(self) -> None:
+        """Raise an error if a value is out of the bounds of matrix.yaml."""
+        try:
+            ServedModel.model_validate({"vllm": ">=0", **self.result.entry})
+        except ValidationError as error:
+            raise RecipeFormatError(
+                f"{self.recipe.path.name} has a value that no model can have.",
+                where=self.recipe.path,
+                why=first_problem(error),
+                fix="Correct the recipe, or leave the value out.",
+            ) from None
 
     def _note(self, what: str, why: str) -> None:
         self.result.account.append(f"{what}: {why}")
 
     def _refuse_clusters(self) -> None:
         data = self.recipe.data
-        if data.get("cluster_only") or data.get("mode") == "cluster" or int(data.get("min_nodes") or 1) > 1:
+        nodes = data.get("min_nodes") or 1
+        if data.get("cluster_only") or data.get("mode") == "cluster" or nodes != 1:
             raise RecipeNotImportableError(
                 f"{self.recipe.path.name} is for several machines.",
                 where=self.recipe.path,
@@ -165,45 +174,21 @@ class _Import:
             if flag in SILENT or flag.startswith("--speculative") or (flag in ONE_NODE and str(value) == "1"):
                 continue
             shown = flag if value is True else f"{flag} {value}"
-            if flag == "--served-model-name":
+            if flag == "--served-model-name" and value is not True:
                 serve["served_model_name"] = str(value)
             elif flag == "--disable-radix-cache":
                 serve["enable_prefix_caching"] = False
-            elif why := self._refused(line, flag, value, settings.get(flag)):
+            elif why := reason_unfit(self.known, flag, value, settings.get(flag)):
                 self._note(shown, why)
             elif setting := settings.get(flag):
                 serve[setting.key] = _setting_value(setting, value)
                 self.kept[flag] = value
+                since = setting.since_of.get(str(serve[setting.key])) or setting.since or "0"
+                self.least = max(self.least, Version(since))
             else:
                 flags[flag[2:].replace("-", "_")] = json_value(value)
                 self.kept[flag] = value
         return serve | ({"flags": flags} if flags else {})
-
-    def _refused(self, line: CommandLine, flag: str, value: object, setting: Setting | None) -> str:
-        """Return why the entry does not hold a flag; empty if it does."""
-        title = line.server.title
-        newest = f"{title} {self.records[-1][0]}" if self.records else title
-        text = "" if value in (True, False) else str(value)
-        why = ""
-        if flag in ONE_NODE:
-            why = "images serve on one GPU"
-        elif flag in {"--api-key", "--hf-token"}:
-            why = "keys are never imported"
-        elif flag == "--revision":
-            why = "`invoke lock --models` pins revisions"
-        elif not flag.startswith("--"):
-            why = "short flags have no counterpart"
-        elif self.known is not None and not self.known.has(flag):
-            why = f"{newest} has no such flag"
-        elif value is False and setting is None:
-            why = "an entry cannot switch a flag off"
-        elif text.endswith((".py", ".jinja")):
-            why = "the file is not in images; a mod can add it"
-        elif self.known is not None and not self.known.accepts(flag, text):
-            why = f"{newest} does not accept this value"
-        elif setting is not None and setting.choices and text.lower() not in setting.choices:
-            why = f"the setting {setting.name} does not offer this value"
-        return why
 
     def _drafter(self, line: CommandLine) -> dict[str, Any]:
         """Return the drafter; empty if there is none, or none that an entry can hold."""
@@ -253,7 +238,7 @@ class _Import:
         """Return the versions that have all flags of the entry: from the oldest on, without a gap."""
         first = self.records[-1][0] if self.records else Version("0")
         for version, record in reversed(self.records):
-            if any(True for _ in record.refused(list(_words(self.kept)), {})):
+            if version < self.least or any(True for _ in record.refused(list(_words(self.kept)), {})):
                 break
             first = version
         note = f"{line.server.name} >={first}"
@@ -280,9 +265,11 @@ class _Import:
             )
             return {}
         wide = 2 if str(serve.get("kv_cache_dtype", "")).startswith("fp8") else 1
-        context = int(serve.get("max_model_len") or 0)
-        if not context:
-            self._note("memory", "the recipe does not say how long the context is")
+        context = serve.get("max_model_len")
+        if not context or weights <= 0 or not math.isfinite(weights) or not math.isfinite(cache):
+            self._note(
+                "memory", "the recipe does not say how long the context is, or its sizes make no sense"
+            )
             return {}
         self._note(
             "memory", "sizes and context are the recipe's; compare them with the model's configuration"

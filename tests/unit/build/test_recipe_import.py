@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from imagefactory.build.recipes.importing import Imported, import_recipe
-from imagefactory.build.recipes.recipe_file import read_recipe
+from imagefactory.build.recipes.recipe_file import KNOWN, read_recipe
 from imagefactory.build.start.prepare import prepare
 from imagefactory.errors import FactoryError
 from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
@@ -213,6 +216,46 @@ def test_what_is_no_recipe_or_cannot_be_served_is_refused(
 ) -> None:
     with pytest.raises(kind):
         imported(tmp_path, text)
+
+
+def test_value_of_the_wrong_kind_is_left_out(tmp_path: Path) -> None:
+    text = EUGR.replace("{max_model_len}", "32k").replace("--async-scheduling", "--max-num-seqs")
+    found = imported(tmp_path, text)
+    assert not {"max_model_len", "max_num_seqs"} & set(found.entry["serve"])
+    assert [line for line in found.account if "wrong kind" in line] == [
+        "--max-model-len 32k: the value is missing, or of the wrong kind",
+        "--max-num-seqs: the value is missing, or of the wrong kind",
+    ]
+
+
+def test_value_out_of_bounds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFormatError, match="no model can have") as refused:
+        imported(tmp_path, SPARKRUN.replace("gpu_memory_utilization: 0.8", "gpu_memory_utilization: 1.8"))
+    assert "gpu_memory_utilization" in refused.value.why
+
+
+def test_setting_bounds_the_range_too(tmp_path: Path) -> None:
+    # The flag is older than the package in images.
+    text = EUGR.replace("--async-scheduling", "--load-format instanttensor")
+    assert imported(tmp_path, text).entry["vllm"] == ">=0.32.0"
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text('a/{}$ -"1;', max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["port", "A", "b"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+KEYS = sorted(KNOWN["2"])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([EUGR, SPARKRUN]), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
+def test_any_recipe_is_imported_or_refused(tmp_path: Path, text: str, changes: dict[str, object]) -> None:
+    document = yaml.safe_load(text) | changes
+    with suppress(FactoryError):
+        assert imported(tmp_path, yaml.safe_dump(document)).entry["repo"]
 
 
 def exported() -> list[tuple[Cell, str]]:
