@@ -22,6 +22,7 @@ from imagefactory.commands import (
     objects,
     publishing,
     rebuilds,
+    recipes,
     repository,
     wheels,
 )
@@ -35,7 +36,7 @@ def collection(root: Path) -> Collection:
     for module in (matrix, images, kernels, publishing, repository):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
-    for module in (mods, wheels, objects, keys, rebuilds, ci):
+    for module in (mods, recipes, wheels, objects, keys, rebuilds, ci):
         namespace.add_collection(Collection.from_module(module))
     namespace.configure({"checkout": str(root)})
     return namespace

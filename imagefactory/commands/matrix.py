@@ -46,6 +46,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
         "wheel": "where several compiled wheels fit, use the one with this key; repeatable",
         "models": "also pin the current revisions of models and drafters on the model hub",
         "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
+        "flags": "instead, record the flags of every server version of the matrix, read from its wheel",
         "toolchain": "instead, pin the compilers for this vLLM version (see `invoke compile`); repeatable",
     },
 )
@@ -58,6 +59,7 @@ def lock(
     check: bool = False,
     models: bool = False,
     environment: bool = False,
+    flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
     from imagefactory.compile.toolchain import CompileProject
@@ -66,11 +68,13 @@ def lock(
     from imagefactory.matrix.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
     from imagefactory.resolve.environment_locks import check_environment, lock_environment
+    from imagefactory.resolve.flags.flag_records import record_flags
     from imagefactory.resolve.making import make_locks
 
     options.at_most_one(check=check, upgrade=upgrade)
     options.at_most_one(check=check, models=models)
-    options.at_most_one(target=target, toolchain=toolchain)
+    options.at_most_one(target=target, toolchain=toolchain, flags=flags)
+    options.at_most_one(check=check, environment=environment, flags=flags)
     if check:
         say(f"{len(check_all_locks(project))} locks match matrix.yaml")
         check_licences(project)
@@ -78,6 +82,10 @@ def lock(
         return
     if environment:
         for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
+            say_written(project, path, changed=changed)
+        return
+    if flags:
+        for path, changed in record_flags(project, say):
             say_written(project, path, changed=changed)
         return
     if toolchain:

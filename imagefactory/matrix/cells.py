@@ -122,10 +122,10 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
     if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
         return why
-    if arch.distribution != "vllm" and version.release is None:
-        return f"{arch.distribution} exists for releases only"
+    if arch.distribution != "vllm" and (version.release is None or version.extras):
+        return f"{arch.distribution} {'has no extras' if version.extras else 'exists for releases only'}"
     same = first_of_release(matrix, cell.version)
-    if same != cell.version and not compiled_distributions(matrix, cell):
+    if same != cell.version and not version.extras and not compiled_distributions(matrix, cell):
         return f"nothing is compiled for {cell.arch}, which makes it the same as {version_title(same)}"
     for rule in matrix.exclude:
         if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from operator import not_
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from imagefactory.matrix.server_names import VLLM
@@ -12,6 +13,8 @@ from images.shipped.values import HubRepo, Name, Specifier
 
 ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Scalar = bool | int | float | str
 
 
 class _Model(BaseModel):
@@ -22,9 +25,12 @@ class Drafter(_Model):
     """A small model that drafts tokens for the large one to verify."""
 
     repo: HubRepo
-    method: Literal["dflash", "eagle3", "mtp", "ngram"]
+    """The model's own repository if the model itself drafts, as with `mtp`."""
+    method: Literal["dflash", "dspark", "eagle3", "mtp", "ngram"]
     tokens: Annotated[int, Field(ge=1, le=64)]
     attention_backend: str | None = None
+    config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}
+    """More keys of vLLM's --speculative-config."""
     vllm: Specifier = ""
     sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
     """The versions of SGLang that it works with. Absent: none."""
@@ -56,6 +62,25 @@ class Serve(_Model):
     reasoning_parser: str | None = None
     limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
+    flags: Annotated[dict[FlagName, Scalar | dict[str, Any]], Field(exclude_if=not_)] = {}
+    """Flags that no setting covers, such as `moe_backend`; `invoke lock --flags` records which ones a server has."""
+
+    @field_validator("flags")
+    @classmethod
+    def _no_settings(cls, flags: dict[str, Any]) -> dict[str, Any]:
+        for name in flags:
+            if name in cls.model_fields:
+                raise PydanticCustomError(
+                    "flags", "{name} is a setting: write it beside `flags`, not in it", {"name": name}
+                )
+        return flags
+
+    def by_name(self, *, given: bool = False) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, or all that are given, and the flags."""
+        own = self.model_dump(
+            mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given
+        )
+        return own | self.flags
 
 
 class Memory(_Model):
@@ -84,7 +109,7 @@ class ServedModel(_Model):
     vllm: Specifier
     sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
     """The versions of SGLang that can serve it. Absent: none."""
-    weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "dummy"]
+    weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
     arch: str | None = None
     """The default arch of this model, if it differs from that of the matrix."""
     drafters: list[Drafter] = []

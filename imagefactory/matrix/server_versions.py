@@ -55,6 +55,8 @@ class ServerVersion(_Model):
     local_versions: list[Name] = []
     """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
 
+    extras: Annotated[list[Name], Field(exclude_if=not_)] = []
+    """Extras of the server's distribution to install: b12x stands for vllm[b12x]."""
     overrides: Annotated[list[Override], Field(exclude_if=not_)] = []
     """Requirements that replace those of every package."""
 
@@ -69,6 +71,8 @@ class ServerVersion(_Model):
             raise PydanticCustomError(
                 "compile", "only a `release` has a published wheel to graft kernels into"
             )
+        if self.extras and (self.git or self.compile != "published"):
+            raise PydanticCustomError("extras", "only a published wheel has `extras`")
         return self
 
     @cached_property

@@ -20,11 +20,13 @@ from imagefactory.locks.gpu_libraries import KernelLock, SlimLock
 from imagefactory.locks.kernels import audited_wheels
 from imagefactory.locks.lock import Lock, MadeFrom
 from imagefactory.locks.project import Project, locked_cells
+from imagefactory.locks.server_flags import FlagLock
 from imagefactory.matrix.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
 from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.server_names import TITLES, version_key
 from imagefactory.matrix.server_versions import ServerVersion
+from imagefactory.resolve.flags.flag_records import flags_made_from
 from imagefactory.resolve.left_out import refuse_unmatched
 from imagefactory.store.digests import checksum
 
@@ -48,6 +50,10 @@ def expected_locks(project: Project) -> list[Expected]:
         Expected(SourceLock.path(locks), SourceLock, sources_made_from(matrix), required=True),
         Expected(ToolLock.path(locks), ToolLock, tools_made_from(matrix), required=True),
         Expected(KernelLock.path(locks), KernelLock, {}, required=True),
+    ]
+    expected += [
+        Expected(FlagLock.path(locks, name), FlagLock, made_from)
+        for name, made_from in flags_made_from(project).items()
     ]
     in_use = {project.base_lock_path(cell) for cell in locked_cells(project)}
     for cell in buildable(matrix):

@@ -109,6 +109,7 @@ def _make_wheel_lock(
         kernels=intended_kernels(matrix, cell),
         leave_out=leave_out_of(matrix, cell),
         overrides=[override.requirement for override in version.overrides],
+        extras=version.extras,
         matrix=project.root / "matrix.yaml",
     )
     # Whatever both servers can have in the same version becomes a layer that their images share.

@@ -74,6 +74,8 @@ class WheelRequest:
     """What applies of the matrix's."""
     overrides: Sequence[str] = ()
     """Requirements that replace those of every package."""
+    extras: Sequence[str] = ()
+    """Extras of the server's distribution."""
     matrix: Path = Path("matrix.yaml")
 
     def __str__(self) -> str:
@@ -180,7 +182,8 @@ def _resolve(
 
     with tempfile.TemporaryDirectory() as folder:
         wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
-        server = [] if "vllm" in compiled else [f"{request.distribution}=={request.release}"]
+        extras = f"[{','.join(request.extras)}]" if request.extras else ""
+        server = [] if "vllm" in compiled else [f"{request.distribution}{extras}=={request.release}"]
         own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
         requirements = [*server, *own, *request.arch.also]
         wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))

@@ -24,7 +24,10 @@ REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
 _CHANGES: Final[Mapping[str, dict[str, object]]] = {
     "SERVED_MODEL_NAME": {"description": 'The name that clients send as `"model"`. Defaults to MODEL.'},
     "DRAFT_ATTENTION_BACKEND": {"choices": ("auto", *_BACKENDS), "since": ""},
-    "ATTENTION_BACKEND": {"choices": ("auto", *_BACKENDS, "flex_attention", "torch_sdpa", "torch_native")},
+    "ATTENTION_BACKEND": {
+        "choices": ("auto", *_BACKENDS, "flex_attention", "torch_sdpa", "torch_native"),
+        "since_of": {},
+    },
     "MAX_MODEL_LEN": {"spelled": "--context-length"},
     "MAX_NUM_SEQS": {"spelled": "--max-running-requests"},
     "MAX_NUM_BATCHED_TOKENS": {
@@ -87,7 +90,8 @@ _CHANGES: Final[Mapping[str, dict[str, object]]] = {
             "runai_streamer",
             "safetensors",
             "sharded_state",
-        )
+        ),
+        "since_of": {},
     },
     "ENABLE_AUTO_TOOL_CHOICE": {
         "description": "Let the model decide when to call tools. On with a TOOL_CALL_PARSER; 0 leaves the parser out.",

@@ -29,7 +29,7 @@ class VllmServer(Server):
         # The key exists since vLLM 0.21.0.
         if drafter.attention_backend and version.within(">=0.21.0.dev0"):
             config["attention_backend"] = drafter.attention_backend
-        return {"speculative_config": config}
+        return {"speculative_config": config | drafter.config}
 
     def needs_cuda_13(self, version: ServerVersion) -> bool:
         """Whether the wheels of a version are made for CUDA 13, as they are since 0.20."""

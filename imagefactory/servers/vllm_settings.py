@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from imagefactory.servers.setting import MOST, Setting, choice, limit
 
-BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention", "torch_sdpa", "cpu_attn")
+BACKENDS = (
+    "auto",
+    "flash_attn",
+    "triton_attn",
+    "flashinfer",
+    "triton_mla",
+    "b12x",
+    "flex_attention",
+    "torch_sdpa",
+    "cpu_attn",
+)
 DRAFT_BACKENDS = ("auto", "flash_attn", "triton_attn", "flashinfer", "flex_attention")
 TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
 QUANTIZATIONS = (
@@ -33,6 +43,7 @@ LOAD_FORMATS = (
     "dummy",
     "fastsafetensors",
     "hf",
+    "instanttensor",
     "mistral",
     "npcache",
     "pt",
@@ -65,7 +76,7 @@ SCHEMA: tuple[Setting, ...] = (
         choices=DRAFT_BACKENDS,
         since="0.21.0",
     ),
-    choice("ATTENTION_BACKEND", "Attention kernels of the model.", BACKENDS),
+    choice("ATTENTION_BACKEND", "Attention kernels of the model.", BACKENDS, {"b12x": "0.32.0"}),
     limit(
         "MAX_MODEL_LEN",
         "Maximum context in tokens, prompt plus output. `auto` uses the model's own limit.",
@@ -106,7 +117,7 @@ SCHEMA: tuple[Setting, ...] = (
         "Reuse the KV cache of common prompt prefixes. If unset, vLLM decides.",
         passed=True,
     ),
-    choice("LOAD_FORMAT", "How to load the weights.", LOAD_FORMATS),
+    choice("LOAD_FORMAT", "How to load the weights.", LOAD_FORMATS, {"instanttensor": "0.32.0"}),
     Setting("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository.", passed=True),
     Setting(
         "CHAT_TEMPLATE",

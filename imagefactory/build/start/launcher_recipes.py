@@ -16,10 +16,13 @@ import yaml
 from imagefactory.build.start.docker_run import Launch, pinned
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import KeyNotPassedError
+from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.servers.known import server_of
 from imagefactory.servers.server import Server
 
 Format = Literal["eugr", "sparkrun"]
+QUANTIZATIONS = {"bf16": "none", "int4-autoround": "auto-round"}
+"""What sparkrun calls weights that it has another name for."""
 TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEMORY_UTILIZATION")
 """The settings that a user of a recipe may override."""
 
@@ -70,7 +73,7 @@ def recipe(
         "command": _folded(words, double_braces=style == "eugr"),
     }
     if style == "sparkrun":
-        document["metadata"] = _metadata(facts)
+        document["metadata"] = _metadata(launch.description)
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
@@ -107,13 +110,20 @@ def _folded(words: list[str], *, double_braces: bool) -> str:
     return " \\\n  ".join(lines) + "\n"
 
 
-def _metadata(facts: Mapping[str, Any]) -> dict[str, object]:
+def _metadata(description: Description) -> dict[str, object]:
+    facts, defaults = description["image"], image_environment(description)
     memory = facts.get("memory") or {}
-    found: dict[str, object] = {"category": "chat", "quantization": facts["weights"]}
+    found: dict[str, object] = {
+        "category": "chat",
+        "quantization": QUANTIZATIONS.get(facts["weights"], facts["weights"]),
+    }
+    compressed = defaults.get("KV_CACHE_DTYPE", "").startswith("fp8")
+    if compressed:
+        found["kv_dtype"] = "fp8"
     if memory:
         # sparkrun counts in GB.
         found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
-        found["kv_vram_per_token"] = round(memory["kv_per_token"] / 1e9, 9)
+        found["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
     return found
 
 

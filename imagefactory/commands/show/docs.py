@@ -25,7 +25,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable, usable_drafters
 from imagefactory.matrix.matrix import Matrix, load_matrix
-from imagefactory.matrix.server_names import VLLM
+from imagefactory.matrix.server_names import TITLES, VLLM
 from imagefactory.matrix.targets import select_one
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
@@ -91,7 +91,8 @@ def _newest_cells(matrix: Matrix, server: str) -> list[Cell]:
 
 def with_tables(root: Path) -> dict[Path, str]:
     """Return the documents with up-to-date tables."""
-    serving, codes, readme = root / "docs" / "serving.md", root / "docs" / "exit-codes.md", root / "README.md"
+    serving, codes, models = (root / "docs" / f"{name}.md" for name in ("serving", "exit-codes", "models"))
+    readme = root / "README.md"
     text = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
     text = replace_between(text, "models", model_table(root))
     for server in SERVERS:
@@ -101,6 +102,7 @@ def with_tables(root: Path) -> dict[Path, str]:
         serving: text,
         codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),
         readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
+        models: replace_between(models.read_text("utf-8"), "facts", facts_table(root)),
     }
 
 
@@ -121,6 +123,13 @@ def exit_code_table() -> str:
 
 def tag_table(root: Path) -> str:
     """Return the table of the tags that users pull, one for each model."""
+    models = load_matrix(root / "matrix.yaml").models
+    rows = [(f"`{name}`", model.repo or "a random model, without a GPU") for name, model in models.items()]
+    return markdown_table(rows, "tag", "serves")
+
+
+def facts_table(root: Path) -> str:
+    """Return the table of what each model needs and is served by."""
     matrix = load_matrix(root / "matrix.yaml")
     rows = []
     for name, model in matrix.models.items():
@@ -128,16 +137,19 @@ def tag_table(root: Path) -> str:
         drafters = usable_drafters(matrix, cell)
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         context = model.serve.max_model_len or (model.memory.context if model.memory else None)
+        servers = (
+            f"{TITLES[server]} {model.range_of(server)}" for server in TITLES if model.range_of(server)
+        )
         row = (
             f"`{name}`",
-            model.repo or "a random two-layer model, to try things without a GPU",
             model.weights,
             f"{size:.0f} GB" if size else "none",
             f"{context:,}" if context else "",
-            drafters[0].method if drafters else "none",
+            f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
+            ", ".join(servers),
         )
         rows.append(row)
-    return markdown_table(rows, "tag", "serves", "weights", "download", "context", "drafter")
+    return markdown_table(rows, "tag", "weights", "download", "context", "drafter", "versions")
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:

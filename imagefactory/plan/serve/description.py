@@ -29,7 +29,7 @@ def describe_image(
     """Return the content of settings.json for a cell; `model` is the content of model.json."""
     serve = dict(model.get("serve", {}))
     for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
-        serve |= shape.model_dump(mode="json", exclude_unset=True, exclude={"env"})
+        serve |= shape.by_name(given=True)
     facts = _image_facts(matrix, cell, kernels)
     server = server_of(cell)
     covered = {setting.key for setting in server.settings}

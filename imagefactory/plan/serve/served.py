@@ -97,7 +97,7 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
 def serve_document(model: ServedModel, cell: Cell) -> dict[str, Any]:
     """Return the settings of a model with a server; those of the arch are in settings.json only."""
     shapes = model.shapes(cell.server, cell.arch)
-    return shapes[0].model_dump(mode="json", exclude_defaults=True, exclude={"env"}) if shapes else {}
+    return shapes[0].by_name() if shapes else {}
 
 
 def _revision(revisions: ModelLock, repo: str) -> dict[str, Any]:

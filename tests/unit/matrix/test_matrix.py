@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from imagefactory.errors.matrix import (
     UnknownNameError,
     YamlSyntaxError,
 )
-from imagefactory.matrix.cells import buildable, exclusions
+from imagefactory.matrix.cells import Cell, buildable, exclusions, reason_excluded
 from imagefactory.matrix.matrix import Matrix, load_matrix
 from imagefactory.matrix.targets import EVERYTHING, select
+from imagefactory.resolve.drift import wheels_made_from
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.small_matrix import MATRIX
 
@@ -79,6 +81,7 @@ MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
     ("    compile: whole", "    compile: {}", MatrixError, "name an arch"),
     ("    compile: whole", "    compile: 3", MatrixError, "a list of packages"),
     ("ref: main, counts_as", "ref: main, compile: graft, counts_as", MatrixError, "published wheel to graft"),
+    ("ref: main, counts_as", "ref: main, extras: [fast], counts_as", MatrixError, "only a published wheel"),
     ("    without: [torchvision,", "    without: ['torch vision',", MatrixError, "Python package"),
 ]
 
@@ -237,3 +240,18 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     for key, item in items:
         found += [(value, key), *places(item)]
     return found
+
+
+def test_setting_among_the_flags_is_refused(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("    serve:\n", "    serve:\n      flags: {max_model_len: 1}\n")
+    with pytest.raises(MatrixError, match="serve") as refused:
+        load_matrix(small_matrix.matrix)
+    assert "max_model_len is a setting" in refused.value.why
+
+
+def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:
+    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+    plain, extra = (Cell("gemma4-31b", name, "gb10", "linux/arm64") for name in ("0.32.0", "0.32.0-b12x"))
+    assert reason_excluded(matrix, extra) is None
+    assert wheels_made_from(matrix, plain) != wheels_made_from(matrix, extra)
+    assert "no extras" in str(reason_excluded(matrix, replace(extra, model="tiny", arch="cpu")))

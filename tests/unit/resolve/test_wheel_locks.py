@@ -248,6 +248,18 @@ def test_override_replaces_what_a_package_requires(lock: Locker) -> None:
     assert [(wheel.name, wheel.version) for wheel in made.wheels] == [("gone", "1.0"), ("vllm", "1.0")]
 
 
+def test_extra_of_the_server_brings_its_requirements(lock: Locker) -> None:
+    lock.add("vllm", requires=["more==1.0 ; extra == 'fast'"])
+    lock.add("more", "1.0")
+    assert [wheel.name for wheel in lock()] == ["vllm"]
+    wanted = replace(request(), extras=["fast"])
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [(wheel.name, wheel.needed_by) for wheel in made.wheels] == [
+        ("more", ("vllm",)),
+        ("vllm", ("matrix.yaml",)),
+    ]
+
+
 def test_version_without_a_wheel_for_the_bases_python_is_refused(lock: Locker) -> None:
     lock.add("vllm", requires=["native==0.1"])
     lock.add("native", "0.1", tag="cp310-cp310-manylinux_2_17_aarch64")

@@ -100,9 +100,11 @@ def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> 
         config["attention_backend"] = backend
     if known.get("revision"):
         config["revision"] = known["revision"]
-    if cache and cache != "auto" and image.at_least("0.26"):
-        # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read.
+    if cache and cache != "auto" and config["method"] != "mtp" and image.at_least("0.26"):
+        # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read. MTP drafts
+        # with the model's own attention.
         config["kv_cache_dtype"] = "auto"
+    config.update(known.get("config", {}))
     return config
 
 

@@ -1,0 +1,1 @@
+"""Recipes of other launchers: reading theirs, and writing registries of ours."""

@@ -1,0 +1,1 @@
+"""Reads the flags of servers from their sources, without importing them."""

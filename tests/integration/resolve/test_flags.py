@@ -1,0 +1,24 @@
+"""The committed records of flags, compared with the wheels that they were read from."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.locks.indexed_files import configured_indexes
+from imagefactory.locks.project import Project
+from imagefactory.locks.server_flags import FlagLock
+from imagefactory.mods.source_files import ReleaseSource
+from imagefactory.resolve.flags.flag_records import flag_lock, wheels_with_flags
+from tests.fixtures.checkouts import REPOSITORY
+
+PROJECT = Project(REPOSITORY)
+WHEELS = wheels_with_flags(PROJECT)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", WHEELS)
+def test_record_is_what_the_wheel_defines(name: str) -> None:
+    recorded = FlagLock.read(FlagLock.path(PROJECT.locks, name))
+    source = ReleaseSource(WHEELS[name], configured_indexes(), PROJECT.store)
+    found = flag_lock(name, recorded.made_from, source.read)
+    assert found.content_checksum() == recorded.integrity

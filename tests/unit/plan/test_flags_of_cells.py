@@ -1,0 +1,91 @@
+"""Compares the command of every cell with the flags that its server's sources define, without a container."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imagefactory.locks.project import Project
+from imagefactory.locks.server_flags import FlagLock, flags_of
+from imagefactory.matrix.cells import Cell, buildable, intended_kernels
+from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.description import image_environment, settings_bytes
+from imagefactory.plan.serve.served import describe
+from images.serve.program import image as images
+from images.serve.program import servers
+from images.serve.program import settings as program_settings
+from tests.fixtures.checkouts import REPOSITORY
+
+PROJECT = Project(REPOSITORY)
+WITHOUT_RECORD = {name for name, version in PROJECT.matrix.versions.items() if version.git is not None}
+CELLS = [cell for cell in buildable(PROJECT.matrix) if cell.version not in WITHOUT_RECORD]
+
+
+def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments of the server in a cell's image, built by the image's own program, and its environment."""
+    matrix = PROJECT.matrix
+    chosen = choose_mods(matrix, cell, PROJECT.mods)
+    served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
+    (folder / "settings.json").write_bytes(settings_bytes(served.description))
+    (folder / "model.json").write_text(json.dumps(served.model), "utf-8")
+    image = images.load(str(folder))
+    settings = program_settings.read(image, image_environment(served.description), ())
+    return list(servers.of(image).build(image, settings).arguments), served.extra
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell}/{cell.machine}")
+def test_server_accepts_the_flags_and_variables_of_the_cell(cell: Cell, tmp_path: Path) -> None:
+    flags = flags_of(PROJECT, cell.version)
+    assert flags is not None
+    command, variables = command_of(cell, tmp_path)
+    assert command
+    assert list(flags.refused(command, variables)) == []
+
+
+def test_only_git_references_have_no_record_of_flags() -> None:
+    missing = {name for name in PROJECT.matrix.versions if flags_of(PROJECT, name) is None}
+    assert missing == WITHOUT_RECORD
+
+
+def flags() -> FlagLock:
+    return FlagLock(
+        made_from={},
+        version="1.0",
+        flags={
+            "--eager": "",
+            "--backend": "FLASH TRITON",
+            "--dtype": "auto fp8",
+            "--speculative-config": "",
+            "--speculative-config.method": "mtp",
+        },
+        switches=("--eager",),
+        variables=("VLLM_KNOWN",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ("model --eager --dtype fp8 --backend flash", []),
+        ("model --no-eager --dtype=auto", []),
+        ("model --eagre", ["--eagre"]),
+        ("model --dtype --eagre", ["--dtype without a value", "--eagre"]),
+        ("model --dtype", ["--dtype without a value"]),
+        ("model --dtype fp9", ["--dtype fp9"]),
+        ("model --dtype=FP8", ["--dtype FP8"]),
+        ("model --no-dtype", ["--no-dtype"]),
+        ("model --backend flsh --dtype auto", ["--backend flsh"]),
+        ('model --speculative-config {"method":"mtp"}', []),
+        ('model --speculative-config {"method":"mpt"}', ["--speculative-config.method mpt"]),
+        ('model --speculative-config {"mode":1}', ["--speculative-config.mode"]),
+    ],
+)
+def test_record_refuses_what_the_server_does_not_have(command: str, refused: list[str]) -> None:
+    assert list(flags().refused(command.split(), {})) == refused
+
+
+def test_record_refuses_variables_that_the_server_ignores() -> None:
+    variables = {"VLLM_KNOWN": "1", "VLLM_UNKNOWN": "1", "CUTE_DSL_ARCH": "sm_121a"}
+    assert list(flags().refused([], variables)) == ["VLLM_UNKNOWN"]

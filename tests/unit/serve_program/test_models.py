@@ -1,0 +1,75 @@
+"""The models of this checkout on a DGX Spark: their drafters, flags and variables, and the checks of a start."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from imagefactory.matrix.matrix import load_matrix
+from tests.fixtures.serving import READINGS, REPOSITORY, Images
+
+MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
+MODELS = [name for name, model in MATRIX.models.items() if model.repo]
+
+
+def flag(command: list[str], name: str) -> str | None:
+    return command[command.index(name) + 1] if name in command else None
+
+
+def speculative(command: list[str]) -> dict[str, Any]:
+    found = json.loads(flag(command, "--speculative-config") or "{}")
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_model_passes_all_checks_on_an_idle_spark(real_image: Images, model: str) -> None:
+    shown = real_image(model).dry_run({}, readings=READINGS / "gb10.json")
+    failed = {check["name"]: check for check in shown["checks"] if check["result"] == "fail"}
+    assert set(failed) <= {"port"}
+    assert MATRIX.models[model].repo in shown["command"]
+
+
+def test_model_that_drafts_by_itself_keeps_its_cache_type(real_image: Images) -> None:
+    command = real_image("qwen3.6-35b-a3b-nvfp4").command()
+    assert flag(command, "--kv-cache-dtype") == "fp8"
+    assert speculative(command) == {
+        "method": "mtp",
+        "model": "nvidia/Qwen3.6-35B-A3B-NVFP4",
+        "num_speculative_tokens": 3,
+        "moe_backend": "triton",
+    }
+
+
+def test_drafter_of_its_own_gets_a_cache_of_its_own(real_image: Images) -> None:
+    config = speculative(real_image("qwen3.8-27b-nvfp4").command())
+    assert (config["method"], config["kv_cache_dtype"]) == ("dflash", "auto")
+
+
+def test_drafter_keeps_the_keys_of_the_matrix(real_image: Images) -> None:
+    config = speculative(real_image("qwen3.8-27b-fp8").command())
+    assert (config["method"], config["num_speculative_tokens"]) == ("dspark", 7)
+    assert config["draft_sample_method"] == "probabilistic"
+
+
+def test_drafter_can_be_switched_off(real_image: Images) -> None:
+    command = real_image("qwen3.6-35b-a3b-nvfp4").command({"DFLASH_DRAFTER": "off"})
+    assert "--speculative-config" not in command
+
+
+def test_flags_of_the_arch_add_to_those_of_the_model(real_image: Images) -> None:
+    command = real_image("nemotron-3.5-lightning-nvfp4").command()
+    assert flag(command, "--moe-backend") == "marlin"
+    assert flag(command, "--mamba-backend") == "flashinfer"
+    assert "--enable-mamba-cache-stochastic-rounding" in command
+    elsewhere = real_image("nemotron-3.5-lightning-nvfp4@0.32.0/b200").command()
+    assert flag(elsewhere, "--moe-backend") is None
+    assert flag(elsewhere, "--mamba-backend") == "flashinfer"
+
+
+def test_users_flag_replaces_that_of_the_matrix(real_image: Images) -> None:
+    command = real_image("qwen3.6-35b-a3b-nvfp4").command({"EXTRA_ARGS": "--moe-backend b12x"})
+    assert command.count("--moe-backend") == 1
+    assert flag(command, "--moe-backend") == "b12x"
