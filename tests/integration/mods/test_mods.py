@@ -182,14 +182,18 @@ def project() -> Project:
     return Project(REPOSITORY)
 
 
-RELEASES = [*dict.fromkeys(vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release)]
+MATRIX = Project(REPOSITORY).matrix
+OF_SGLANG = [f"sglang-{key}" for key in MATRIX.sglang]
+RELEASES = [*dict.fromkeys(vllm.release for vllm in MATRIX.vllm.values() if vllm.release)]
 
 
 @pytest.mark.network
 def test_every_mod_holds_on_every_version_as_the_readme_shows(project: Project) -> None:
     """Entries of a plugin whose git source is not on this machine are not compared."""
     results = check_mods(project)
-    assert [(result.mod, result.version) for result in results] == list(product(project.mods, RELEASES))
+    assert [(result.mod, result.version) for result in results] == list(
+        product(project.mods, [*RELEASES, *OF_SGLANG])
+    )
     assert [result for result in results if not result.holds] == []
     written = table_in(REPOSITORY / "mods" / "README.md").splitlines()
     fresh = [line for line in markdown(results).strip().splitlines() if "is not on this machine" not in line]
@@ -235,7 +239,8 @@ def test_scaffold_applies_to_the_default_version(project: Project, tmp_path: Pat
     scaffold(copy, "my-mod")
     statuses = {result.version: result.status for result in check_mods(copy)}
     default = project.matrix.defaults.vllm
-    assert statuses == {name: "applies" if name == default else "not needed" for name in RELEASES}
+    others = dict.fromkeys(RELEASES, "not needed") | dict.fromkeys(OF_SGLANG, "other server")
+    assert statuses == others | {default: "applies"}
 
 
 @pytest.mark.network
@@ -246,6 +251,7 @@ def test_mods_check_fails_and_names_the_place_of_a_wrong_claim(factory_checkout:
         "applies",
         "applies",
         *["upstream"] * 3,
+        *["other server"] * len(OF_SGLANG),
     ]
     path = factory_checkout.root / "mods" / "eagle3-marker" / "mod.yaml"
     path.write_text(
