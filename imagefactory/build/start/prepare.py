@@ -90,15 +90,15 @@ def prepare(
     return Start(launch, served, tuple(found["command"]))
 
 
-def settings_from(words: Sequence[str]) -> dict[str, str]:
+def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
     """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             raise SettingRefusedError(
                 f"{hidden_value(word)!r} is not a setting.",
-                where="the --set option",
+                where=f"the {option} option",
                 why="It is not written as NAME=VALUE.",
-                fix="Write, for example, --set MAX_MODEL_LEN=32768.",
+                fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
             )
     return dict(word.split("=", 1) for word in words)
 
