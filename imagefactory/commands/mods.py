@@ -86,6 +86,7 @@ def import_(
     from imagefactory.commands.show.tables import attempts_table
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.importing.importer import Importer
+    from imagefactory.importing.sandbox import provide_image
     from imagefactory.importing.sources import read_source
 
     supplied = {
@@ -93,9 +94,13 @@ def import_(
         for path in (options.existing("--with", file, folder=False) for file in with_)
     }
     variables = settings_from(env, "--env")
-    with watching() as watch:
-        importer = Importer(CompileProject(project.root, project.store), watch, say, supplied, variables)
-        imported = importer.run(read_source(source, name), vllm, why)
+
+    def provide() -> str:
+        with watching() as watch:
+            return provide_image(CompileProject(project.root, project.store), watch)
+
+    importer = Importer(project, provide, say, supplied, variables)
+    imported = importer.run(read_source(source, name), vllm, why)
     show(attempts_table(imported.draft.attempts))
     for note in imported.draft.notes:
         say(f"note: {note}")

@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from imagefactory.build.watch import Watcher
-from imagefactory.compile.toolchain import CompileProject
 from imagefactory.environment.progress import Say
 from imagefactory.errors.mods import MissingDownloadError, NotImportableError, UnfitDraftError
 from imagefactory.importing.attempts import Attempt, Distribution, in_image, settle
-from imagefactory.importing.diffs import read_diffs, try_diffs
+from imagefactory.importing.diff_stacks import read_diffs, try_diffs
 from imagefactory.importing.draft import Draft, draft
 from imagefactory.importing.judging import judge
-from imagefactory.importing.sandbox import SECONDS, Order, provide_image, replay
+from imagefactory.importing.sandbox import SECONDS, Order, replay
 from imagefactory.importing.sources import UNKNOWN, Source
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import first_of_release
@@ -44,7 +42,7 @@ _LARGEST = 64 * 1024**2
 
 @dataclass(frozen=True)
 class Imported:
-    """A mod that was written, or why there is none."""
+    """A mod that was written, and how it came about."""
 
     manifest: Path
     draft: Draft
@@ -54,8 +52,9 @@ class Imported:
 class Importer:
     """Tries sources on the versions of a checkout's matrix."""
 
-    project: CompileProject
-    watch: Watcher
+    project: Project
+    provide: Callable[[], str]
+    """Provides the image that scripts run in."""
     say: Say
     supplied: Mapping[str, bytes]
     """What scripts would download, by the last part of the address."""
@@ -70,7 +69,7 @@ class Importer:
     @cached_property
     def image(self) -> str:
         """The image that scripts run in."""
-        return provide_image(self.project, self.watch)
+        return self.provide()
 
     def run(self, source: Source, versions: Sequence[str] = (), why: str = "") -> Imported:
         """Import a source into mods/; `versions` limits those that it is tried on."""
@@ -135,7 +134,7 @@ class Importer:
                 env=self.env,
                 seconds=self.seconds,
             )
-            report = replay(self.image, order, self.project.root / "images" / "replay", folder)
+            report = replay(self.image, order, folder)
         return judge(name, report, distributions)
 
     def _write(self, folder: Path, source: Source, made: Draft) -> Path:

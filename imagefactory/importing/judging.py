@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from imagefactory.importing.attempts import Attempt, Distribution, in_image, settle
-from imagefactory.importing.sandbox import Call, Report
+from imagefactory.importing.sandbox import ProgramCall, Report
 
 _KINDS = {"l": "a link", "p": "a pipe", "s": "a socket", "c": "a device", "b": "a device"}
 _EXCEPTION = re.compile(r"^Traceback \(most recent call last\):$", re.MULTILINE)
@@ -75,7 +75,7 @@ def _of_the_tree(report: Report) -> Iterator[str]:
         yield f"it changes {_list(report.too_large)}, which no mod can"
 
 
-def _swallowed(report: Report, calls: list[Call]) -> Iterator[str]:
+def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:
     """Yield failures that the script went on after."""
     for call in calls:
         if call.failed and not call.probe and (call.program == "patch" or not report.changed):

@@ -20,6 +20,7 @@ from docker.models.containers import Container
 from docker.types import LogConfig
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import images
 from imagefactory.build.engines.docker.daemon import client_for
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, provide, toolchain_plan
@@ -29,6 +30,7 @@ from imagefactory.matrix.targets import host_machine
 from imagefactory.store.json_text import parse_json
 
 LABEL: Final = "imagefactory.replay"
+_PROGRAMS: Final = Path(images.__file__).parent / "replay"
 SECONDS: Final = 300
 """The time that a script gets."""
 _GRACE: Final = 120
@@ -44,7 +46,7 @@ LARGEST: Final = 4 * _MIB
 """The largest file that is unpacked, as in images/replay/replay.py."""
 
 
-class Call(BaseModel):
+class ProgramCall(BaseModel):
     """A program that the script called."""
 
     model_config = ConfigDict(extra="ignore")
@@ -86,12 +88,12 @@ class Report(BaseModel):
     rejects: list[str]
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[ProgramCall]:
         """The calls of programs that the factory stands in for."""
-        found: list[Call] = []
+        found: list[ProgramCall] = []
         for line in self.journal.splitlines():
             with suppress(ValidationError):
-                found.append(Call.model_validate_json(line))
+                found.append(ProgramCall.model_validate_json(line))
         return found
 
 
@@ -125,8 +127,8 @@ def provide_image(project: CompileProject, watch: Watcher) -> str:
     return provide(project, toolchain_plan(project, cell, bare=True), watch)
 
 
-def replay(image: str, order: Order, programs: Path, folder: Path) -> Report:
-    """Run a script on the files of wheels; `programs` is images/replay, and `folder` is for files of this run."""
+def replay(image: str, order: Order, folder: Path) -> Report:
+    """Run a script on the files of wheels; `folder` is for files of this run."""
     inputs = folder / "order.json"
     inputs.write_text(
         json.dumps(
@@ -141,7 +143,7 @@ def replay(image: str, order: Order, programs: Path, folder: Path) -> Report:
     )
     # The container's user is not this one, and a umask may have closed them.
     own = folder / "programs"
-    shutil.copytree(programs, own, dirs_exist_ok=True)
+    shutil.copytree(_PROGRAMS, own, dirs_exist_ok=True)
     for path in (own, *own.rglob("*"), inputs, order.mod, order.supplied):
         path.chmod(0o755 if path.is_dir() or path.name == "stand_in.py" else 0o644)
     mounts = {

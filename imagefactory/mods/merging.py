@@ -13,7 +13,7 @@ _CONTEXT = 1
 
 
 @dataclass(frozen=True)
-class Conflict:
+class MergeConflict:
     """A place where a change and the newer text disagree."""
 
     line: int
@@ -32,7 +32,7 @@ class Merged:
 
     text: str
     carried: int
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[MergeConflict, ...]
 
 
 def merge(base: str, ours: str, theirs: str) -> Merged:
@@ -42,7 +42,7 @@ def merge(base: str, ours: str, theirs: str) -> Merged:
         run for run in SequenceMatcher(None, old, target, autojunk=False).get_matching_blocks() if run.size
     ]
     edits: list[tuple[int, int, list[str]]] = []
-    conflicts: list[Conflict] = []
+    conflicts: list[MergeConflict] = []
     for block in blocks(old, new):
         wanted = new[block.new_start : block.new_end]
         start, end = max(block.start - _CONTEXT, 0), min(block.end + _CONTEXT, len(old))
@@ -56,7 +56,7 @@ def merge(base: str, ours: str, theirs: str) -> Merged:
         if _has(found, wanted) or (not wanted and not _has(found, old[block.start : block.end])):
             continue
         conflicts.append(
-            Conflict(
+            MergeConflict(
                 block.start + 1,
                 "".join(old[start:end]),
                 "".join([*old[start : block.start], *wanted, *old[block.end : end]]),

@@ -17,7 +17,7 @@ from imagefactory.mods.choose import find_mod
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
 from imagefactory.mods.exact_edits import exact_edits
 from imagefactory.mods.manifest_text import with_variant
-from imagefactory.mods.merging import Conflict, merge
+from imagefactory.mods.merging import MergeConflict, merge
 from imagefactory.mods.proposed_checks import propose
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.mods.trees import Trees
@@ -41,7 +41,7 @@ class Rebase:
     base: str = ""
     """The version that it was rebased from."""
     variant: Variant | None = None
-    conflicts: tuple[tuple[str, Conflict], ...] = ()
+    conflicts: tuple[tuple[str, MergeConflict], ...] = ()
     """The places where it conflicts, with their files."""
     why: str = ""
 
@@ -88,7 +88,7 @@ def rebase(project: Project, name: str, version: str, *, folder: FolderSource | 
 def _merged(mod: Mod, variant: Variant, applied: Applied, old: Tree, new: Tree) -> Rebase:
     (base, read_old), (version, read_new) = old, new
     changes: list[Change] = []
-    conflicts: list[tuple[str, Conflict]] = []
+    conflicts: list[tuple[str, MergeConflict]] = []
     texts: dict[str, tuple[str | None, str]] = {}
     for path, ours in applied.files.items():
         before, theirs = read_old(path), read_new(path)
