@@ -60,16 +60,18 @@ def try_diffs(
         outside = [section.path for section in sections if section not in inside]
         if outside:
             notes.append(f"{name}: files that images do not have are left out ({', '.join(outside[:3])}…)")
-        try:
-            before = {section.path: _read(section.path, texts, distributions) for section in inside}
-        except ModFileError as error:
-            return Attempt(version, "fails", f"{name}: {error.what}")
-        fault = _refused(name, inside, outside) or _apply(name, inside, before, texts)
+        fault = _refused(name, inside, outside)
         if fault is None:
-            continue
-        if not inside or not all(_is_there(section, before[section.path]) for section in inside):
+            try:
+                before = {section.path: _read(section.path, texts, distributions) for section in inside}
+            except ModFileError as error:
+                return Attempt(version, "fails", f"{name}: {error.what}")
+            fault = _apply(name, inside, before, texts)
+            if fault is not None and all(_is_there(section, before[section.path]) for section in inside):
+                passed.append(name)
+                continue
+        if fault is not None:
             return Attempt(version, "fails", fault)
-        passed.append(name)
     if len(passed) == len(stack):
         return Attempt(version, "nothing", f"{', '.join(passed)} is there already")
     notes += [f"{name} is in {version} already" for name in passed]
@@ -145,7 +147,7 @@ def _fit(lines: list[str], old: list[str], expected: int, start: int) -> int | N
 
 def _is_there(section: Section, text: str | None) -> bool:
     """Whether a file has the new lines of every hunk already."""
-    if text is None or section.refused:
+    if text is None:
         return False
     if any(hunk.line == 0 for hunk in section.hunks):
         return text == "".join(section.hunks[0].new)

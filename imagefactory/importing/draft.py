@@ -60,12 +60,18 @@ class Draft:
     """What came of each version in the end."""
 
 
-def draft(source: Source, attempts: Sequence[Attempt], matrix: Matrix, trees: Trees, why: str) -> Draft:
-    """Draft a mod; at least one attempt changes something."""
+def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list[Group]:
+    """Group neighbouring versions; changes that cannot be made exactly become failures."""
     distribution = next(attempt.distribution for attempt in attempts if attempt.outcome == "changes")
     groups: list[Group] = []
     for attempt in attempts:
-        _add(groups, attempt, distribution, source.name, trees)
+        _add(groups, attempt, distribution, name, trees)
+    return groups
+
+
+def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees, why: str) -> Draft:
+    """Draft a mod; at least one group changes something."""
+    distribution = next(group.first.distribution for group in groups if group.changes)
     starts = [str(matrix.versions[group.first.version].version) for group in groups]
     ranges = [
         ",".join([*([f">={start}"] if index else []), *([f"<{end}"] if end else [])]) or f">={start}"

@@ -17,7 +17,7 @@ from imagefactory.environment.progress import Say
 from imagefactory.errors.mods import MissingDownloadError, NotImportableError, UnfitDraftError
 from imagefactory.importing.attempts import Attempt, Distribution, in_image, settle
 from imagefactory.importing.diff_stacks import read_diffs, try_diffs
-from imagefactory.importing.draft import Draft, draft
+from imagefactory.importing.draft import Draft, draft, group_attempts
 from imagefactory.importing.judging import judge
 from imagefactory.importing.sandbox import SECONDS, Order, replay
 from imagefactory.importing.sources import UNKNOWN, Source
@@ -78,9 +78,10 @@ class Importer:
             refuse_unknown_version(self.project.matrix, name)
         attempts = self.attempts(source, versions)
         refuse_fruitless(source, attempts)
+        groups = group_attempts(source.name, attempts, self.trees)
+        refuse_fruitless(source, [attempt for group in groups for attempt in group.attempts])
         link = why or source.problem or source.link or PLACEHOLDER
-        made = draft(source, attempts, self.project.matrix, self.trees, link)
-        refuse_fruitless(source, made.attempts)
+        made = draft(source, groups, self.project.matrix, self.trees, link)
         return Imported(self._write(folder, source, made), made)
 
     def attempts(self, source: Source, versions: Sequence[str] = ()) -> list[Attempt]:
@@ -209,7 +210,7 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
     for attempt in tried:
         nothing = f"it changes nothing{f' and says: {attempt.why}' if attempt.why else ''}"
         reasons.setdefault(attempt.why if attempt.outcome == "fails" else nothing, []).append(attempt.version)
-    why = "; ".join(f"on {', '.join(versions)}: {reason}" for reason, versions in reasons.items())
+    why = "; ".join(f"on {', '.join(versions)}: {reason.rstrip('.')}" for reason, versions in reasons.items())
     addresses = dict.fromkeys(address for attempt in tried for address in attempt.addresses)
     if addresses:
         raise MissingDownloadError(

@@ -12,10 +12,12 @@ from imagefactory.importing.sandbox import ProgramCall, Report
 _KINDS = {"l": "a link", "p": "a pipe", "s": "a socket", "c": "a device", "b": "a device"}
 _EXCEPTION = re.compile(r"^Traceback \(most recent call last\):$", re.MULTILINE)
 _GAVE_UP = re.compile(
-    r"not applicable|can't|cannot|could ?n[o']t|fail|not found|no such|warning|error|unsupported|skipping",
+    r"not applicable|killed|can't|cannot|could ?n[o']t|fail|not found|no such|warning|error|unsupported|skipping",
     re.IGNORECASE,
 )
-_CONTENT = re.compile(r"already|upstream|not needed|no longer|up to date|includes", re.IGNORECASE)
+_CONTENT = re.compile(
+    r"already|previously applied|upstream|not needed|no longer|up to date|includes", re.IGNORECASE
+)
 _UNSURE = re.compile(r"may (already|have)|already \w+ or |upstream\?", re.IGNORECASE)
 _SHOWN = 200
 

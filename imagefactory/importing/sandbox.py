@@ -18,6 +18,7 @@ import requests
 from docker.errors import DockerException
 from docker.models.containers import Container
 from docker.types import LogConfig
+from docker.utils.socket import frames_iter
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import images
@@ -203,15 +204,7 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int) 
             volumes={str(path): {"bind": place, "mode": "ro"} for path, place in mounts.items()},
         )
         try:
-            stream = container.attach(stdout=True, stderr=True, stream=True)
-            # The stream has no time limit of its own: it ends with the container.
-            end = threading.Timer(seconds, _kill, [container])
-            end.start()
-            try:
-                container.start()
-                said = _bounded(stream, lambda: _kill(container))
-            finally:
-                end.cancel()
+            said = _listen(container, seconds)
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True, v=True)
@@ -227,6 +220,20 @@ def _space(wheels: Iterable[Path]) -> int:
                 -(-item.file_size // 4096) * 4096 for item in archive.infolist() if item.file_size <= LARGEST
             )
     return -(-total // _MIB)
+
+
+def _listen(container: Container, seconds: float) -> bytes:
+    """Start a container and return its output; it is killed after a time, or when it says too much."""
+    stream = container.attach_socket(params={"stdout": 1, "stderr": 1, "stream": 1})
+    end = threading.Timer(seconds, _kill, [container])
+    try:
+        end.start()
+        container.start()
+        return _bounded((data for _, data in frames_iter(stream, tty=False)), lambda: _kill(container))
+    finally:
+        end.cancel()
+        stream._response.close()  # noqa: SLF001 - or its connection stays open
+        stream.close()
 
 
 def _bounded(chunks: Iterable[bytes], too_much: Callable[[], None]) -> bytes:
