@@ -118,7 +118,7 @@ class Importer:
         found = [Distribution.of(VLLM, self.trees.release(VLLM, name))]
         for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
             package = re.escape(wheel.name.replace("-", "_").removesuffix("_python"))
-            named = rf"\b{package}/|\bimport {package}\b|\bfrom {package}\b"
+            named = rf"\b{package}/|-packages/{package}\b|\b(import|from) ([\w., ]*[ ,])?{package}\b"
             if wheel.name != VLLM and wheel.size <= _LARGEST and re.search(named, text):
                 found.append(Distribution.of(wheel.name, self.trees.release(wheel.name, name)))
         return found
