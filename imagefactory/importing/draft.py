@@ -209,7 +209,7 @@ def _reason(attempt: Attempt) -> str:
 
 
 def _summary(source: Source) -> str:
-    return f"Imported from {source.shown}"[:100] + "; say what gets better, and for whom"[: 120 - 100]
+    return f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom"
 
 
 def _settings(files: Mapping[str, str], variants: Sequence[Variant]) -> Settings:
