@@ -6,6 +6,7 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from imagefactory.mods.exact_edits import blocks
 from images.shipped.mods.checks import Definition, failing
@@ -61,14 +62,8 @@ def _definition(path: str, text: str, line: int) -> Mapping[str, str]:
     """Name the innermost function or class around a line, as checks do."""
     if not path.endswith(".py"):
         return {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            node: ast.AST = ast.parse(text)
-    except UNPARSABLE:
-        return {}
     names: list[str] = []
-    inner: ast.AST | None = node
+    inner: ast.AST | None = _parsed(text)
     kind = ""
     while inner is not None:
         inner = next((child for child in _definitions(inner) if _holds(child, line)), None)
@@ -76,6 +71,16 @@ def _definition(path: str, text: str, line: int) -> Mapping[str, str]:
             names.append(inner.name)
             kind = "class" if isinstance(inner, ast.ClassDef) else "function"
     return {kind: ".".join(names)} if names else {}
+
+
+@lru_cache(maxsize=2)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except UNPARSABLE:
+        return None
 
 
 def _holds(node: Definition, line: int) -> bool:

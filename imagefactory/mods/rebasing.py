@@ -9,6 +9,7 @@ from typing import Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagefactory.errors import FactoryError
 from imagefactory.errors.mods import RebaseError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import first_of_release
@@ -181,6 +182,14 @@ def conflict_error(done: Rebase) -> RebaseError:
         why=done.why or f"{done.version} changed the same lines as the mod, since {done.base}.",
         fix="Write a variant by hand, or set `upstreamed_in` or `not_needed`.",
     )
+
+
+def advice(project: Project, name: str, version: str, folder: FolderSource) -> str:
+    """Say what an update would come to, or why that is not known."""
+    try:
+        return rebase(project, name, version, folder=folder).describe()
+    except FactoryError as error:
+        return f"Whether `invoke mods.update {name}` can rebase it is not known: {error.what}"
 
 
 def outdated(project: Project, name: str) -> Sequence[str]:

@@ -10,7 +10,7 @@ import pytest
 from imagefactory.errors.mods import RebaseError
 from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import check_mods
-from imagefactory.mods.rebasing import conflict_error, outdated, rebase, write
+from imagefactory.mods.rebasing import advice, conflict_error, outdated, rebase, write
 from imagefactory.mods.source_files import FolderSource
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.releases import released
@@ -98,3 +98,18 @@ def test_a_file_that_vanished_is_a_conflict(tmp_path: Path, project: Project) ->
 def test_a_mod_that_fits_is_left_alone(project: Project) -> None:
     write_mod(project.root / "mods", mod())
     assert rebase(project, "my-mod", "1.0").outcome == "fits"
+
+
+def test_advice_says_what_an_update_comes_to_or_why_that_is_not_known(
+    tmp_path: Path, project: Project
+) -> None:
+    write_mod(project.root / "mods", mod())
+    tree = tmp_path / "tree"
+    (tree / "vllm").mkdir(parents=True)
+    (tree / "vllm" / "x.py").write_text(MOVED["vllm/x.py"])
+    assert "`invoke mods.update my-mod --vllm nightly` rebases it from 1.0 exactly" in advice(
+        project, "my-mod", "nightly", FolderSource(tree)
+    )
+    (project.root / "locks" / "sources.toml").unlink()
+    unknown = advice(Project(project.root, project.store), "my-mod", "nightly", FolderSource(tree))
+    assert unknown.startswith("Whether `invoke mods.update my-mod` can rebase it is not known: ")
