@@ -154,7 +154,7 @@ def replay(image: str, order: Order, folder: Path) -> Report:
         order.supplied: "/factory/supplied.tar",
         **{wheel: f"/factory/wheels/{number}.whl" for number, wheel in enumerate(order.wheels)},
     }
-    said = _run(image, mounts, order.seconds + _GRACE, _space(order.wheels) + _SPARE_MIB)
+    said = _run(image, mounts, order.seconds + _GRACE, _space(order.wheels) + _SPARE_MIB, folder)
     try:
         return Report.model_validate(parse_json(said))
     except ValueError:
@@ -167,7 +167,7 @@ def replay(image: str, order: Order, folder: Path) -> Report:
         ) from None
 
 
-def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int) -> bytes:
+def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int, folder: Path) -> bytes:
     """Run the container; return its output."""
     # A user without a name in the image: its own files are readable, and nothing else is writable.
     user, group = os.getuid() or _NOBODY, os.getgid() or _NOBODY
@@ -182,7 +182,8 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int) 
         container = client.containers.create(
             image,
             ["/usr/bin/python3", "-I", "/factory/replay/replay.py"],
-            labels={LABEL: "yes"},
+            labels={LABEL: str(folder)},
+            auto_remove=True,  # even if this process is killed: the container ends by itself in time
             user=f"{user}:{group}",
             working_dir="/",
             environment={"PATH": "/usr/bin:/bin"},
@@ -208,6 +209,8 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int) 
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True, v=True)
+            with suppress(DockerException, requests.RequestException):
+                container.wait(condition="removed", timeout=30)
     return said
 
 

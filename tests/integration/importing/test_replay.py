@@ -78,7 +78,7 @@ class Replayed:
             return importer.run(read_source(str(folder)))
         finally:
             assert not list((self.project.root / "build" / "imports").iterdir())
-            assert left_containers() == ""
+            assert left_containers(self.project.root) == []
 
     def refusal(self, script: str, **options: float) -> str:
         """Return why a script cannot be imported."""
@@ -88,9 +88,11 @@ class Replayed:
         return str(caught.value.why)
 
 
-def left_containers() -> str:
-    words = ["docker", "ps", "--all", "--quiet", "--filter", f"label={sandbox.LABEL}"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+def left_containers(root: Path) -> list[str]:
+    """List the containers of a checkout; others may run at the same time."""
+    words = ["docker", "ps", "--all", "--format", f'{{{{.Label "{sandbox.LABEL}"}}}}']
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if line.startswith(str(root))]
 
 
 @pytest.fixture
