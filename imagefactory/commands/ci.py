@@ -267,6 +267,7 @@ def report_mods(
     """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
     from imagefactory.mods import readme_table
     from imagefactory.mods.compatibility import check_mods
+    from imagefactory.mods.rebasing import advice
     from imagefactory.mods.source_files import FolderSource
     from imagefactory.publish.attest.provenance import read_source
     from imagefactory.publish.automation.github import GitHub
@@ -276,11 +277,17 @@ def report_mods(
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = read_source(tree).commit or ""
     workflow.print_summary(f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n")
+    advised = {
+        finding.mod: advice(project, finding.mod, vllm, FolderSource(tree))
+        for finding in findings(results)
+        if finding.kind == "broken"
+    }
     if dry_run:
         for finding in findings(results):
-            print(f"{finding.title}\n\n{finding.body(commit)}")
+            print(f"{finding.title}\n\n{finding.body(commit, advised.get(finding.mod, ''))}")
         return
-    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+    github = GitHub.from_environment()
+    for mod, outcome, number in report(github, results, commit=commit, known=project.mods, advice=advised):
         print(f"{mod}: issue {number} {outcome}")
 
 

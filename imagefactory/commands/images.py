@@ -86,6 +86,7 @@ def load(project: Project, target: list[str]) -> None:
         "target": options.ONE_TARGET,
         "image": "run this image instead of the target's own: a reference by digest, or an image ID",
         "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md); keys are better given as variables",
+        "mod": "a mod of this checkout that the container applies when it starts; repeatable",
         "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
         "print": "only print the docker run command",
         "compose": "only print a compose file",
@@ -96,6 +97,7 @@ def load(project: Project, target: list[str]) -> None:
 def run(
     project: Project,
     set: list[str],
+    mod: list[str],
     target: str = "",
     image: str = "",
     models: str = "",
@@ -111,6 +113,7 @@ def run(
 
     cell = select_one(project.matrix, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
+    options.at_most_one(recipe=recipe, mod=mod)
     shown = print_ or compose or bool(recipe)
     reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
     start = prepare.prepare(
@@ -120,6 +123,7 @@ def run(
         given=prepare.settings_from(set),
         environment=os.environ,
         models=models or HUB_CACHE,
+        mods=mod,
     )
     if recipe:
         print(start.recipe(prepare.recipe_format(recipe)))

@@ -1,4 +1,4 @@
-"""Commands for mods: check, create, show and export them."""
+"""Commands for mods: check, create, import, update, show and export them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import command, print_json, show
+from imagefactory.commands.command import command, print_json, say, show
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
@@ -58,6 +58,81 @@ def new(project: Project, name: str) -> None:
     from imagefactory.mods.authoring import scaffold
 
     print(scaffold(project, name).relative_to(project.root))
+
+
+@command(
+    name="import",
+    help={
+        "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
+        "name": "the name of the mod (default: that of the source)",
+        "with_": "a file that the script would download, named like the last part of its address; repeatable",
+        "env": "a variable for the script, as NAME=VALUE; repeatable",
+        "vllm": "try it on this version only; repeatable (default: every vLLM release of the matrix)",
+        "why": "the address of the issue or pull request (default: the first that the source names)",
+    },
+)
+def import_(
+    project: Project,
+    source: str,
+    with_: list[str],
+    env: list[str],
+    vllm: list[str],
+    name: str = "",
+    why: str = "",
+) -> None:
+    """Turn somebody's run.sh, diffs or file into a mod: try it on every version, in a container without network."""
+    from imagefactory.build.start.prepare import settings_from
+    from imagefactory.commands.show.live import watching
+    from imagefactory.commands.show.tables import attempts_table
+    from imagefactory.compile.toolchain import CompileProject
+    from imagefactory.importing.importer import Importer
+    from imagefactory.importing.sandbox import provide_image
+    from imagefactory.importing.sources import read_source
+
+    supplied = {
+        path.name: path.read_bytes()
+        for path in (options.existing("--with", file, folder=False) for file in with_)
+    }
+    variables = settings_from(env, "--env")
+
+    def provide() -> str:
+        with watching() as watch:
+            return provide_image(CompileProject(project.root, project.store), watch)
+
+    importer = Importer(project, provide, say, supplied, variables)
+    imported = importer.run(read_source(source, name), vllm, why)
+    show(attempts_table(imported.draft.attempts))
+    for note in imported.draft.notes:
+        say(f"note: {note}")
+    print(imported.manifest.relative_to(project.root))
+
+
+@command(
+    help={
+        "name": "the mod",
+        "vllm": "a version of the matrix; repeatable (default: those that it does not fit)",
+        "source": "rebase it onto this source tree, as the version --vllm (default: nightly)",
+        "dry_run": "only say what would come of it",
+    },
+)
+def update(project: Project, name: str, vllm: list[str], source: str = "", dry_run: bool = False) -> None:
+    """Rebase a mod onto versions that it does not fit: three ways, where that is exact; else show the conflict."""
+    from imagefactory.locks.project import Project as Checkout
+    from imagefactory.mods import rebasing
+    from imagefactory.mods.source_files import FolderSource
+
+    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
+    failed: list[rebasing.Rebase] = []
+    for version in vllm or (["nightly"] if tree is not None else rebasing.outdated(project, name)):
+        done = rebasing.rebase(Checkout(project.root, project.store), name, version, folder=tree)
+        if done.outcome == "rebased" and not dry_run:
+            rebasing.write(Checkout(project.root, project.store), done, folder=tree)
+            print(f"{version}: rebased from {done.base}")
+        else:
+            print(f"{version}: {done.describe()}")
+        failed += [done] if done.outcome == "conflict" else []
+    if failed:
+        raise rebasing.conflict_error(failed[0])
 
 
 @command(help={"name": "the mod", "vllm": options.VLLM})

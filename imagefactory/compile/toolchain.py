@@ -79,14 +79,12 @@ def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
     return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
 
 
-def toolchain_plan(project: CompileProject, cell: Cell) -> Plan:
-    """Plan the image of a toolchain."""
+def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -> Plan:
+    """Plan the image of a toolchain; a bare one is its Debian alone, with Git, patch and Python."""
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
-    layers: tuple[Layer, ...] = (
-        base_layer(project.matrix, cell, base),
-        *wheel_layers(project.matrix, wheels),
-        toolkit_layer(wheels.python),
-    )
+    layers: tuple[Layer, ...] = (base_layer(project.matrix, cell, base),)
+    if not bare:
+        layers += (*wheel_layers(project.matrix, wheels), toolkit_layer(wheels.python))
     config = ImageConfig(
         env={
             "CUDA_HOME": f"/{CUDA_HOME}",

@@ -59,6 +59,13 @@ class FileChange:
 
 def scaffold(project: Project, name: str) -> Path:
     """Create the folder of a new mod, with a working mod.yaml to fill in."""
+    folder = new_folder(project, name)
+    write_text(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
+    return folder / MANIFEST
+
+
+def new_folder(project: Project, name: str) -> Path:
+    """Return where a new mod belongs; raise ModManifestError if the name is taken, or none for a mod."""
     if not re.fullmatch(NAME, name):
         raise ModManifestError(
             f"{name!r} is not a valid name for a mod.",
@@ -74,8 +81,7 @@ def scaffold(project: Project, name: str) -> Path:
             why="A new mod needs a name of its own.",
             fix="Choose another name, or edit the existing mod.",
         )
-    write_text(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
-    return folder / MANIFEST
+    return folder
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:

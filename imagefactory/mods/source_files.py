@@ -65,14 +65,21 @@ class ReleaseSource:
                     file.write(json.dumps(self._memory, sort_keys=True).encode())
             return self._memory[path]
 
+    def names(self) -> frozenset[str]:
+        """Return the paths of all files of a wheel."""
+        return frozenset(self._zip.namelist())
+
+    @cached_property
+    def _zip(self) -> ZipFile:
+        return self._ranges() or ZipFile(self.archive())
+
     @cached_property
     def _read_member(self) -> Callable[[str], str | None]:
         return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
 
     def _open_wheel(self) -> Callable[[str], str | None]:
-        archive = self._ranges() or ZipFile(self._whole())
-        names = frozenset(archive.namelist())
-        return lambda path: decoded(archive.read(path), path) if path in names else None
+        names = self.names()
+        return lambda path: decoded(self._zip.read(path), path) if path in names else None
 
     def _ranges(self) -> ZipFile | None:
         """Open the wheel remotely, if the index states its hash and the server supports range requests."""
@@ -86,8 +93,8 @@ class ReleaseSource:
         except (OSError, BadZipFile):  # errors from requests are OSErrors, too
             return None
 
-    def _whole(self) -> Path:
-        """Download the archive and check its hash."""
+    def archive(self) -> Path:
+        """Return the whole archive, which is downloaded and hashed if it is not here."""
         wanted = Wanted(
             self._locked.file,
             self._locked.sha256,
@@ -98,7 +105,7 @@ class ReleaseSource:
 
     def _open_sdist(self) -> Callable[[str], str | None]:
         """Download the sdist, since a tar.gz cannot be read in parts."""
-        local = self._whole()
+        local = self.archive()
         with tarfile.open(local) as archive:
             members = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.locks.files import LockedSource, LockedWheel, WheelLock
@@ -11,7 +12,7 @@ from imagefactory.locks.project import Project, locked_cells
 from imagefactory.matrix.server_names import VLLM, version_title
 from imagefactory.mods.source_files import FolderSource, ReleaseSource, needed_git_source
 from images.shipped.mods.apply import Applied, apply_mods
-from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.manifest import Mod, Stage, Variant
 from images.shipped.mods.requirements import with_requirements
 
 
@@ -31,7 +32,11 @@ class Trees:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
             return self._folder
-        locked = self._locked(mod, variant, name)
+        return self.release(mod.manifest.distribution, name, variant.stage)
+
+    def release(self, distribution: str, name: str, stage: Stage = "installed") -> ReleaseSource:
+        """Return the locked files of a distribution, in the images of a version."""
+        locked = self._locked(distribution, stage, name)
         with self._lock:
             if locked.sha256 not in self._releases:
                 self._releases[locked.sha256] = ReleaseSource(locked, self._indexes, self._project.store)
@@ -45,11 +50,10 @@ class Trees:
         together = [pair for pair in chosen if (pair[0].manifest.distribution, pair[1].source) == tree]
         return apply_mods(together, self.tree(mod, variant, name).read)
 
-    def _locked(self, mod: Mod, variant: Variant, name: str) -> LockedSource | LockedWheel:
-        distribution = mod.manifest.distribution
+    def _locked(self, distribution: str, stage: Stage, name: str) -> LockedSource | LockedWheel:
         found: LockedSource | LockedWheel | None
         if distribution == VLLM:
-            suffix = ".whl" if variant.stage == "installed" else ".tar.gz"
+            suffix = ".whl" if stage == "installed" else ".tar.gz"
             found = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
         else:
             found = self._locked_wheel(distribution, name)
@@ -63,7 +67,10 @@ class Trees:
         return found
 
     def _locked_wheel(self, distribution: str, name: str) -> LockedWheel | None:
+        return next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
+
+    def wheels(self, name: str) -> Iterator[LockedWheel]:
+        """Iterate over the locked wheels of a version, on one arch after the other."""
         cells = [cell for cell in locked_cells(self._project) if cell.version == name]
-        locks = sorted({self._project.wheel_lock_path(cell) for cell in cells})
-        wheels = (wheel for lock in locks for wheel in WheelLock.read(lock).wheels)
-        return next((wheel for wheel in wheels if wheel.name == distribution), None)
+        for lock in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
+            yield from WheelLock.read(lock).wheels

@@ -29,6 +29,7 @@ ROOMS = (
     "plan",
     "build",
     "compile",
+    "importing",
     "smoke",
     "publish",
     "commands",

@@ -38,6 +38,8 @@ class Launch:
     """The host's file with the API key; None for a server without one."""
     models: str = HUB_CACHE
     """The host's folder of downloaded models."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """More of the host's files and folders, with their places in the container; it can only read them."""
 
     @property
     def container(self) -> str:
@@ -96,7 +98,11 @@ def compose(launch: Launch) -> str:
         "restart": "unless-stopped",
         "stop_grace_period": f"{STOP_SECONDS}s",
         "environment": dict(_compose_environment(launch)),
-        "volumes": [f"{launch.models}:{MODEL_CACHE}", f"kernels:{CACHES}"],
+        "volumes": [
+            f"{launch.models}:{MODEL_CACHE}",
+            f"kernels:{CACHES}",
+            *(f"{path.replace('$', '$$')}:{place}:ro" for path, place in launch.mounts.items()),
+        ],
     }
     if launch.on_gpu:
         service["deploy"] = {
@@ -124,6 +130,8 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     yield from ("--stop-timeout", str(STOP_SECONDS))
     yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
+    for path, place in launch.mounts.items():
+        yield from ("--volume", f"{path}:{place}:ro")
     if launch.key_file is not None:
         yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
         yield from ("--env", f"VLLM_API_KEY_FILE={KEY_FILE}")

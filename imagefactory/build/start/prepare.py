@@ -21,6 +21,7 @@ from imagefactory.build.start.docker_run import (
 from imagefactory.build.start.key_file import find_key_file
 from imagefactory.build.start.launcher_recipes import Format, recipe
 from imagefactory.build.start.preview import Preview
+from imagefactory.build.start.runtime_mods import runtime_mods
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
@@ -67,14 +68,18 @@ def prepare(
     given: Mapping[str, str],
     environment: Mapping[str, str],
     models: str = HUB_CACHE,
+    mods: Sequence[str] = (),
 ) -> Start:
     """Prepare a start; refuse settings that the image would refuse, and write the API key to a file.
 
-    The key is among the settings or in the user's environment.
+    The key is among the settings or in the user's environment. The container applies `mods` when it starts.
     """
     chosen = choose_mods(project.matrix, cell, project.mods)
     kernels = project.wheel_lock(cell).kernels
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
+    known = [str(setting["name"]) for setting in served.description["settings"]]
+    at_start = runtime_mods(project, cell, mods, known)
+    given = at_start.over(given)
     key_file = find_key_file(_key_folder(project, cell), given, environment)
     settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
@@ -86,19 +91,19 @@ def prepare(
             why="Commands, compose files and recipes show it to everyone.",
             fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",
         )
-    launch = Launch(cell, pinned(image), served.description, settings, key_file, models)
+    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, at_start.mounts)
     return Start(launch, served, tuple(found["command"]))
 
 
-def settings_from(words: Sequence[str]) -> dict[str, str]:
+def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
     """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             raise SettingRefusedError(
                 f"{hidden_value(word)!r} is not a setting.",
-                where="the --set option",
+                where=f"the {option} option",
                 why="It is not written as NAME=VALUE.",
-                fix="Write, for example, --set MAX_MODEL_LEN=32768.",
+                fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
             )
     return dict(word.split("=", 1) for word in words)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     # For annotations only: showing a plan must not import what resolves and downloads.
     from imagefactory.build.engines.options import BuiltImage
     from imagefactory.build.explain import Ownership
+    from imagefactory.importing.attempts import Attempt
     from imagefactory.locks.kernels import KernelVerdict
     from imagefactory.locks.target_status import TargetStatus
     from imagefactory.matrix.cells import Exclusion
@@ -107,6 +108,16 @@ def mods_table(results: Sequence[ModResult]) -> Table:
         row = {result.version: result for result in results if result.mod == name}
         cells = [Text(str(row[version]), styles.get(row[version].status, "bold red")) for version in versions]
         table.add_row(name, *cells)
+    return table
+
+
+def attempts_table(attempts: Sequence[Attempt]) -> Table:
+    """Show what came of importing a mod, version by version."""
+    table = Table("vLLM", "outcome", "why", box=None)
+    styles = {"changes": "green", "nothing": "cyan", "fails": "yellow", "untried": "dim"}
+    for attempt in attempts:
+        detail = ", ".join(attempt.files) if attempt.outcome == "changes" else attempt.why
+        table.add_row(attempt.version, Text(attempt.outcome, styles[attempt.outcome]), Text(detail))
     return table
 
 

@@ -6,6 +6,9 @@ import pytest
 import yaml
 
 from imagefactory.build.start.prepare import Start, prepare
+from imagefactory.build.start.runtime_mods import RuntimeMods
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select
@@ -14,10 +17,10 @@ from tests.fixtures.serving import REPOSITORY
 IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
 
 
-def start(**given: str) -> Start:
+def start(*mods: str, target: str = "qwen3.5-27b-nvfp4", **given: str) -> Start:
     project = Project(REPOSITORY)
-    cell = select(project.matrix, ["qwen3.5-27b-nvfp4"])[0]
-    return prepare(project, cell, IMAGE, given=given, environment={})
+    cell = select(project.matrix, [target])[0]
+    return prepare(project, cell, IMAGE, given=given, environment={}, mods=mods)
 
 
 def test_command_compose_file_and_recipes_agree() -> None:
@@ -34,3 +37,36 @@ def test_command_compose_file_and_recipes_agree() -> None:
 def test_setting_that_the_image_would_refuse_is_refused() -> None:
     with pytest.raises(SettingRefusedError, match="MAX_NUM_SEQS is out of range"):
         start(MAX_NUM_SEQS="0")
+
+
+def test_mods_are_mounted_and_named_for_the_start() -> None:
+    found = start("turboquant-cuda-graph")
+    line = found.line()
+    assert f"{REPOSITORY / 'mods'}:/mods:ro" in line
+    assert "MODS=turboquant-cuda-graph" in line
+    service = yaml.safe_load(found.compose())["services"]["vllm"]
+    assert f"{REPOSITORY / 'mods'}:/mods:ro" in service["volumes"]
+    assert service["environment"]["MODS"] == "${MODS:-turboquant-cuda-graph}"
+
+
+def test_a_mod_of_files_alone_is_mounted_with_its_flags() -> None:
+    line = start("qwen35-chat-template").line()
+    place = "/usr/share/imagefactory/mods/qwen3.5.jinja"
+    assert f"{REPOSITORY}/mods/qwen35-chat-template/files/qwen3.5.jinja:{place}:ro" in line
+    assert f"CHAT_TEMPLATE={place}" in line
+    assert not any(word.startswith("MODS=") for word in line)
+
+
+def test_the_users_settings_win_over_those_of_mods() -> None:
+    assert (
+        "CHAT_TEMPLATE={{ messages }}" in start("qwen35-chat-template", CHAT_TEMPLATE="{{ messages }}").line()
+    )
+    mods = RuntimeMods(settings={"EXTRA_ARGS": "--one 1", "MODS": "a"})
+    assert mods.over({"EXTRA_ARGS": "--two 2"}) == {"EXTRA_ARGS": "--one 1 --two 2", "MODS": "a"}
+
+
+def test_a_mod_that_is_not_for_the_version_is_refused() -> None:
+    with pytest.raises(ModNotApplicableError, match="eagle3-marker does not apply"):
+        start("eagle3-marker")
+    with pytest.raises(UnknownNameError, match="no mod 'nothing'"):
+        start("nothing")

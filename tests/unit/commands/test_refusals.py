@@ -15,7 +15,7 @@ from imagefactory.errors.kernels import AuditError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.locks import LockFormatError, LockMissingError
 from imagefactory.errors.matrix import MatrixError, UnknownNameError, YamlSyntaxError
-from imagefactory.errors.mods import ModManifestError
+from imagefactory.errors.mods import ImportSourceError, ModManifestError
 from imagefactory.errors.registry import BadReferenceError
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.errors.store import OutputError
@@ -42,6 +42,14 @@ def filled(text: str, places: Path) -> str:
         (PathUnusableError, ["mods.check", "--source=~nosuchuser/vllm"]),
         (PathUnusableError, ["mods.check", f"--source={'x' * 5000}"]),
         (OptionError, ["mods.check", "--source= "]),
+        (ImportSourceError, ["mods.import", "{missing}"]),
+        (ImportSourceError, ["mods.import", "{folder}"]),
+        (ImportSourceError, ["mods.import", "{missing}@HEAD~1..HEAD"]),
+        (FileMissingError, ["mods.import", "{file}", "--with={missing}"]),
+        (PathUnusableError, ["mods.import", "{file}", "--with={folder}"]),
+        (SettingRefusedError, ["mods.import", "{file}", "--env=lower"]),
+        (UnknownNameError, ["mods.update", "no-such-mod"]),
+        (FileMissingError, ["mods.update", "no-such-mod", "--source={missing}"]),
         (FileMissingError, ["ci.report-mods", "{missing}"]),
         (PathUnusableError, ["ci.report-mods", "{file}"]),
         (FileMissingError, ["audit", "{missing}.whl"]),

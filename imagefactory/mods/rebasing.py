@@ -1,0 +1,236 @@
+"""Rebases a mod onto a version that it does not fit: from the nearest older one that it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.mods import RebaseError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import first_of_release
+from imagefactory.matrix.server_names import server_name
+from imagefactory.mods.choose import find_mod
+from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
+from imagefactory.mods.exact_edits import exact_edits
+from imagefactory.mods.manifest_text import with_variant
+from imagefactory.mods.merging import MergeConflict, merge
+from imagefactory.mods.proposed_checks import propose
+from imagefactory.mods.source_files import FolderSource
+from imagefactory.mods.trees import Trees
+from imagefactory.store.atomic import write_text
+from images.shipped.mods.apply import Applied, Reader
+from images.shipped.mods.checks import failing, syntax_fault
+from images.shipped.mods.manifest import MANIFEST, Change, Check, Mod, NewFile, Variant
+
+Tree = tuple[str, Reader]
+"""A version, and what reads its files."""
+Outcome = Literal["fits", "rebased", "upstream", "conflict"]
+
+
+@dataclass(frozen=True)
+class Rebase:
+    """What came of rebasing a mod onto a version."""
+
+    mod: str
+    version: str
+    outcome: Outcome
+    base: str = ""
+    """The version that it was rebased from."""
+    variant: Variant | None = None
+    conflicts: tuple[tuple[str, MergeConflict], ...] = ()
+    """The places where it conflicts, with their files."""
+    why: str = ""
+
+    def describe(self) -> str:
+        """Say in Markdown what came of it."""
+        if self.outcome == "rebased":
+            return (
+                f"`invoke mods.update {self.mod} --vllm {self.version}` rebases it from {self.base} exactly."
+            )
+        if self.outcome == "upstream":
+            return f"{self.version} has all its changes: set `upstreamed_in` if the checks agree."
+        if self.outcome == "fits":
+            return "It fits."
+        places = [f"It cannot be rebased from {self.base} exactly{f': {self.why}' if self.why else ''}."]
+        for path, conflict in self.conflicts:
+            places.append(
+                f"\n{path}, line {conflict.line} of {self.base}:\n\n```diff\n"
+                f"{_marked('-', conflict.old)}{_marked('+', conflict.ours)}```\n\n"
+                f"{self.version} has there:\n\n```python\n{conflict.theirs}```"
+            )
+        return "\n".join(places)
+
+
+def rebase(project: Project, name: str, version: str, *, folder: FolderSource | None = None) -> Rebase:
+    """Try to rebase a mod onto a version of the matrix, or onto a tree in its place; nothing is written."""
+    mod = find_mod(project.mods, name)
+    refuse_unknown_version(project.matrix, version)
+    [result] = check_mods(project, [name], [version], folder=folder)
+    if result.holds:
+        return Rebase(name, version, "fits", why=str(result))
+    base = _base(project, mod, version)
+    if base is None:
+        return Rebase(name, version, "conflict", "no version", why="it fits no older version of the matrix")
+    variant = mod.variant(project.matrix.versions[base].version)
+    if variant is None or variant.source is not None:
+        why = "only changes of installed files can be rebased"
+        return Rebase(name, version, "conflict", base, why=why)
+    trees = Trees(project)
+    applied = next(one for one in trees.apply(mod, variant, base) if one.mod is mod)
+    old, new = trees.tree(mod, variant, base), Trees(project, folder).tree(mod, variant, version)
+    return _merged(mod, variant, applied, (base, old.read), (version, new.read))
+
+
+def _merged(mod: Mod, variant: Variant, applied: Applied, old: Tree, new: Tree) -> Rebase:
+    (base, read_old), (version, read_new) = old, new
+    changes: list[Change] = []
+    conflicts: list[tuple[str, MergeConflict]] = []
+    texts: dict[str, tuple[str | None, str]] = {}
+    for path, ours in applied.files.items():
+        before, theirs = read_old(path), read_new(path)
+        if before is None or theirs is None:
+            added = [
+                change for change in variant.changes if isinstance(change, NewFile) and change.add == path
+            ]
+            if before is None and theirs is None:
+                changes += added
+                texts[path] = (None, ours)
+            elif theirs != ours:
+                state = "removed" if theirs is None else "brought"
+                why = f"{version} {state} {path}"
+                return Rebase(mod.name, version, "conflict", base, why=why)
+            continue
+        merged = merge(before, ours, theirs)
+        conflicts += [(path, conflict) for conflict in merged.conflicts]
+        fault = syntax_fault(path, merged.text)
+        if fault is not None:
+            return Rebase(mod.name, version, "conflict", base, why=f"{path} would not compile: {fault}")
+        if merged.carried:
+            changes += exact_edits(path, theirs, merged.text)
+            texts[path] = (theirs, merged.text)
+    if conflicts:
+        return Rebase(mod.name, version, "conflict", base, conflicts=tuple(conflicts))
+    if not changes:
+        return Rebase(mod.name, version, "upstream", base)
+    checks = _checks(variant, texts)
+    if not checks:
+        return Rebase(mod.name, version, "conflict", base, why="no check can tell what is left of it")
+    ranged = Variant(versions=">=0", changes=changes, checks=checks)
+    return Rebase(mod.name, version, "rebased", base, ranged)
+
+
+def _checks(variant: Variant, texts: dict[str, tuple[str | None, str]]) -> list[Check]:
+    """Keep the checks that hold after the rebase; propose others for files without one that needs the change."""
+    kept = [
+        check
+        for check in variant.checks
+        if check.file in texts and failing(check, texts[check.file][1]) is None
+    ]
+    found = list(kept)
+    for path, (before, after) in texts.items():
+        if not any(check.file == path and failing(check, before) is not None for check in kept):
+            found += propose(path, before, after)
+    return found
+
+
+def write(project: Project, done: Rebase, *, folder: FolderSource | None = None) -> None:
+    """Add the rebased variant to mod.yaml, if the mod then fits; else leave the file as it was."""
+    mod = find_mod(project.mods, done.mod)
+    if done.variant is None:
+        raise conflict_error(done)
+    version = project.matrix.versions[done.version].version
+    claimed = mod.variant(version)
+    file = project.root / "mods" / done.mod / MANIFEST
+    before = file.read_text("utf-8")
+    narrowed, versions = None, _from(project, mod, version)
+    if claimed is not None:
+        upper = [str(item) for item in SpecifierSet(claimed.versions) if item.operator in ("<", "<=", "!=")]
+        lower = [str(item) for item in SpecifierSet(claimed.versions) if item.operator not in ("<", "<=")]
+        narrowed = (claimed, ",".join([*sorted(lower), f"<{version}"]))
+        versions = ",".join([f">={version}", *sorted(upper)])
+    variant = done.variant.model_copy(update={"versions": versions})
+    write_text(file, with_variant(before, mod, variant, narrowed))
+    try:
+        _refuse_unfit(Project(project.root, project.store), done, folder)
+    except BaseException:
+        write_text(file, before)
+        raise
+
+
+def _refuse_unfit(project: Project, done: Rebase, folder: FolderSource | None) -> None:
+    [result] = check_mods(project, [done.mod], [done.version], folder=folder)
+    if result.status != "applies":
+        raise RebaseError(
+            f"The rebased {done.mod} does not fit {done.version}.",
+            where=f"mods/{done.mod}/{MANIFEST}",
+            why=f"{result.status}: {result.detail}",
+            fix="Write the variant by hand; mod.yaml is as it was.",
+        )
+
+
+def conflict_error(done: Rebase) -> RebaseError:
+    """Return the error for a mod that cannot be rebased."""
+    places = ", ".join(f"{path}:{conflict.line}" for path, conflict in done.conflicts)
+    return RebaseError(
+        f"The mod {done.mod} cannot be rebased onto {done.version} exactly.",
+        where=places or f"mods/{done.mod}/{MANIFEST}",
+        why=done.why or f"{done.version} changed the same lines as the mod, since {done.base}.",
+        fix="Write a variant by hand, or set `upstreamed_in` or `not_needed`.",
+    )
+
+
+def advice(project: Project, name: str, version: str, folder: FolderSource) -> str:
+    """Say what an update would come to, or why that is not known."""
+    try:
+        return rebase(project, name, version, folder=folder).describe()
+    except FactoryError as error:
+        return f"Whether `invoke mods.update {name}` can rebase it is not known: {error.what}"
+
+
+def outdated(project: Project, name: str) -> Sequence[str]:
+    """List the releases of a mod's server for which its claims do not hold."""
+    return [result.version for result in check_mods(project, [name]) if not result.holds]
+
+
+def _base(project: Project, mod: Mod, version: str) -> str | None:
+    """Return the newest older release that a mod fits."""
+    matrix = project.matrix
+    older = [
+        name
+        for name, one in matrix.versions.items()
+        if one.release is not None
+        and first_of_release(matrix, name) == name
+        and server_name(name) == server_name(version)
+        and one.version < matrix.versions[version].version
+        and mod.variant(one.version) is not None
+    ]
+    for name in sorted(older, key=lambda name: matrix.versions[name].version, reverse=True):
+        [result] = check_mods(project, [mod.name], [name])
+        if result.status == "applies":
+            return name
+    return None
+
+
+def _from(project: Project, mod: Mod, version: Version) -> str:
+    """Return the range of a version that a mod says nothing about: up to the next that it does."""
+    versions = sorted(
+        one.version
+        for name, one in project.matrix.versions.items()
+        if server_name(name) == mod.manifest.of_server
+    )
+    known = (
+        one
+        for one in versions
+        if one > version and (mod.variant(one) or mod.is_upstream(one) or mod.reason_not_needed(one))
+    )
+    end = next(known, None)
+    return f">={version}" + (f",<{end}" if end is not None else "")
+
+
+def _marked(sign: str, text: str) -> str:
+    return "".join(f"{sign}{line}\n" for line in text.splitlines())

@@ -1,0 +1,276 @@
+"""Replays a mod's script on the files of locked wheels, and reports what it changed; process 1 of a container.
+
+The script is not trusted: it runs in tmpfs of limited size, and what it leaves behind is read without following links.
+The report goes to the standard output, which the script does not get to see.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import zlib
+from pathlib import Path
+from zipfile import ZipFile
+
+PLACE = Path("/usr/local/lib")
+ROOT = PLACE / "python3.12" / "dist-packages"
+WORKSPACE = Path("/workspace")
+OWN = Path("/run/factory")
+INPUT = Path("/factory")
+PROGRAMS = ("curl", "wget", "pip", "pip3", "uv", "apt", "apt-get", "sudo", "patch", "git")
+LARGEST = 4 * 1024**2
+"""The largest file of a wheel that is unpacked, and the largest changed file; larger ones are libraries."""
+MOST_FILES, MOST_BYTES = 600, 24 * 1024**2
+"""What a report may contain."""
+_OUTPUT = 40_000
+_PR_SET_DUMPABLE = 4
+
+
+def main() -> int:
+    """Unpack, run, stop everything that still runs, and report."""
+    # The script has the same user: without this it could write into this process and its output.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.umask(0o022)
+    order = json.loads((INPUT / "order.json").read_text("utf-8"))
+    expected = _unpack()
+    _prepare(order)
+    status, output = _run(order)
+    report = {"status": status, "output": output, "left_running": _stop_all(), "full": _full()}
+    journal = OWN / "journal"
+    report["journal"] = _text(journal)[-200_000:] if journal.is_file() and not journal.is_symlink() else ""
+    report |= _changes(expected)
+    sys.stdout.write(json.dumps(report))
+    return 0
+
+
+def _unpack() -> dict[str, int | None]:
+    """Unpack the wheels; return the checksum of each file, None for a library, which is left empty."""
+    expected: dict[str, int | None] = {}
+    for wheel in sorted((INPUT / "wheels").iterdir()):
+        with ZipFile(wheel) as archive:
+            for item in archive.infolist():
+                if item.is_dir() or ".data/" in item.filename:
+                    continue
+                target = ROOT / item.filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                large = item.file_size > LARGEST or item.filename.endswith(".so")
+                target.write_bytes(b"" if large else archive.read(item))
+                expected[item.filename] = None if large else item.CRC
+    (PLACE / "python3.13").symlink_to("python3.12")
+    return expected
+
+
+def _prepare(order: dict[str, object]) -> None:
+    folder = WORKSPACE / "mods" / str(order["name"])
+    folder.mkdir(parents=True)
+    with tarfile.open(INPUT / "mod.tar") as archive:
+        archive.extractall(folder, filter="data")
+    (OWN / "supplied").mkdir()
+    with tarfile.open(INPUT / "supplied.tar") as archive:
+        archive.extractall(OWN / "supplied", filter="data")
+    (OWN / "locked.json").write_text(json.dumps(order["locked"]), encoding="utf-8")
+    programs = OWN / "bin"
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).symlink_to(INPUT / "replay" / "stand_in.py")
+    (programs / "python").symlink_to("/usr/bin/python3")
+
+
+def _run(order: dict[str, object]) -> tuple[int | None, str]:
+    """Run the script; return its exit status, None after the time is over, and the end of its output."""
+    given = order["env"]
+    environment = {
+        **(given if isinstance(given, dict) else {}),
+        "PATH": f"{OWN}/bin:/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",  # noqa: S108 - a tmpfs of the container
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": f"{INPUT}/replay/modules",
+        "FACTORY_PACKAGES": " ".join(path.name for path in ROOT.iterdir() if path.is_dir()),
+        "WORKSPACE_DIR": str(WORKSPACE),
+    }
+    folder = WORKSPACE / "mods" / str(order["name"])
+    (folder / "run.sh").chmod(0o755)
+    try:
+        process = subprocess.Popen(
+            ["./run.sh"],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return 127, f"run.sh cannot be started: {error.strerror}"
+    said = bytearray()
+    listener = threading.Thread(target=_listen, args=(process, said), daemon=True)
+    listener.start()
+    try:
+        status: int | None = process.wait(float(str(order["seconds"])))
+    except subprocess.TimeoutExpired:
+        status = None
+    listener.join(2)  # a process in the background may hold the pipe open
+    return status, bytes(said).decode("utf-8", "replace")
+
+
+def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
+    output = process.stdout
+    while output is not None and (chunk := os.read(output.fileno(), 65536)):
+        said += chunk
+        del said[:-_OUTPUT]
+
+
+def _stop_all() -> list[str]:
+    """Kill every other process; return the commands of those that outlived the script."""
+    left: list[str] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and entry.name != "1" and len(left) < 5:
+            try:
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+            except OSError:
+                continue
+            if words.strip():
+                left.append(words.decode("utf-8", "replace").strip()[:200])
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            os.kill(-1, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            break
+        time.sleep(0.05)
+    return left
+
+
+def _full() -> list[str]:
+    """List the file systems that have no room left."""
+    places = (PLACE, WORKSPACE, Path("/tmp"))  # noqa: S108
+    found = []
+    for place in places:
+        state = os.statvfs(place)
+        if state.f_bavail * state.f_bsize < 64 * 1024 or state.f_favail < 8:
+            found.append(str(place))
+    return found
+
+
+def _changes(expected: dict[str, int | None]) -> dict[str, object]:
+    """Compare what is there with what was unpacked."""
+    found = _Found()
+    for path, entry in _walk(PLACE):
+        inside = path.removeprefix("python3.12/dist-packages/")
+        if path == "python3.13":
+            continue
+        if inside == path:
+            found.outside(f"{PLACE}/{path}")
+            continue
+        found.seen.add(inside)
+        _compare(found, ROOT / inside, inside, entry, expected)
+    for path, entry in _walk(WORKSPACE):
+        if path.startswith("mods/"):
+            continue
+        if stat.S_ISREG(entry.st_mode):
+            found.keep(found.workspace, WORKSPACE / path, path, entry)
+        else:
+            found.odd[f"{WORKSPACE}/{path}"] = stat.filemode(entry.st_mode)[0]
+    return {
+        "changed": found.changed,
+        "workspace": found.workspace,
+        "deleted": sorted(set(expected) - found.seen)[:MOST_FILES],
+        "odd": dict(list(found.odd.items())[:50]),
+        "modes": found.modes[:50],
+        "too_large": found.too_large[:50],
+        "outside": found.elsewhere[:50],
+        "rejects": found.rejects[:50],
+    }
+
+
+class _Found:
+    def __init__(self) -> None:
+        self.changed: dict[str, str] = {}
+        self.workspace: dict[str, str] = {}
+        self.odd: dict[str, str] = {}
+        self.modes: list[str] = []
+        self.too_large: list[str] = []
+        self.elsewhere: list[str] = []
+        self.rejects: list[str] = []
+        self.seen: set[str] = set()
+        self._left = MOST_BYTES
+
+    def outside(self, path: str) -> None:
+        self.elsewhere.append(path)
+
+    def keep(self, where: dict[str, str], file: Path, path: str, entry: os.stat_result) -> None:
+        """Keep the content of a file, within the limits."""
+        if len(where) >= MOST_FILES or entry.st_size > min(LARGEST, self._left):
+            self.too_large.append(path)
+            return
+        self._left -= entry.st_size
+        where[path] = base64.b64encode(_bytes(file)).decode()
+
+
+def _compare(
+    found: _Found, file: Path, path: str, entry: os.stat_result, expected: dict[str, int | None]
+) -> None:
+    if not stat.S_ISREG(entry.st_mode):
+        found.odd[path] = stat.filemode(entry.st_mode)[0]
+        return
+    if "__pycache__" in path or path.endswith((".pyc", ".orig")):
+        return
+    if path.endswith(".rej"):
+        found.rejects.append(path)
+        return
+    if path in expected and stat.S_IMODE(entry.st_mode) != 0o644:
+        found.modes.append(path)
+    if path in expected and expected[path] is None:
+        if entry.st_size:
+            found.too_large.append(path)
+    elif entry.st_size > LARGEST or path not in expected or zlib.crc32(_bytes(file)) != expected[path]:
+        found.keep(found.changed, file, path, entry)
+
+
+def _walk(top: Path) -> list[tuple[str, os.stat_result]]:
+    """List everything below a folder but folders, without following links; the owner may read all of it."""
+    found: list[tuple[str, os.stat_result]] = []
+    waiting = [top]
+    while waiting and len(found) < 200_000:
+        folder = waiting.pop()
+        folder.chmod(0o755)
+        for item in os.scandir(folder):
+            entry = item.stat(follow_symlinks=False)
+            if stat.S_ISDIR(entry.st_mode):
+                waiting.append(folder / item.name)
+            else:
+                found.append((os.fsdecode(os.fsencode((folder / item.name).relative_to(top))), entry))
+    return found
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except PermissionError:
+        file.chmod(0o644, follow_symlinks=True)
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(handle, "rb") as opened:
+        return opened.read(LARGEST + 1)
+
+
+def _text(file: Path) -> str:
+    return _bytes(file).decode("utf-8", "replace")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

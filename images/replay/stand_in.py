@@ -1,0 +1,170 @@
+#!/usr/bin/python3 -I
+"""Stands in for programs that a script calls: downloads and installs end here, and patches are written down.
+
+The name that it is called by tells which one. Every call becomes a line of the journal, from which the factory learns
+what a script would have fetched, and whether it went on after a patch had failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+JOURNAL = Path("/run/factory/journal")
+SUPPLIED = Path("/run/factory/supplied")
+LOCKED = Path("/run/factory/locked.json")
+_ADDRESS = re.compile(r"^(?:https?|ftp)://\S+$")
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*(.*)$")
+_FAILED = re.compile(
+    r"FAILED|malformed patch|can't find file|Only garbage|Assuming -R|hunks? fail", re.IGNORECASE
+)
+
+
+def note(**entry: object) -> None:
+    """Add a line to the journal."""
+    with JOURNAL.open("a", encoding="utf-8") as journal:
+        journal.write(f"{json.dumps(entry)}\n")
+
+
+def download(program: str, words: list[str]) -> int:
+    """Hand over a supplied file in place of a download; without one, fail as without a network."""
+    addresses = [word for word in words if _ADDRESS.match(word)]
+    for address in addresses:
+        name = address.partition("?")[0].rstrip("/").rpartition("/")[2]
+        supplied = SUPPLIED / name
+        note(program=program, address=address, supplied=supplied.is_file())
+        if not supplied.is_file():
+            sys.stderr.write(f"{program}: (6) Could not resolve host: {address}\n")
+            return 6
+        target = _target(program, words, name)
+        if target == "-":
+            sys.stdout.buffer.write(supplied.read_bytes())
+        else:
+            shutil.copyfile(supplied, target)
+    return 0 if addresses else 2
+
+
+def _target(program: str, words: list[str], name: str) -> str:
+    """Return the file that the words ask for; `-` is the standard output."""
+    letter = "o" if program == "curl" else "O"
+    for index, word in enumerate(words):
+        if word.startswith(("--output=", "--output-document=")):
+            return word.partition("=")[2]
+        if word in {"--output", "--output-document"} or re.fullmatch(f"-[A-Za-z]*{letter}", word):
+            return words[index + 1] if index + 1 < len(words) else "-"
+    by_name = any(word == "--remote-name" or re.fullmatch("-[A-Za-z]*O", word) for word in words)
+    return name if program == "wget" or by_name else "-"
+
+
+def install(program: str, words: list[str]) -> int:
+    """Answer questions about packages from the lock; refuse to install what the lock does not have."""
+    locked = json.loads(LOCKED.read_text("utf-8"))
+    words = [word for word in words if word not in {"pip", "-m"}]
+    if words[:1] == ["show"]:
+        known = [(name, locked[_norm(name)]) for name in words[1:] if _norm(name) in locked]
+        for name, version in known:
+            sys.stdout.write(f"Name: {name}\nVersion: {version}\n")
+        return 0 if known else 1
+    if program in {"pip", "pip3", "uv"} and words[:1] != ["install"]:
+        return 1
+    wanted = [word for word in words[1:] if not word.startswith("-")]
+    missing = [word for word in wanted if program not in {"pip", "pip3", "uv"} or not _has(locked, word)]
+    note(program=program, wants=missing)
+    if missing:
+        sys.stderr.write(f"{program}: nothing can be installed here: {' '.join(missing)}\n")
+    return 1 if missing else 0
+
+
+def _has(locked: dict[str, str], requirement: str) -> bool:
+    match = _REQUIREMENT.match(requirement)
+    if match is None or _norm(match[1]) not in locked:
+        return False
+    version = locked[_norm(match[1])]
+    for clause in filter(None, (part.strip() for part in match[2].split(","))):
+        parts = re.fullmatch(r"(==|>=|<=|>|<|!=|~=)\s*([0-9][0-9A-Za-z.+]*)", clause)
+        if parts is None or not _holds(_numbers(version), parts[1], _numbers(parts[2])):
+            return False
+    return True
+
+
+def _holds(one: list[int], operator: str, other: list[int]) -> bool:
+    length = max(len(one), len(other))
+    left, right = (part + [0] * (length - len(part)) for part in (one, other))
+    return {
+        "==": left == right,
+        "!=": left != right,
+        ">=": left >= right,
+        "<=": left <= right,
+        ">": left > right,
+        "<": left < right,
+        "~=": left >= right and one[: len(other) - 1] == other[:-1],
+    }[operator]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
+
+
+def _norm(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def patch(words: list[str]) -> int:
+    """Run patch without fuzz, and write down how it ended."""
+    done = subprocess.run(  # noqa: S603
+        ["/usr/bin/patch", *words, "--fuzz=0"], check=False, capture_output=True, text=True, errors="replace"
+    )
+    said = done.stdout + done.stderr
+    sys.stdout.write(said)
+    note(
+        program="patch",
+        probe="--dry-run" in words,
+        status=done.returncode,
+        failed=done.returncode > 1 or _FAILED.search(said) is not None,
+        already="previously applied" in said,
+        said=said[-2000:],
+    )
+    return done.returncode
+
+
+def git(words: list[str]) -> int:
+    """Run git, and write down how an apply ended."""
+    if "apply" not in words:
+        os.execv("/usr/bin/git", ["git", *words])  # noqa: S606
+    done = subprocess.run(  # noqa: S603
+        ["/usr/bin/git", *words], check=False, capture_output=True, text=True, errors="replace"
+    )
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    note(
+        program="git apply",
+        probe=not {"--check", "--stat", "--numstat", "--summary"}.isdisjoint(words),
+        reverse=not {"-R", "--reverse"}.isdisjoint(words),
+        status=done.returncode,
+        failed=done.returncode != 0,
+        said=done.stderr[-2000:],
+    )
+    return done.returncode
+
+
+def main() -> int:
+    """Do what the called program would."""
+    program, words = Path(sys.argv[0]).name, sys.argv[1:]
+    if program in {"curl", "wget"}:
+        return download(program, words)
+    if program == "patch":
+        return patch(words)
+    if program == "git":
+        return git(words)
+    if program == "sudo":
+        os.execvp(words[0], words)  # noqa: S606
+    return install(program, words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,70 @@
+"""mods.import and mods.update from the command line: what they print, and how they fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.mods import NotImportableError, RebaseError
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.inv import Inv
+from tests.fixtures.mods import edit, has, manifest, write_mod
+from tests.fixtures.releases import released
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import WheelFactory
+
+OLD = {
+    "vllm/__init__.py": "VERSION = 1\n",
+    "vllm/x.py": "one = function(1)\ntwo = function(2)\nthree = function(3)\n",
+}
+NEW = {**OLD, "vllm/x.py": OLD["vllm/x.py"].replace("three = function(3)", "three = function(33)")}
+HUNK = "@@ -1,2 +1,2 @@\n-one = function(1)\n+one = function(11)\n two = function(2)\n"
+DIFF = f"--- a/vllm/x.py\n+++ b/vllm/x.py\n{HUNK}"
+
+
+@pytest.fixture
+def inv(
+    tmp_path: Path,
+    simple_index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Inv:
+    """Run commands on a checkout with two small releases, without Docker."""
+    root = released(tmp_path, simple_index, wheel_factory, {"1.0": OLD, "2.0": NEW}).root
+    found = Inv(Checkout(root), monkeypatch, capsys)
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    monkeypatch.setenv("FACTORY_CACHE", str(tmp_path / "store"))
+    return found
+
+
+def test_an_import_shows_what_came_of_each_version_and_names_the_file(inv: Inv, tmp_path: Path) -> None:
+    (tmp_path / "eleven.diff").write_text(DIFF)
+    done = inv("mods.import", str(tmp_path / "eleven.diff"), "--why=https://git.example/pull/1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "mods/eleven/mod.yaml"
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [
+        ["1.0", "changes"],
+        ["2.0", "changes"],
+    ]
+    assert "why: https://git.example/pull/1\n" in (inv.root / "mods/eleven/mod.yaml").read_text("utf-8")
+    (tmp_path / "nothing.diff").write_text(DIFF.replace("-one", "-none"))
+    message = inv.fails(NotImportableError, "mods.import", str(tmp_path / "nothing.diff"))
+    assert "on 1.0, 2.0: nothing.diff does not fit" in message
+
+
+def test_an_update_rebases_or_shows_the_conflict(inv: Inv) -> None:
+    change = edit(
+        "vllm/x.py", OLD["vllm/x.py"], replace=OLD["vllm/x.py"].replace("function(1)", "function(11)")
+    )
+    write_mod(inv.root / "mods", manifest("good", change, checks=[has("vllm/x.py", "(11)")], versions=">=1"))
+    done = inv("mods.update", "good", "--dry-run")
+    assert done.stdout == "2.0: `invoke mods.update good --vllm 2.0` rebases it from 1.0 exactly.\n"
+    assert inv("mods.update", "good").stdout == "2.0: rebased from 1.0\n"
+    assert inv("mods.update", "good").stdout == ""
+    change = edit("vllm/x.py", "three = function(3)", replace="three = function(4)")
+    write_mod(inv.root / "mods", manifest("bad", change, checks=[has("vllm/x.py", "(4)")], versions=">=1"))
+    done = inv("mods.update", "bad")
+    assert done.returncode == RebaseError.exit_code
+    assert "three = function(33)" in done.stdout

@@ -1,0 +1,155 @@
+"""Edits made from two texts turn the one into the other, with anchors that occur once; checks tell the two apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefactory.mods.exact_edits import exact_edits
+from imagefactory.mods.merging import merge
+from imagefactory.mods.proposed_checks import propose
+from images.shipped.mods.checks import failing
+from images.shipped.mods.edits import apply_spans, locate
+from images.shipped.mods.manifest import Manifest, Mod
+
+SOURCE = "".join(f"value_{number} = function_{number}(argument)\n" for number in range(30))
+CLASS = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 1\n"
+
+
+def applied(before: str, after: str) -> str:
+    """Return the text that the edits make of the first text."""
+    edits = exact_edits("x.py", before, after)
+    manifest = Manifest.model_validate(
+        {
+            "name": "some-mod",
+            "summary": "A mod that exists for a test",
+            "why": "https://git.example/1",
+            "licence": "MIT",
+            "distribution": "vllm",
+            "needed_when": [{"model": "*"}],
+            "variants": [
+                {
+                    "versions": ">=0",
+                    "changes": [edit.model_dump(exclude_none=True) for edit in edits],
+                    "checks": [{"file": "x.py", "contains": "x"}],
+                }
+            ],
+        }
+    )
+    spans = locate(Mod(manifest, {}), manifest.variants[0], {"x.py": before})
+    return apply_spans(before, spans)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (SOURCE, SOURCE.replace("value_3 ", "changed ")),
+        (SOURCE, SOURCE.replace("value_0 ", "changed ")),
+        (SOURCE, "first\n" + SOURCE),
+        (SOURCE, SOURCE + "last\n"),
+        (SOURCE, SOURCE.removesuffix("\n")),
+        (SOURCE, SOURCE.replace("value_7", "a\nb\nvalue_7").replace("value_8 = function_8(argument)\n", "")),
+        ("x\n" * 9 + "y\n" + "x\n" * 9, "x\n" * 9 + "y\nz\n" + "x\n" * 9),
+        ("x\n" * 9, "x\n" * 8),
+        (CLASS, CLASS.replace("return 1", "return 2")),
+        ("one\r\ntwo\r\n", "one\r\n2\r\n"),
+        ("no newline", "another line"),
+    ],
+)
+def test_edits_give_exactly_the_new_text(before: str, after: str) -> None:
+    assert applied(before, after) == after
+
+
+LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "    return x\n", "long_enough_to_tell\n"]), min_size=1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LINES, LINES)
+def test_edits_of_any_two_texts_give_the_second(old: list[str], new: list[str]) -> None:
+    before, after = "".join(old), "".join(new)
+    if before != after:
+        assert applied(before, after) == after
+
+
+def test_an_anchor_is_no_longer_than_it_has_to_be() -> None:
+    [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_3 ", "changed "))
+    assert edit.anchor == "value_3 = function_3(argument)\n"
+    assert edit.replace == "changed = function_3(argument)\n"
+    [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_4 ", "new_line\nvalue_4 "))
+    assert (edit.anchor, edit.after) == ("value_3 = function_3(argument)\n", "new_line\n")
+
+
+def test_an_anchor_grows_until_it_occurs_once() -> None:
+    after = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
+    [edit] = exact_edits("x.py", CLASS, after)
+    assert edit.anchor == "    def two(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "check"),
+    [
+        (
+            CLASS,
+            CLASS.replace("        return 1\n\n", "        return answer(1)\n\n"),
+            "A.one contains 'return answer(1)'",
+        ),
+        (CLASS, CLASS + "    three = function()\n", "A contains 'three = function()'"),
+        (
+            SOURCE,
+            SOURCE.replace("value_3 = function_3(argument)\n", ""),
+            "lacks 'value_3 = function_3(argument)'",
+        ),
+        (None, "# A comment\nimport something\n", "contains 'import something'"),
+    ],
+)
+def test_checks_name_what_changed_and_where(before: str | None, after: str, check: str) -> None:
+    [found] = propose("x.py", before, after)
+    assert check in str(found)
+    assert failing(found, after) is None
+    assert failing(found, before) is not None
+
+
+def test_a_change_of_blanks_alone_gets_no_check() -> None:
+    assert propose("x.py", "a = 1\n", "a = 1\n\n") == []
+
+
+# --- three ways --------------------------------------------------------------------------------------
+
+
+def test_a_change_is_carried_over_where_nothing_near_it_changed() -> None:
+    ours = SOURCE.replace("value_9 ", "mine_9 ")
+    theirs = "new = 1\n" + SOURCE.replace("value_20 ", "theirs_20 ")
+    merged = merge(SOURCE, ours, theirs)
+    assert merged.text == theirs.replace("value_9 ", "mine_9 ")
+    assert (merged.carried, merged.conflicts) == (1, ())
+
+
+@pytest.mark.parametrize("line", [8, 9, 10])
+def test_a_change_beside_a_change_is_a_conflict(line: int) -> None:
+    theirs = SOURCE.replace(f"value_{line} ", "theirs ")
+    merged = merge(SOURCE, SOURCE.replace("value_9 ", "mine_9 "), theirs)
+    [conflict] = merged.conflicts
+    assert (merged.text, merged.carried, conflict.line) == (theirs, 0, 10)
+    assert "mine_9" in conflict.ours
+    assert "theirs" in conflict.theirs
+
+
+def test_a_change_that_is_there_already_is_not_made_twice() -> None:
+    ours = SOURCE.replace("value_9 ", "mine_9 ")
+    merged = merge(SOURCE, ours, ours.replace("value_2 ", "theirs_2 "))
+    assert (merged.carried, merged.conflicts) == (0, ())
+    inserted = SOURCE.replace("value_9 ", "if flag: pass\nvalue_9 ")
+    merged = merge(SOURCE, inserted, inserted)
+    assert (merged.text, merged.carried, merged.conflicts) == (inserted, 0, ())
+
+
+def test_random_changes_far_apart_always_merge() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        one, other = rng.sample(range(0, 30, 3), 2)
+        ours = SOURCE.replace(f"value_{one} ", "mine ")
+        theirs = SOURCE.replace(f"value_{other} ", "theirs ")
+        assert merge(SOURCE, ours, theirs).text == ours.replace(f"value_{other} ", "theirs ")
