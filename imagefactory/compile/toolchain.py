@@ -6,10 +6,11 @@ builds images does the same for toolchains.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.inputs import LayerInputs
@@ -132,11 +133,10 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
         watch.layers(plan.layers)
         blobs = _blobs(project, plan, watch)
         image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
-        folder = project.root / "build" / "toolchains" / plan.key[:16]
-        try:
-            daemon.load(write_layout(image, plan.arch, project.store, folder), name)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        folder = project.root / "build" / "toolchains"
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own:  # another process may do the same
+            daemon.load(write_layout(image, plan.arch, project.store, Path(own, "layout")), name)
     return name
 
 

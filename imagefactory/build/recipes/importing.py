@@ -57,7 +57,7 @@ _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass
-class Imported:
+class ImportedRecipe:
     """An entry of matrix.yaml, and what it does not say."""
 
     name: str
@@ -72,7 +72,7 @@ class Imported:
         return "\n".join([f"  {self.name}:", *(f"    {line}" for line in lines)]) + "\n"
 
 
-def import_recipe(project: Project, recipe: Recipe, name: str = "") -> Imported:
+def import_recipe(project: Project, recipe: Recipe, name: str = "") -> ImportedRecipe:
     """Turn a recipe into the entry of a model; raise an error if no image could serve it."""
     return _Import(project, recipe, name).run()
 
@@ -88,10 +88,10 @@ class _Import:
     """The oldest version whose images have all its settings."""
 
     @cached_property
-    def result(self) -> Imported:
+    def result(self) -> ImportedRecipe:
         named = self.name or str(self.recipe.data.get("name") or self.recipe.path.stem)
         slug = re.sub(r"[^a-z0-9.]+", "-", named.lower()).strip("-.")
-        return Imported(slug or "model", self.recipe.path.name)
+        return ImportedRecipe(slug or "model", self.recipe.path.name)
 
     @cached_property
     def known(self) -> FlagLock | None:
@@ -109,7 +109,7 @@ class _Import:
         }
         return sorted((version, record) for version, record in found.items() if record is not None)
 
-    def run(self) -> Imported:
+    def run(self) -> ImportedRecipe:
         line = take_apart(self.recipe, self.known)
         self._refuse_clusters()
         if not _REPO.fullmatch(line.model):

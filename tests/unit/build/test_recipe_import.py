@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.build.recipes.importing import Imported, import_recipe
+from imagefactory.build.recipes.importing import ImportedRecipe, import_recipe
 from imagefactory.build.recipes.recipe_file import KNOWN, read_recipe
 from imagefactory.build.start.prepare import prepare
 from imagefactory.errors import FactoryError
@@ -64,7 +64,7 @@ invented: 1
 """
 
 
-def imported(folder: Path, text: str, name: str = "") -> Imported:
+def imported(folder: Path, text: str, name: str = "") -> ImportedRecipe:
     path = folder / "recipe.yaml"
     path.write_text(text, "utf-8")
     return import_recipe(PROJECT, read_recipe(path), name)
