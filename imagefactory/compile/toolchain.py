@@ -135,7 +135,9 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
         image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
         folder = project.root / "build" / "toolchains"
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own:  # another process may do the same
+        with TemporaryDirectory(
+            dir=folder, ignore_cleanup_errors=True
+        ) as own:  # another process may do the same
             daemon.load(write_layout(image, plan.arch, project.store, Path(own, "layout")), name)
     return name
 
