@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,15 +61,13 @@ class SmallToolchain(CompileProject):
 
 
 @pytest.fixture(scope="module")
-def toolchain() -> Iterator[tuple[CompileProject, str]]:
-    """Assemble the small toolchain and load it; remove it from the daemon afterwards."""
+def toolchain() -> tuple[CompileProject, str]:
+    """Assemble the small toolchain and load it; it stays in the daemon, where another process may be using it."""
     project = SmallToolchain(REPOSITORY)
     cell = project.cell(next(iter(project.settings.toolchains)), "0.32.0", PLATFORM)
     assert len(project.wheel_lock(cell).wheels) == len(SMALL)
     plan = toolchain_plan(project, cell)
-    name = provide(project, plan, RecordingWatcher())
-    yield project, name
-    subprocess.run(["docker", "image", "rm", "--force", name], check=True, capture_output=True)
+    return project, provide(project, plan, RecordingWatcher())
 
 
 class Workshop:
