@@ -54,9 +54,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--require-engine: {missing}. (.ci/run starts what is needed.)")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    _group(items)
+    _sort(items)
     if config.getoption("--require-engine"):
         return
     for marker, missing in (("engine", _engine_missing), ("network", _network_missing)):
@@ -66,11 +65,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=str(reason)))
 
 
-def _group(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and all that share the tiny image in another, which starts early."""
+def _sort(items: list[pytest.Item]) -> None:
+    """Begin with unit tests, then those that share the tiny image; tests of a file may run in several processes."""
     heavy = {item.path for item in items if "tiny_checkout" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("tiny" if item.path in heavy else item.location[0]))
     items.sort(key=lambda item: 0 if UNIT in item.path.parents else 1 if item.path in heavy else 2)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @command(
     help={
-        "target": f"{options.TARGETS} (default: all)",
+        "target": f"{options.TARGETS} (default: all); `--target` may be left out, here and where nothing else is named",
         "json": options.JSON,
         "excluded": "list the excluded combinations instead, and why",
     },

@@ -16,7 +16,7 @@ from imagefactory.errors.store import OutputError
 from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
 
 T = TypeVar("T", int, float)
-TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable (`--target` may be left out)"
+TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
 TARGET = f"{TARGETS} (default: the first model)"
 ONE_TARGET = "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)"
 VLLM = "the vLLM version (default: the matrix's)"

@@ -84,7 +84,7 @@ def schemas(project: Project, check: bool = False) -> None:
 def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
     """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
     options = [
-        *("-n", "auto", "--maxprocesses", "4", "--dist", "loadgroup"),
+        *("-n", "auto", "--maxprocesses", "4"),
         *(["tests/unit"] if fast else []),
         *(["--require-engine"] if require_engine else []),
         *(["-k", match] if match else []),

@@ -121,15 +121,13 @@ class _Import:
             )
         serve, drafter = self._serve(line), self._drafter(line)
         serve |= self._environment(line)
-        own = line.server.name == VLLM
+        own, of_server = line.server.name == VLLM, {line.server.name: self._range(line)}
         shape: dict[str, Any] = {"serve": serve} if own else {"serve_on": {line.server.name: serve}}
         self.result.entry = {
             "repo": line.model,
-            line.server.name: self._range(line),
+            **of_server,
             "weights": self._weights(line.model),
-            **(
-                {"drafters": [drafter if own else drafter | {"sglang": self._range(line)}]} if drafter else {}
-            ),
+            **({"drafters": [drafter if own else drafter | of_server]} if drafter else {}),
             **self._memory(serve),
             **shape,
         }
@@ -241,9 +239,10 @@ class _Import:
             if version < self.least or any(True for _ in record.refused(list(_words(self.kept)), {})):
                 break
             first = version
-        note = f"{line.server.name} >={first}"
-        if not any(entry.startswith(note) for entry in self.result.account):
-            self._note(note, "they have all its flags; whether they know the model has to be tried")
+        self._note(
+            f"{line.server.name} >={first}",
+            "they have all its flags; whether they know the model has to be tried",
+        )
         return f">={first}"
 
     def _weights(self, repo: str) -> str:
