@@ -30,6 +30,7 @@ ROOMS = (
     "build",
     "compile",
     "smoke",
+    "bench",
     "publish",
     "commands",
 )
