@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -36,7 +36,8 @@ from imagefactory.smoke.subject import Subject, bring_into_daemon, plan_of
 START_LIMIT: Final = 7200
 """Seconds for a start, which may download the model."""
 _OFF: Final = "off"
-_DRAFTER: Final = "DFLASH_DRAFTER"
+DRAFTER: Final = "DFLASH_DRAFTER"
+"""The setting of the drafter."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     chosen = choose_mods(project.matrix, cell, project.mods)
     served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
     drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
-    given = settings.get(_DRAFTER, str(drafter.get("repo", "")))
+    given = settings.get(DRAFTER, str(drafter.get("repo", "")))
     return bound.model_copy(
         update={
             "mods": tuple(mod.name for mod in plan.mods),
@@ -230,8 +231,3 @@ def _options(bench: Bench, subject: Subject) -> list[str]:
 
 def _models(bench: Bench) -> tuple[str, str]:
     return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")
-
-
-def without_drafter(bench: Bench) -> Bench:
-    """Return the same benchmark without speculative decoding."""
-    return replace(bench, settings={**bench.settings, _DRAFTER: _OFF})

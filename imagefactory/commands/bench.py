@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
 from imagefactory.commands.command import command, say, show
 
 if TYPE_CHECKING:
+    from imagefactory.bench.result import BenchResult
     from imagefactory.bench.running import Bench
     from imagefactory.locks.project import Project
+    from imagefactory.smoke.subject import Subject
 
 SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
 PROFILE = "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)"
@@ -85,3 +88,103 @@ def run(
             show(table)
         print(path.relative_to(project.root))
     refuse_wrong_answers(result, path)
+
+
+@command(
+    positional=["first", "second"],
+    help={
+        "first": "a result file, or a target or image to measure",
+        "second": "another of the same; targets and images are measured in turn, with a fresh start each time",
+        "set_first": f"first only: {SET}",
+        "set_second": f"second only: {SET}",
+        "set": f"both: {SET}",
+        "without_drafter": "measure the second side without speculative decoding",
+        "by": "a further difference that is intended, such as machine or model; repeatable",
+        "rounds": "how often to measure targets or images (default: 4)",
+        "profile": PROFILE,
+        "users": USERS,
+        "repeats": "repeats within each round (default: the profile's)",
+        "limit": LIMIT,
+        "json": options.JSON,
+    },
+)
+def compare(
+    project: Project,
+    first: str,
+    second: str,
+    set_first: list[str],
+    set_second: list[str],
+    set: list[str],
+    by: list[str],
+    without_drafter: bool = False,
+    rounds: str = "",
+    profile: str = "quick",
+    users: str = "",
+    repeats: str = "",
+    limit: str = "",
+    json: bool = False,
+) -> None:
+    """Compare two results, images or settings: ratios with 95 % confidence intervals."""
+    from dataclasses import asdict
+
+    from imagefactory.bench import interleaving
+    from imagefactory.bench.comparison import compare, refuse_incomparable
+    from imagefactory.bench.result import BenchResult
+    from imagefactory.commands.command import print_json
+    from imagefactory.commands.show.bench_tables import comparison_table
+
+    if first.endswith(".json") and second.endswith(".json"):
+        lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
+        asked = {*by}
+    else:
+        sides = [
+            interleaving.Side(
+                _bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name)
+            )
+            for name, own in ((first, set_first), (second, set_second))
+        ]
+        left, right = sides[0], interleaving.without_drafter(sides[1]) if without_drafter else sides[1]
+        asked = {*by, *interleaving.asked_differences(left, right)}
+        number = options.whole_number("--rounds", rounds, least=1) or 4
+        lefts, rights = interleaving.run_interleaved(left, right, number, say)
+    for one, other in zip(lefts, rights, strict=True):
+        refuse_incomparable(one, other, asked)
+    found = compare(lefts, rights)
+    if json:
+        print_json([asdict(one) | {"verdict": one.verdict} for one in found])
+    else:
+        show(comparison_table(found, first, second))
+
+
+def _subject(project: Project, name: str) -> Subject:
+    """Return the image of a target, or the one that has this name."""
+    from imagefactory.smoke.subject import subject_of_image, subject_of_target
+
+    is_image = "sha256:" in name or Path(name, "index.json").exists()
+    return subject_of_image(project, name) if is_image else subject_of_target(project, name)
+
+
+@command(
+    needs="plot",
+    positional=["results"],
+    help={
+        "results": "a result file or a folder of them; several are separated by commas",
+        "output": "the folder for the SVG files (default: build/bench/plots)",
+    },
+)
+def plot(project: Project, results: str, output: str = "") -> None:
+    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
+    from imagefactory.bench.plots import plot
+    from imagefactory.environment.paths import expand_home
+
+    folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
+    for path in plot(_read_results(results), folder):
+        print(path)
+
+
+def _read_results(words: str) -> list[BenchResult]:
+    from imagefactory.bench.result import BenchResult
+
+    named = [options.existing("RESULTS", word, folder=Path(word).is_dir()) for word in words.split(",")]
+    files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    return [BenchResult.read(file) for file in files]

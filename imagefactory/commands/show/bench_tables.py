@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from rich.table import Table
 
+from imagefactory.bench.comparison import Compared
 from imagefactory.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
 
 
@@ -66,9 +67,28 @@ def _figures(found: list[Measurement]) -> Iterator[str]:
         mean_spread(one.first_token for one in found),
         mean_spread(one.per_token for one in found),
     ):
-        yield f"{spread.p50:.0f} ms" if spread else ""
-        yield f"{spread.p99:.0f} ms" if spread else ""
+        yield f"{spread.p50:.1f} ms" if spread else ""
+        yield f"{spread.p99:.1f} ms" if spread else ""
     acceptance = pooled_acceptance(found)
     yield f"{acceptance.rate:.0%}" if acceptance else ""
     yield f"{acceptance.length:.2f}" if acceptance else ""
     yield str(sum(one.failed for one in found))
+
+
+def comparison_table(found: Sequence[Compared], left: str, right: str) -> Table:
+    """Show ratios with their intervals; what counts is the first line, over everything."""
+    table = Table(title=f"A is {left}, B is {right}", title_justify="left")
+    for name in ("figure", "of"):
+        table.add_column(name)
+    for name in ("A", "B", "B / A", "95 % interval"):
+        table.add_column(name, justify="right")
+    table.add_column("B is")
+    for one in found:
+        unit = "" if one.more_is_better else " ms"
+        interval = one.interval
+        ratio = f"{interval.ratio:.3f}" if interval else f"{one.right / one.left:.3f}"
+        bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else ""
+        table.add_row(
+            one.name, one.cell, f"{one.left:.1f}{unit}", f"{one.right:.1f}{unit}", ratio, bounds, one.verdict
+        )
+    return table
