@@ -68,8 +68,9 @@ def run(
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
     from imagefactory.bench.endpoint import Endpoint
     from imagefactory.bench.measuring import refuse_wrong_answers
+    from imagefactory.bench.published_figures import load_published
     from imagefactory.bench.running import bench_image, bench_url
-    from imagefactory.commands.show.bench_tables import result_tables
+    from imagefactory.commands.show.bench_tables import published_table, result_tables
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
     options.at_most_one(target=target, image=image)
@@ -86,6 +87,8 @@ def run(
     else:
         for table in result_tables(result):
             show(table)
+        if others := published_table(load_published(project.root), subject.model):
+            show(others)
         print(path.relative_to(project.root))
     refuse_wrong_answers(result, path)
 
@@ -188,3 +191,61 @@ def _read_results(words: str) -> list[BenchResult]:
     named = [options.existing("RESULTS", word, folder=Path(word).is_dir()) for word in words.split(",")]
     files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     return [BenchResult.read(file) for file in files]
+
+
+@command(
+    positional=["result"],
+    help={"result": "a result file", "attach": "also attach it to the image in the registry"},
+)
+def submit(project: Project, result: str, attach: bool = False) -> None:
+    """Copy a result to benchmarks/results, ready for a pull request, after the checks that CI makes."""
+    from imagefactory.bench.result import BenchResult
+    from imagefactory.bench.submission import submit
+    from imagefactory.commands.command import open_repository
+    from imagefactory.publish.bench_records import attach_result
+
+    read = BenchResult.read(options.existing("RESULT", result, folder=False))
+    print(submit(project.root, read, _known_digests(project)).relative_to(project.root))
+    if attach:
+        with open_repository(project) as repository:
+            print(attach_result(repository, read).digest)
+
+
+@command(
+    help={"base": "look for the images of results that are new since this commit (default: of all results)"}
+)
+def check(project: Project, base: str = "") -> None:
+    """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
+    from imagefactory.bench.submission import check_submitted, submitted_files
+    from imagefactory.publish.automation.pull_request import worktree
+
+    earlier: set[Path] = set()
+    if base:
+        with worktree(project.root, base) as folder:
+            earlier = {*submitted_files(folder)}
+    checked = check_submitted(project.root, _known_digests(project), earlier)
+    say(f"{len(checked)} results are plausible")
+
+
+@command(positional=["result"], help={"result": "a result file of a new image"})
+def hold(project: Project, result: str) -> None:
+    """Fail if an image is slower than its newest shared result, by more than benchmarks/profiles.yaml allows."""
+    from imagefactory.bench.profiles import load_profiles
+    from imagefactory.bench.result import BenchResult
+    from imagefactory.bench.submission import baseline_for, held_by, shared_results
+
+    new = BenchResult.read(options.existing("RESULT", result, folder=False))
+    baseline = baseline_for(new, shared_results(project.root))
+    if baseline is None:
+        say(f"{new.bound.target}: no shared result of this target, profile and machine to compare with")
+    else:
+        say(held_by(new, baseline, load_profiles(project.root).hold))
+
+
+def _known_digests(project: Project) -> set[str]:
+    """Return the digests of all images whose layers are on record."""
+    from imagefactory.plan.known_layers import KnownLayers
+    from imagefactory.plan.make import locked_plans
+
+    known = KnownLayers(project.known_layers)
+    return {image.digest for plan in locked_plans(project) if (image := known.image(plan))}

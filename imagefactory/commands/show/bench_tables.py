@@ -8,6 +8,7 @@ from statistics import fmean
 from rich.table import Table
 
 from imagefactory.bench.comparison import Compared
+from imagefactory.bench.published_figures import PublishedFigures
 from imagefactory.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
 
 
@@ -90,5 +91,22 @@ def comparison_table(found: Sequence[Compared], left: str, right: str) -> Table:
         bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else ""
         table.add_row(
             one.name, one.cell, f"{one.left:.1f}{unit}", f"{one.right:.1f}{unit}", ratio, bounds, one.verdict
+        )
+    return table
+
+
+def published_table(published: PublishedFigures, model: str) -> Table | None:
+    """Show what others published about a model; None if nobody did."""
+    found = published.about(model)
+    if not found:
+        return None
+    table = Table(title="published by others: other images, revisions and settings", title_justify="left")
+    for name in ("kind", "users", "tokens/s", "GPU", "drafter", "length", "source"):
+        table.add_column(name, justify="right" if name in {"users", "tokens/s", "length"} else "left")
+    for one in found:
+        length = f"{one.acceptance_length:.2f}" if one.acceptance_length else ""
+        source = published.sources[one.source]
+        table.add_row(
+            one.kind, str(one.users), f"{one.tokens_per_second:g}", one.gpu, one.drafter, length, source
         )
     return table
