@@ -71,6 +71,8 @@ class Measurement(_Value):
     """Of all users together."""
     tokens_per_second_per_user: Amount
     """The median over the requests of their tokens by their time."""
+    prefill_per_second: Amount | None = None
+    """Tokens of prompts processed per second, where the tool says so."""
     first_token: Spread | None = None
     per_token: Spread | None = None
     """The time of a request after its first token, divided by its other tokens."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from imagefactory.bench.arena import measure_arena
 from imagefactory.bench.endpoint import Endpoint
 from imagefactory.bench.gpu_use import this_machine
 from imagefactory.bench.measuring import Course, GrowingResult, measure, recording, steps_of
@@ -29,7 +30,7 @@ from imagefactory.matrix.server_names import VLLM
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.plan.serve.served import describe
-from imagefactory.smoke.containers import Containers, RunningServer
+from imagefactory.smoke.containers import Container, Containers, RunningServer
 from imagefactory.smoke.levels import has_gpu
 from imagefactory.smoke.subject import Subject, bring_into_daemon, plan_of
 
@@ -134,8 +135,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         try:
             options = ("--network", "host", *_models(bench))
             beside = containers.start(image, "sleep", "infinity", options=options)
-            command = command_in(beside.name, bench.project.root)
-            measure(record, endpoint, bench.course(), served=served, command=command, say=say)
+            _measure(bench, record, endpoint, tool=beside, say=say)
         finally:
             containers.remove_all()
     return record.result, path
@@ -202,13 +202,21 @@ def _starts_and_measures(
 
 
 def _measure_own(bench: Bench, record: GrowingResult, endpoint: Endpoint, say: Say) -> None:
-    served = endpoint.models()
     record.add(
         bound=record.result.bound.model_copy(update={"server_version": endpoint.version() or "unknown"})
     )
     assert endpoint.container is not None  # noqa: S101 - the caller started it
-    command = command_in(endpoint.container.name, bench.project.root)
-    measure(record, endpoint, bench.course(), served=served, command=command, say=say)
+    _measure(bench, record, endpoint, tool=endpoint.container, say=say)
+
+
+def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, *, tool: Container, say: Say) -> None:
+    """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
+    served, course = endpoint.models(), bench.course()
+    if bench.profile.tool == "llama-benchy":
+        measure_arena(record, endpoint, course, served=served, say=say)
+        return
+    command = command_in(tool.name, bench.project.root)
+    measure(record, endpoint, course, served=served, command=command, say=say)
 
 
 def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:

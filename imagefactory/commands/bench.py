@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
-from imagefactory.commands.command import command, say, show
+from imagefactory.commands.command import command, need, say, show
 
 if TYPE_CHECKING:
     from imagefactory.bench.result import BenchResult
@@ -23,6 +23,7 @@ LIMIT = "seconds that one measurement may take before the server counts as hung 
 
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
+    from imagefactory.bench.arena import PACKAGES
     from imagefactory.bench.running import Bench
     from imagefactory.build.start.prepare import settings_from
 
@@ -35,7 +36,8 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
         repeats=options.whole_number("--repeats", repeats, least=1),
         limit=options.number("--limit", limit) or 1800,
     )
-    found.profiles.named(profile)
+    if found.profile.tool == "llama-benchy":
+        need(project.root, PACKAGES)
     return found
 
 
