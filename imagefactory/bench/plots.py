@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any, Final
 
 from imagefactory.bench.result import BenchResult, mean_spread, pooled_acceptance
@@ -19,6 +20,9 @@ _MARKERS: Final = "osD^vP*X"
 _LINES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _FEW: Final = 2
+_SHORT: Final = 30
+_WIDEST: Final = 90
+_TICKS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -103,19 +107,25 @@ def _write(path: Path, theme: Theme, results: Sequence[BenchResult], draw: Draw)
         figure.savefig(file, format="svg", metadata={"Date": None})
 
 
-def _named(result: BenchResult, results: Sequence[BenchResult]) -> str:
+def _named(result: BenchResult, results: Sequence[BenchResult], *, images: bool = True) -> str:
     """Name a result by what tells it from the others."""
     bound = result.bound
     parts = [bound.target or bound.model]
-    if len({other.bound.digest for other in results}) > 1:
+    if images and len({other.bound.digest for other in results}) > 1:
         parts.append(bound.digest[7:15])
     if len({str(other.bound.settings) for other in results}) > 1:
         parts.append(" ".join(f"{name}={value}" for name, value in bound.settings.items()) or "defaults")
-    return ", ".join(parts)
+    return shorten(", ".join(parts), _WIDEST, placeholder=" …")
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(frameon=False, fontsize="small")
+    """Explain the series below the plot, where nothing is hidden."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 1 if max(map(len, labels)) > _SHORT else min(len(labels), 7)
+    assert axes.figure is not None  # noqa: S101 - it was added to one
+    axes.figure.legend(
+        handles, labels, loc="outside lower center", frameon=False, fontsize="small", ncols=columns
+    )
 
 
 def _throughput(axes: Axes, results: Sequence[BenchResult], theme: Theme) -> None:
@@ -146,7 +156,10 @@ def _throughput(axes: Axes, results: Sequence[BenchResult], theme: Theme) -> Non
 def _latency(axes: Axes, results: Sequence[BenchResult], theme: Theme) -> None:
     result = results[-1]
     cells = result.cells()
-    names = [f"{kind}\n{users} users" if depth == 0 else f"{kind}\n{depth}" for kind, users, depth in cells]
+    names = [
+        f"{kind}\n{depth or users} {'deep' if depth else 'user' if users == 1 else 'users'}"
+        for kind, users, depth in cells
+    ]
     shares = ("p50", "p90", "p99")
     width = 0.8 / len(shares)
     spreads = [mean_spread(one.first_token for one in found) for found in cells.values()]
@@ -206,30 +219,35 @@ def _starts(axes: Axes, results: Sequence[BenchResult], theme: Theme) -> None:
             )
             begun += seconds
         axes.text(begun, place, f" {begun:.0f} s", va="center")
-    axes.set_yticks(range(len(rows)), [f"{name}\n{start.cache} cache" for name, start in rows])
+    names = [fill(f"{name}, {start.cache} cache", 2 * _SHORT) for name, start in rows]
+    axes.set_yticks(range(len(rows)), names, fontsize="small")
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set(xlabel="seconds", title="Where the time of a start goes")
-    axes.legend(frameon=False, fontsize="small", ncols=7, loc="upper center", bbox_to_anchor=(0.45, -0.15))
+    _legend(axes)
 
 
 def _history(axes: Axes, results: Sequence[BenchResult], theme: Theme) -> None:
-    series: dict[tuple[str, str], list[BenchResult]] = {}
-    for result in sorted(results, key=lambda result: result.started):
-        series.setdefault((result.bound.target or result.bound.model, result.profile), []).append(result)
-    for number, ((target, profile), found) in enumerate(series.items()):
+    ordered = sorted(results, key=lambda result: result.started)
+    series: dict[str, list[int]] = {}
+    for place, result in enumerate(ordered):
+        series.setdefault(f"{_named(result, results, images=False)}, {result.profile}", []).append(place)
+    for number, (name, places) in enumerate(series.items()):
+        speeds = [ordered[place].throughput() for place in places]
         axes.errorbar(
-            [f"{result.started:%Y-%m-%d %H:%M}\n{result.bound.digest[7:15]}" for result in found],
-            [fmean(result.throughput()) for result in found],
-            yerr=[stdev(result.throughput()) if len(result.throughput()) > 1 else 0 for result in found],
+            places,
+            [fmean(found) for found in speeds],
+            yerr=[stdev(found) if len(found) > 1 else 0 for found in speeds],
             color=theme.series[number % len(theme.series)],
             marker=_MARKERS[number % len(_MARKERS)],
             linestyle=_LINES[number % len(_LINES)],
             capsize=3,
-            label=f"{target}, {profile}",
+            label=name,
         )
+    ticks = [f"{result.started:%m-%d %H:%M}\n{result.bound.digest[7:15]}" for result in ordered]
+    step = len(ordered) // _TICKS + 1
+    axes.set_xticks(range(0, len(ordered), step), ticks[::step], fontsize="small")
     axes.set_ylim(bottom=0)
-    axes.tick_params(axis="x", labelsize="small")
     axes.set(ylabel="tokens per second", title="History")
     _legend(axes)
 
