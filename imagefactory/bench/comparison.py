@@ -41,7 +41,9 @@ def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list
     """Compare two results by their repeats, or two series of interleaved results by their pairs."""
     found = [_compared("tokens/s", None, lefts, rights)]
     for cell in lefts[0].cells():
-        found += [_compared(name, cell, lefts, rights) for name in _FIGURES]
+        measured = [one for result in (*lefts, *rights) for one in result.measurements if one.cell == cell]
+        names = [name for name, field in _NEEDED.items() if all(getattr(one, field) for one in measured)]
+        found += [_compared(name, cell, lefts, rights) for name in names]
     return found
 
 
@@ -58,6 +60,8 @@ _FIGURES: Final[dict[str, Callable[[Sequence[Measurement]], float]]] = {
     "first token p50": _first_token,
     "per token p50": _per_token,
 }
+_NEEDED: Final = {"tokens/s": "seconds", "first token p50": "first_token", "per token p50": "per_token"}
+"""What a measurement has to have; llama-benchy does not give everything."""
 
 
 def _compared(

@@ -74,6 +74,12 @@ def test_lower_latency_is_better() -> None:
     assert latency.verdict == "worse"
 
 
+def test_figures_that_a_tool_does_not_give_are_left_out() -> None:
+    ones = tuple(measurement(repeat=number, per_token=None) for number in (1, 2))
+    found = compare([result(measurements=ones)], [result()])
+    assert [one.name for one in found] == ["tokens/s", "tokens/s", "first token p50"]
+
+
 def test_interleaved_results_are_compared_in_pairs() -> None:
     lefts, rights = (
         [result([speed]) for speed in (60, 50, 40)],
