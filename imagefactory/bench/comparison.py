@@ -127,7 +127,7 @@ def _unusable(result: BenchResult) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ResultDifference:
     """Something in which two results differ."""
 
     name: str
@@ -138,13 +138,13 @@ class Difference:
         return f"{self.name}: {self.left or 'none'} and {self.right or 'none'}"
 
 
-def differences(left: BenchResult, right: BenchResult) -> Iterator[Difference]:
+def differences(left: BenchResult, right: BenchResult) -> Iterator[ResultDifference]:
     """List everything in which two results differ, apart from what was measured."""
     sides = [_facts(result) for result in (left, right)]
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         values = [side.get(name, "") for side in sides]
         if values[0] != values[1]:
-            yield Difference(name, *values)
+            yield ResultDifference(name, *values)
 
 
 def setting_difference(name: str) -> str:
