@@ -103,6 +103,28 @@ def smoke(project: Project, target: list[str], level: list[str], pushed: list[st
     tested.refuse_failures("tested, or failed")
 
 
+@command(help={"target": workflow.TARGETS, "pushed": workflow.PUSHED})
+def bench(project: Project, target: list[str], pushed: list[str]) -> None:
+    """Measure pushed images that passed the gpu level; one that became slower fails it, and gets no tag."""
+    from imagefactory.publish.pipeline import bench_pulled
+    from imagefactory.publish.staging import find_staged
+
+    plans = workflow.plan_each(project, target)
+    with open_repository(project) as repository:
+        measured = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
+            lambda staged: bench_pulled(project, repository, staged, say), say
+        )
+    lines = [
+        f"| {cell}/{cell.machine} | {test.outcome} | {test.message} |"
+        for cell, record in measured.finished.items()
+        for test in record.levels["gpu"].tests
+        if test.name == "throughput"
+    ]
+    table = ["| target | throughput | why |", "|---|---|---|", *lines]
+    workflow.print_summary("\n".join(["## Benchmarks", "", *table, ""]))
+    measured.refuse_failures("measured")
+
+
 @command(
     help={
         "target": workflow.TARGETS,

@@ -13,6 +13,7 @@ from invoke.collection import Collection
 from invoke.main import program as plain_invoke
 
 from imagefactory.commands import (
+    bench,
     ci,
     images,
     kernels,
@@ -36,7 +37,7 @@ def collection(root: Path) -> Collection:
     for module in (matrix, images, kernels, publishing, repository):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
-    for module in (mods, recipes, wheels, objects, keys, rebuilds, ci):
+    for module in (bench, mods, recipes, wheels, objects, keys, rebuilds, ci):
         namespace.add_collection(Collection.from_module(module))
     namespace.configure({"checkout": str(root)})
     return namespace

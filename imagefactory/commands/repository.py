@@ -63,7 +63,7 @@ def docs(project: Project) -> None:
 
 @command(help={"check": "change nothing; fail if a schema is out of date"})
 def schemas(project: Project, check: bool = False) -> None:
-    """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml and plans."""
+    """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml, plans and benchmark results."""
     from imagefactory.commands.show import docs
 
     stale = docs.write_changed(docs.schemas(project.root / "docs" / "schemas"), check=check)

@@ -18,9 +18,13 @@ SETS: Final = {
     RUN: "every command",
     "smoke": "smoke tests of images",
     "sign": "signing and checking with the identity of a CI job",
+    "plot": "plots of benchmarks",
+    "arena": "llama-benchy, which runs the benchmark profile `arena`",
     "test": "linters, type checks and the project's own tests",
 }
-"""Every set includes `run`, and `test` includes all; except for `run`, they are the extras in pyproject.toml."""
+"""Every set includes `run`, and `test` all but those apart; except for `run`, they are the extras in pyproject.toml."""
+APART: Final = frozenset({"arena"})
+"""Sets that no test needs; they are too large to install for nothing."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _MADE_FROM = re.compile(r"^# made from: ([0-9a-f]{64})$", re.MULTILINE)
 _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
@@ -65,7 +69,7 @@ def requirements(root: Path, name: str) -> list[str]:
     """Return the requirements of a set in pyproject.toml."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
-    chosen = {RUN: [], "test": list(extras)}.get(name, [name])
+    chosen = {RUN: [], "test": [extra for extra in extras if extra not in APART]}.get(name, [name])
     return [*project["dependencies"], *(line for extra in chosen for line in extras[extra])]
 
 

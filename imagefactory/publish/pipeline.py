@@ -29,6 +29,7 @@ from imagefactory.smoke.record import Level, SmokeRecord
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Signer, Verifier
+    from imagefactory.smoke.subject import Subject
 
 SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
 
@@ -138,7 +139,13 @@ def _smoke_pulled(
 ) -> SmokeRecord:
     """Test an image as users get it: pulled from the registry, by digest."""
     from imagefactory.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
-    from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415
+
+    return smoke(project, _pulled(project, repository, staged), levels, say)
+
+
+def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:
+    """Pull an image by digest."""
+    from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
     found = find_credentials(reference.registry, reference.repository)
@@ -147,5 +154,18 @@ def _smoke_pulled(
         auth = {"username": found.username, "password": found.secret}
         if found.identity_token:
             auth = {"identitytoken": found.secret}
-    subject = subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
-    return smoke(project, subject, levels, say)
+    return subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
+
+
+def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
+    """Measure an image by the profile `quick`, and add its throughput to its smoke record, as a test that may fail."""
+    from imagefactory.bench.running import Bench, bench_image  # noqa: PLC0415 - with Docker's client
+    from imagefactory.publish.bench_records import judged, with_throughput  # noqa: PLC0415
+    from imagefactory.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
+
+    bench = Bench(project, "quick", {})
+    subject = _pulled(project, repository, staged)
+    test = judged(project, lambda: bench_image(bench, subject, say)[0], bench.profiles.hold)
+    record = with_throughput(recorded(project, staged.digest), test)
+    record.write(results_folder(project, staged.digest) / RECORD)
+    return record

@@ -106,13 +106,14 @@ def lock_environment(root: Path, say: Say, *, upgrade: bool = False) -> list[tup
     """Lock every set, keeping the locked versions unless told to upgrade; return each path and whether it changed."""
     old = LockedSet.of(root, "test")
     kept = list(read_pins(old.text())) if old.path.exists() and not upgrade else []
-    # `test` includes everything, so its versions apply to the smaller sets as well.
+    # `test` includes nearly everything, so its versions apply to the other sets as well.
     decided = _resolve(requirements(root, "test"), kept)
     pins = {name: _resolve(requirements(root, name), decided) for name in SETS}
     indexes = Indexes(IndexConfig.from_environment())
-    say(f"{len(decided)} packages; looking up their wheels")
+    every = list(dict.fromkeys(pin for found in pins.values() for pin in found))
+    say(f"{len(every)} packages; looking up their wheels")
     with ThreadPoolExecutor(PARALLEL) as pool:
-        wheels = dict(zip(decided, pool.map(lambda pin: _wheels(pin, indexes), decided), strict=True))
+        wheels = dict(zip(every, pool.map(lambda pin: _wheels(pin, indexes), every), strict=True))
     written = []
     for name in SETS:
         text = _text(root, name, pins[name], wheels)

@@ -31,6 +31,7 @@ ROOMS = (
     "compile",
     "importing",
     "smoke",
+    "bench",
     "publish",
     "commands",
 )

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
 from imagefactory import errors
+from imagefactory.bench.result import BenchResult
 from imagefactory.build.start.preview import Preview
 from imagefactory.commands.show.live import LiveDisplay
 from imagefactory.commands.show.tables import markdown_table, mods_table, plan_table
@@ -44,6 +45,7 @@ DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 WIDTH = 116
 SCHEMAS: dict[str, type[BaseModel]] = {
+    "bench.schema.json": BenchResult,
     "compile.schema.json": CompileSettings,
     "matrix.schema.json": Matrix,
     "mod.schema.json": Manifest,

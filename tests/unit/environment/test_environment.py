@@ -15,7 +15,7 @@ from packaging.utils import parse_wheel_filename
 from imagefactory.environment import setup
 from imagefactory.environment.certificates import VARIABLE, trust_the_machine
 from imagefactory.environment.index_config import environment_for_uv, options_for_uv
-from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum
+from imagefactory.environment.sets import APART, PYTHONS, SETS, LockedSet, checksum
 from imagefactory.environment.setup import ensure, is_current, set_up
 from imagefactory.errors.commands import SetUpError
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
@@ -37,6 +37,8 @@ dependencies = ["alpha>=1"]
 [project.optional-dependencies]
 smoke = ["beta"]
 sign = ["gamma"]
+plot = []
+arena = []
 test = ["delta"]
 """
 
@@ -61,10 +63,13 @@ def test_committed_set_has_wheels_for_every_host(name: str, host: object) -> Non
     assert missing == []
 
 
-def test_committed_set_test_includes_all_others() -> None:
+def test_committed_set_test_includes_all_others_but_those_apart() -> None:
     everything = LockedSet.of(REPOSITORY, "test").pins()
     for name in SETS:
-        assert LockedSet.of(REPOSITORY, name).pins().items() <= everything.items()
+        pins = LockedSet.of(REPOSITORY, name).pins()
+        assert (pins.items() <= everything.items()) == (name not in APART)
+        # Sets are installed beside each other.
+        assert {package: everything.get(package, pins[package]) for package in pins} == pins
 
 
 def test_committed_set_run_has_no_test_tools() -> None:
@@ -102,6 +107,7 @@ class Small:
         """Write the locks directly, which is faster than resolving them."""
         wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
         extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
+        extras |= {"plot": (), "arena": ()}
         for name, more in extras.items():
             text = "--only-binary :all:\n"
             for package in ("alpha", *more, *(versions.keys() - {"alpha", "beta", "gamma", "delta"})):

@@ -1,0 +1,241 @@
+"""Runs benchmarks: starts the image of a target, or uses a server that runs already."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from imagefactory.bench.arena import measure_arena
+from imagefactory.bench.endpoint import Endpoint
+from imagefactory.bench.gpu_use import this_machine
+from imagefactory.bench.measuring import Course, GrowingResult, measure, recording, steps_of
+from imagefactory.bench.profiles import Profile, Profiles, load_profiles, load_prompts
+from imagefactory.bench.result import BenchResult, BoundTo, MeasuredStart
+from imagefactory.bench.tool import command_in
+from imagefactory.build.engines.docker import daemon
+from imagefactory.build.start.docker_run import HUB_CACHE
+from imagefactory.environment.paths import expand_home
+from imagefactory.environment.progress import Say
+from imagefactory.environment.signals import ending_in_order
+from imagefactory.errors.commands import OptionError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.server_names import VLLM
+from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.image_paths import MODEL_CACHE
+from imagefactory.plan.serve.served import describe
+from imagefactory.smoke.containers import Container, Containers, RunningServer
+from imagefactory.smoke.levels import has_gpu
+from imagefactory.smoke.subject import Subject, bring_into_daemon, plan_of
+
+START_LIMIT: Final = 7200
+"""Seconds for a start, which may download the model."""
+_OFF: Final = "off"
+DRAFTER: Final = "DFLASH_DRAFTER"
+"""The setting of the drafter."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark to run."""
+
+    project: Project
+    profile_name: str
+    settings: Mapping[str, str]
+    users: tuple[int, ...] = ()
+    repeats: int | None = None
+    limit: float = 1800
+    models: str = HUB_CACHE
+
+    @property
+    def profiles(self) -> Profiles:
+        """All profiles of the checkout."""
+        return load_profiles(self.project.root)
+
+    @property
+    def profile(self) -> Profile:
+        """The chosen profile, with the numbers of this run."""
+        found = self.profiles.named(self.profile_name)
+        changes: dict[str, object] = {"users": self.users} if self.users else {}
+        changes |= {"repeats": self.repeats} if self.repeats else {}
+        return found.model_copy(update=changes)
+
+    def course(self) -> Course:
+        """Return what to measure."""
+        return Course(self.profile_name, self.profile, load_prompts(self.project.root), self.limit)
+
+    def empty_result(self, bound: BoundTo) -> BenchResult:
+        """Return a result without measurements."""
+        profile = self.profile
+        return BenchResult(
+            profile=self.profile_name,
+            profile_version=self.profiles.version,
+            output=profile.output,
+            repeats=profile.repeats,
+            tools={},
+            started=datetime.now(UTC).replace(microsecond=0),
+            why="it has not begun",
+            bound=bound,
+            machine=this_machine(),
+        )
+
+    def file(self, result: BenchResult) -> Path:
+        """Return the file of a result."""
+        name = result.bound.target.replace("/", "-").replace("@", "-") or "server"
+        started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
+        return self.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
+
+
+def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
+    """Start an image, measure it, and remove its containers; return the result and its file."""
+    if subject.cell.server != VLLM and bench.profile.tool == "vllm":
+        raise OptionError(
+            f"The profile {bench.profile_name} measures vLLM only.",
+            where=str(subject.cell),
+            why="Its tool is `vllm bench serve`, which runs inside the image.",
+            fix="Use --profile start or arena; or --url with the image of a vLLM target to bring the tool.",
+        )
+    result = bench.empty_result(bound_to(bench.project, subject, bench.settings))
+    path = bench.file(result)
+    with ending_in_order(), _loaded(subject) as image, recording(path, result) as record:
+        containers = Containers(uuid4().hex[:12])
+        try:
+            _starts_and_measures(bench, subject, record, image=image, containers=containers, say=say)
+        finally:
+            containers.remove_all()
+    return record.result, path
+
+
+def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
+    """Measure a running server; the image of a target brings the tool."""
+    if bench.profile.tool == "none":
+        raise OptionError(
+            f"The profile {bench.profile_name} needs to start the server.",
+            where="the --url option",
+            why="It measures starts, and this server runs already.",
+            fix="Leave --url out, or choose another profile.",
+        )
+    served = endpoint.models()
+    bound = BoundTo(
+        server="unknown",
+        server_version=endpoint.version(),
+        model=served.root,
+        generated=bench.project.matrix.models[tool.model].generated is not None,
+    )
+    result = bench.empty_result(bound)
+    path = bench.file(result)
+    with ending_in_order(), _loaded(tool) as image, recording(path, result) as record:
+        containers = Containers(uuid4().hex[:12])
+        try:
+            options = ("--network", "host", *_models(bench))
+            beside = containers.start(image, "sleep", "infinity", options=options)
+            _measure(bench, record, endpoint, tool=beside, say=say)
+        finally:
+            containers.remove_all()
+    return record.result, path
+
+
+def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) -> BoundTo:
+    """Describe an image and its settings; what its plan alone knows is empty if this checkout has another plan."""
+    cell = subject.cell
+    model = project.matrix.models[cell.model]
+    bound = BoundTo(
+        target=f"{cell}/{cell.machine}",
+        digest=subject.digest,
+        plan_key=subject.plan_key,
+        server=cell.server,
+        server_version=cell.version,
+        model=settings.get("MODEL") or model.repo or str(model.generated),
+        settings=dict(sorted(settings.items())),
+        generated=model.generated is not None,
+    )
+    plan = plan_of(project, subject)
+    if plan is None:
+        return bound
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
+    drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
+    given = settings.get(DRAFTER, str(drafter.get("repo", "")))
+    return bound.model_copy(
+        update={
+            "mods": tuple(mod.name for mod in plan.mods),
+            "model_revision": "" if settings.get("MODEL") else str(served.model.get("revision", "")),
+            "drafter": "" if given == _OFF else given,
+            "drafter_revision": str(drafter.get("revision", "")) if given == drafter.get("repo") else "",
+        }
+    )
+
+
+@contextmanager
+def _loaded(subject: Subject) -> Iterator[str]:
+    """Bring an image into the daemon, and remove it again if it was not there."""
+    image, name = bring_into_daemon(subject)
+    try:
+        yield image
+    finally:
+        if name:
+            daemon.remove_name(name)
+
+
+def _starts_and_measures(
+    bench: Bench, subject: Subject, record: GrowingResult, *, image: str, containers: Containers, say: Say
+) -> None:
+    starts: Sequence[Literal["cold", "warm"]] = bench.profile.starts or ("cold",)
+    for cache in starts:
+        with tempfile.TemporaryDirectory() as folder:
+            options = (*_options(bench, subject), *_models(bench))
+            say(f"starting {subject.cell} ({cache} cache)")
+            with containers.serve(image, Path(folder), options=options) as server:
+                start = _started(server, cache)
+                record.add(starts=(*record.result.starts, start))
+                say(f"ready after {start.seconds:.1f} s")
+                if bench.profile.tool == "none":
+                    continue
+                endpoint = Endpoint(server.address, server.key, server.container)
+                _measure_own(bench, record, endpoint, say)
+
+
+def _measure_own(bench: Bench, record: GrowingResult, endpoint: Endpoint, say: Say) -> None:
+    record.add(
+        bound=record.result.bound.model_copy(update={"server_version": endpoint.version() or "unknown"})
+    )
+    assert endpoint.container is not None  # noqa: S101 - the caller started it
+    _measure(bench, record, endpoint, tool=endpoint.container, say=say)
+
+
+def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, *, tool: Container, say: Say) -> None:
+    """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
+    served, course = endpoint.models(), bench.course()
+    if bench.profile.tool == "llama-benchy":
+        measure_arena(record, endpoint, course, served=served, say=say)
+        return
+    command = command_in(tool.name, bench.project.root)
+    measure(record, endpoint, course, served=served, command=command, say=say)
+
+
+def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:
+    seconds = server.wait_until_healthy(START_LIMIT)
+    # The image reports its steps once the warm-up requests are answered.
+    steps: dict[str, float] = {}
+    ends = time.monotonic() + 60
+    while not steps and time.monotonic() < ends:
+        steps = steps_of(server.container.log)
+        time.sleep(0 if steps else 1)
+    return MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
+
+
+def _options(bench: Bench, subject: Subject) -> list[str]:
+    options = ["--gpus", "all"] if has_gpu(bench.project.matrix, subject.arch) else []
+    for name, value in bench.settings.items():
+        options += ["--env", f"{name}={value}"]
+    return options
+
+
+def _models(bench: Bench) -> tuple[str, str]:
+    return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")

@@ -1,0 +1,71 @@
+"""The commands of benchmarks, as far as they need no Docker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.bench import BenchResultError, NotComparableError, ThroughputFellError
+from imagefactory.errors.commands import OptionError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.system import FileMissingError
+from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.inv import Inv
+
+
+@pytest.fixture
+def results(own_inv: Inv) -> Inv:
+    """A checkout with the profiles, and three results."""
+    shutil.copytree(REPOSITORY / "benchmarks", own_inv.root / "benchmarks")
+    result().write(own_inv.root / "a.json")
+    result([32, 33, 31]).write(own_inv.root / "b.json")
+    result(bound=BOUND.model_copy(update={"settings": {"A": "1"}})).write(own_inv.root / "c.json")
+    return own_inv
+
+
+def test_results_are_compared_with_intervals(results: Inv) -> None:
+    found = json.loads(results("bench.compare", "a.json", "b.json", "--json").stdout)
+    assert (found[0]["name"], found[0]["cell"], found[0]["verdict"]) == ("tokens/s", "all", "worse")
+    assert found[0]["interval"]["high"] < 0.6
+    done = results("bench.compare", "a.json", "a.json")
+    assert (done.returncode, "no difference seen" in done.stdout) == (0, True)
+
+
+def test_results_that_differ_in_more_than_asked_are_refused(results: Inv) -> None:
+    assert "--by 'setting A'" in results.fails(NotComparableError, "bench.compare", "a.json", "c.json")
+    assert results("bench.compare", "a.json", "c.json", "--by", "setting A").returncode == 0
+
+
+def test_results_are_plotted(results: Inv) -> None:
+    done = results("bench.plot", "a.json", "--output", "pictures")
+    assert done.returncode == 0, done.stderr
+    assert sorted(Path(line).name for line in done.stdout.split()) == [
+        "latency-dark.svg",
+        "latency-light.svg",
+    ]
+
+
+def test_a_result_of_an_unknown_image_is_not_shared(results: Inv) -> None:
+    assert "no image of this repository" in results.fails(BenchResultError, "bench.submit", "a.json")
+    assert results("bench.check").returncode == 0
+
+
+def test_a_slower_image_is_held(results: Inv) -> None:
+    shared = results.root / "benchmarks" / "results" / "x.json"
+    earlier = result([128, 129]).model_dump(mode="json") | {"started": "2026-11-01T00:00:00Z"}
+    shared.parent.mkdir()
+    shared.write_text(json.dumps(earlier))
+    assert "10% less is allowed" in results.fails(ThroughputFellError, "bench.hold", "a.json")
+    shared.unlink()
+    assert results("bench.hold", "a.json").returncode == 0
+
+
+def test_wrong_options_are_explained_before_anything_starts(results: Inv) -> None:
+    results.fails(UnknownNameError, "bench", "--profile", "quik")
+    results.fails(OptionError, "bench", "--users", "1,many")
+    results.fails(OptionError, "bench", "--url", "http://127.0.0.1:9", "--set", "A=1")
+    results.fails(FileMissingError, "bench.plot", "none.json")

@@ -1,0 +1,74 @@
+"""A benchmark holds a promotion: an image that became slower fails its gpu level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from imagefactory.bench.result import BenchResult
+from imagefactory.bench.submission import submit
+from imagefactory.errors.bench import BenchIncompleteError
+from imagefactory.locks.project import Project
+from imagefactory.publish.bench_records import judged, with_throughput
+from imagefactory.smoke.record import TestResult
+from tests.fixtures.benchmarks import BOUND, result
+from tests.unit.smoke.test_record import record
+
+CHECKED = ({"name": "no answer is empty", "outcome": "passed"},)
+
+
+def measuring(speed: float) -> Callable[[], BenchResult]:
+    new = result([speed, speed], sanity=CHECKED)
+    return lambda: new.model_copy(update={"started": new.started + timedelta(days=1)})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A checkout with a shared result of 100 tokens per second."""
+    submit(tmp_path, result([100, 100], sanity=CHECKED), {BOUND.digest})
+    return Project(tmp_path)
+
+
+def test_an_image_as_fast_as_before_passes(project: Project) -> None:
+    test = judged(project, measuring(95), 0.1)
+    assert (test.outcome, test.measured) == ("passed", {"tokens_per_second": 95.0})
+    assert "-5.0% of 100.0" in test.message
+
+
+def test_an_image_that_became_slower_fails_its_gpu_level(project: Project) -> None:
+    test = judged(project, measuring(80), 0.1)
+    assert test.outcome == "failed"
+    found = with_throughput(record({}), test)
+    assert found.levels["gpu"].outcome == "failed"
+    [why] = [line for line in found.missing(()) if line.startswith("gpu")]
+    assert "-20.0% of 100.0" in why
+
+
+def test_a_first_measurement_passes(tmp_path: Path) -> None:
+    assert judged(Project(tmp_path), measuring(1), 0.1).outcome == "passed"
+
+
+def test_a_benchmark_that_ends_early_passes_nothing(project: Project) -> None:
+    def dies() -> BenchResult:
+        raise BenchIncompleteError("The benchmark ended early.", where="x", why="The server hangs.", fix="y")
+
+    test = judged(project, dies, 0.1)
+    assert (test.outcome, test.message) == ("failed", "The benchmark ended early. The server hangs.")
+
+
+def test_wrong_answers_pass_nothing(project: Project) -> None:
+    wrong = result(
+        [100, 100], sanity=({"name": "no answer is empty", "outcome": "failed", "detail": "1 of 3"},)
+    )
+    assert judged(project, lambda: wrong, 0.1).outcome == "failed"
+
+
+def test_measuring_again_replaces_the_test(project: Project) -> None:
+    slow, fast = judged(project, measuring(80), 0.1), judged(project, measuring(100), 0.1)
+    other = TestResult(name="an answer", outcome="passed")
+    found = with_throughput(with_throughput(with_throughput(record({}), other), slow), fast)
+    assert [test.outcome for test in found.levels["gpu"].tests if test.name == "throughput"] == ["passed"]
+    assert found.levels["gpu"].outcome == "passed"
