@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from images.shipped.mods.manifest import Manifest, Mod, Variant
+from images.shipped.mods.manifest import Manifest, Mod, NotNeeded, Variant
 
 SCHEMA = "# yaml-language-server: $schema=../../docs/schemas/mod.schema.json"
 
@@ -46,6 +46,24 @@ def with_variant(text: str, mod: Mod, variant: Variant, narrowed: tuple[Variant,
     indent = re.match(r" *", lines[first])
     item = textwrap.indent(_dump([_plain(variant)]), indent[0] if indent else "", lambda _: True)
     return "".join([*lines[:end], *(["\n"] if lines[end - 1].strip() else []), item, *lines[end:]])
+
+
+def with_not_needed(before: str, text: str, mod: Mod, entry: NotNeeded, ranges: Sequence[str]) -> str:
+    """Give an entry of `not_needed` other ranges, or none; `before` is the text that the mod was read from."""
+    lines = before.splitlines(keepends=True)
+    index = mod.manifest.not_needed.index(entry)
+    first = int(mod.where("not_needed", index).rpartition(":")[2]) - 1
+    depth = _depth(lines[first])
+    end = next((at for at in range(first + 1, len(lines)) if _depth(lines[at]) <= depth), len(lines))
+    old = "".join(lines[first:end])
+    new = "".join(re.sub("versions:.*", f'versions: "{versions}"', old, count=1) for versions in ranges)
+    if not new and len(mod.manifest.not_needed) == 1:
+        old = lines[first - 1] + old
+    return text.replace(old, new, 1)
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _plain(model: Manifest | Variant) -> object:

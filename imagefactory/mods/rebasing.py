@@ -17,7 +17,7 @@ from imagefactory.matrix.server_names import server_name
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
 from imagefactory.mods.exact_edits import exact_edits
-from imagefactory.mods.manifest_text import with_variant
+from imagefactory.mods.manifest_text import with_not_needed, with_variant
 from imagefactory.mods.merging import MergeConflict, merge
 from imagefactory.mods.proposed_checks import propose
 from imagefactory.mods.source_files import FolderSource
@@ -25,7 +25,7 @@ from imagefactory.mods.trees import Trees
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.apply import Applied, Reader
 from images.shipped.mods.checks import failing, syntax_fault
-from images.shipped.mods.manifest import MANIFEST, Change, Check, Mod, NewFile, Variant
+from images.shipped.mods.manifest import MANIFEST, Change, Check, Mod, NewFile, NotNeeded, Variant
 
 Tree = tuple[str, Reader]
 """A version, and what reads its files."""
@@ -71,7 +71,7 @@ def rebase(project: Project, name: str, version: str, *, folder: FolderSource | 
     mod = find_mod(project.mods, name)
     refuse_unknown_version(project.matrix, version)
     [result] = check_mods(project, [name], [version], folder=folder)
-    if result.holds:
+    if result.holds and result.status != "not needed":  # what an import could not do may still be a rebase
         return Rebase(name, version, "fits", why=str(result))
     base = _base(project, mod, version)
     if base is None:
@@ -153,8 +153,12 @@ def write(project: Project, done: Rebase, *, folder: FolderSource | None = None)
         lower = [str(item) for item in SpecifierSet(claimed.versions) if item.operator not in ("<", "<=")]
         narrowed = (claimed, ",".join([*sorted(lower), f"<{version}"]))
         versions = ",".join([f">={version}", *sorted(upper)])
+    spared = [entry for entry in mod.manifest.not_needed if _covers(entry, version)]
+    if spared:
+        versions, left = _spared(project, mod, spared[0], version)
     variant = done.variant.model_copy(update={"versions": versions})
-    write_text(file, with_variant(before, mod, variant, narrowed))
+    text = with_variant(before, mod, variant, narrowed)
+    write_text(file, with_not_needed(before, text, mod, spared[0], left) if spared else text)
     try:
         _refuse_unfit(Project(project.root, project.store), done, folder)
     except BaseException:
@@ -230,6 +234,29 @@ def _from(project: Project, mod: Mod, version: Version) -> str:
     )
     end = next(known, None)
     return f">={version}" + (f",<{end}" if end is not None else "")
+
+
+def _spared(project: Project, mod: Mod, entry: NotNeeded, version: Version) -> tuple[str, list[str]]:
+    """Return the range of one version out of those that need no mod, and the ranges that are left of these."""
+    inside = sorted(
+        {
+            one.version
+            for name, one in project.matrix.versions.items()
+            if server_name(name) == mod.manifest.of_server and _covers(entry, one.version)
+        }
+    )
+    parts = sorted(map(str, SpecifierSet(entry.versions)))
+    upper = [part for part in parts if part.startswith("<")]
+    lower = [part for part in parts if not part.startswith("<")]
+    after = next((one for one in inside if one > version), None)
+    left = [",".join([*lower, f"<{version}"])] if inside[0] < version else []
+    if after is None:
+        return ",".join([f">={version}", *upper]), left
+    return f">={version},<{after}", [*left, ",".join([f">={after}", *upper])]
+
+
+def _covers(entry: NotNeeded, version: Version) -> bool:
+    return SpecifierSet(entry.versions).contains(version, prereleases=True)
 
 
 def _marked(sign: str, text: str) -> str:

@@ -67,6 +67,20 @@ def test_a_version_that_a_mod_does_not_cover_gets_a_range_up_to_the_next(project
     assert all(result.holds for result in check_mods(fresh))
 
 
+@pytest.mark.parametrize(
+    ("spared", "variant", "left"), [(">=2,<4", ">=2.0,<3.0", [">=3.0,<4"]), (">=2,<3", ">=2.0,<3", [])]
+)
+def test_a_version_is_taken_out_of_those_that_need_no_mod(
+    project: Project, spared: str, variant: str, left: list[str]
+) -> None:
+    not_needed = [{"versions": spared, "reason": "it did not fit when it was imported"}]
+    write_mod(project.root / "mods", mod(versions=">=1,<2", not_needed=not_needed))
+    write(project, rebase(project, "my-mod", "2.0"))
+    rebased = Project(project.root, project.store).mods["my-mod"].manifest
+    assert [one.versions for one in rebased.variants] == [">=1,<2", variant]
+    assert [entry.versions for entry in rebased.not_needed] == left
+
+
 def test_a_conflict_is_shown_with_all_three_texts(tmp_path: Path, project: Project) -> None:
     write_mod(project.root / "mods", mod())
     (tmp_path / "tree" / "vllm").mkdir(parents=True)
