@@ -65,7 +65,8 @@ def new(project: Project, name: str) -> None:
     help={
         "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
         "name": "the name of the mod (default: that of the source)",
-        "with_": "a file that the script would download, named like the last part of its address; repeatable",
+        "with_": "ADDRESS=FILE, a file that the script would download; FILE alone if it is named like the last part of "
+        "the address; repeatable",
         "env": "a variable for the script, as NAME=VALUE; repeatable",
         "vllm": "try it on this version only; repeatable (default: every vLLM release of the matrix)",
         "why": "the address of the issue or pull request (default: the first that the source names)",
@@ -89,10 +90,11 @@ def import_(
     from imagefactory.importing.sandbox import provide_image
     from imagefactory.importing.sources import read_source
 
-    supplied = {
-        path.name: path.read_bytes()
-        for path in (options.existing("--with", file, folder=False) for file in with_)
-    }
+    supplied: dict[str, bytes] = {}
+    for word in with_:
+        address, _, file = word.rpartition("=") if "://" in word else ("", "", word)
+        path = options.existing("--with", file, folder=False)
+        supplied[address or path.name] = path.read_bytes()
     variables = settings_from(env, "--env")
 
     def provide() -> str:
@@ -110,7 +112,7 @@ def import_(
 @command(
     help={
         "name": "the mod",
-        "vllm": "a version of the matrix; repeatable (default: those that it does not fit)",
+        "vllm": "a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
         "source": "rebase it onto this source tree, as the version --vllm (default: nightly)",
         "dry_run": "only say what would come of it",
     },

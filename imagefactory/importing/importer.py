@@ -31,6 +31,7 @@ from imagefactory.mods.exact_edits import blocks
 from imagefactory.mods.manifest_text import manifest_text
 from imagefactory.mods.trees import Trees
 from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import sha256_of
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import MANIFEST
 
@@ -57,7 +58,7 @@ class Importer:
     """Provides the image that scripts run in."""
     say: Say
     supplied: Mapping[str, bytes]
-    """What scripts would download, by the last part of the address."""
+    """What scripts would download, by its address or the last part of it."""
     env: Mapping[str, str]
     seconds: float = SECONDS
 
@@ -125,11 +126,15 @@ class Importer:
 
     def _replay(self, source: Source, name: str) -> Attempt:
         distributions = self._distributions(source, name)
+        names = {key: str(number) for number, key in enumerate(self.supplied)}
         with _scratch(self.project.root / "build" / "imports") as folder:
             order = Order(
                 name=source.name,
                 mod=_tar(folder / "mod.tar", source.files),
-                supplied=_tar(folder / "supplied.tar", self.supplied),
+                supplied=_tar(
+                    folder / "supplied.tar", dict(zip(names.values(), self.supplied.values(), strict=True))
+                ),
+                names=names,
                 wheels=[one.release.archive() for one in distributions],
                 locked={wheel.name: wheel.version for wheel in self.trees.wheels(name)},
                 env=self.env,
@@ -143,7 +148,8 @@ class Importer:
         try:
             for name, text in made.files.items():
                 write_text(folder / name, text)
-            write_text(folder / MANIFEST, manifest_text(made.manifest, provenance(source, made)))
+            comments = provenance(source, made, self.supplied)
+            write_text(folder / MANIFEST, manifest_text(made.manifest, comments))
             self._refuse_unfit(source, made)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -217,7 +223,7 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
             f"{source.name} fetches what it needs.",
             where=", ".join(addresses),
             why=f"What an address has today may be something else tomorrow, and scripts run without a network: {why}.",
-            fix="Download it, look at it, and supply it: `--with FILE`, named like the last part of the address.",
+            fix="Download it, look at it, and supply it: `--with ADDRESS=FILE`.",
         )
     raise NotImportableError(
         f"{source.name} cannot become a mod.",
@@ -229,11 +235,12 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
     )
 
 
-def provenance(source: Source, made: Draft) -> list[str]:
+def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> list[str]:
     """Return the comments that say where a mod comes from, and what is left to do."""
     licence = "no licence found" if source.licence == UNKNOWN else source.licence
     lines = [f"Imported by `invoke mods.import` from {source.shown} ({licence})."]
     lines += [f"  {name}: sha256 {digest}" for name, digest in list(source.hashes.items())[:20]]
+    lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
     lines += [f"Note: {note}." for note in made.notes]
     todo = ["summary", "needed_when (which models get it)", "the checks"]
     todo += ["licence"] if source.licence == UNKNOWN else []

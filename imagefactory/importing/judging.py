@@ -80,7 +80,11 @@ def _of_the_tree(report: Report) -> Iterator[str]:
 def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:
     """Yield failures that the script went on after."""
     for call in calls:
-        if call.failed and not call.probe and (call.program == "patch" or not report.changed):
+        if (
+            call.failed
+            and not (call.probe or call.already)
+            and (call.program == "patch" or not report.changed)
+        ):
             yield f"it goes on after a patch that does not fit: {_telling(call.said)}"
     if report.rejects and not any(call.program == "patch" for call in calls):
         yield f"it goes on after a patch that does not fit: {_list(report.rejects)}"
@@ -88,13 +92,16 @@ def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:
         yield f"it goes on after an exception: {_last_line(report.output.rpartition('Traceback')[2])}"
     applied = [call for call in calls if call.program == "git apply"]
     checked = [call for call in applied if not call.reverse]
-    there = any(call.reverse and not call.failed for call in applied)
+    there = any(call.reverse and not call.failed for call in applied) or all(call.already for call in checked)
     if checked and all(call.failed for call in checked) and not there and not report.changed:
         yield f"it goes on without its patch, which does not fit: {_telling(checked[-1].said)}"
 
 
 def _judge_nothing(version: str, report: Report) -> Attempt:
     """Tell a script that finds its change upstream from one that finds no place for it, by what it says."""
+    patches = [call for call in report.calls if call.program in {"patch", "git apply"}]
+    if patches and all(call.already or (call.reverse and not call.failed) for call in patches):
+        return Attempt(version, "nothing", "its patch is there already")
     lines = [line.strip() for line in report.output.splitlines() if line.strip()]
     sorry = next((line for line in lines if _gives_up(line)), None)
     if sorry is not None:

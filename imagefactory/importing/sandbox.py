@@ -110,6 +110,8 @@ class Order:
     wheels: Sequence[Path]
     locked: Mapping[str, str]
     """The versions of all packages that an image has."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The supplied files, by address or by the last part of one."""
     env: Mapping[str, str] = field(default_factory=dict)
     seconds: float = SECONDS
 
@@ -136,6 +138,7 @@ def replay(image: str, order: Order, folder: Path) -> Report:
             {
                 "name": order.name,
                 "locked": dict(order.locked),
+                "supplied": dict(order.names),
                 "env": dict(order.env),
                 "seconds": order.seconds,
             }

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 
 from imagefactory.mods.exact_edits import blocks
 from images.shipped.mods.checks import Definition, failing
@@ -16,6 +17,7 @@ from images.shipped.mods.manifest import UNPARSABLE, Check
 MOST = 4
 """How many checks a file gets."""
 _SHORTEST, _LONGEST = 8, 160
+_NEIGHBOURS = 4
 _WORD = re.compile(r"[A-Za-z]{3}")
 
 
@@ -23,7 +25,8 @@ def propose(path: str, before: str | None, after: str) -> list[Check]:
     """Return checks that fail on a file before a change and hold after it; fewer if the change is small."""
     old, new = split_lines(before or ""), split_lines(after)
     found: dict[tuple[str | None, bool], Check] = {}
-    for block in blocks(old, new):
+    changed = list(blocks(old, new))
+    for block in changed:
         added = range(block.new_start, block.new_end)
         removed = range(block.start, block.end)
         for check in (
@@ -34,7 +37,24 @@ def propose(path: str, before: str | None, after: str) -> list[Check]:
             if key not in found and failing(check, after) is None and failing(check, before) is not None:
                 found[key] = check
                 break
+    if (
+        before is not None and not found
+    ):  # the lines are elsewhere in the file too: their neighbours tell them apart
+        for block in changed[:MOST]:
+            nearby = _nearby(path, after, new, range(block.new_start, block.new_end))
+            told = (check for check in nearby if failing(check, after) is None and failing(check, before))
+            found |= {(check.contains, True): check for check in islice(told, 1)}
     return list(found.values())[:MOST]
+
+
+def _nearby(path: str, text: str, lines: list[str], changed: range) -> Iterator[Check]:
+    """Yield claims about changed lines with more and more of their neighbours."""
+    for more in range(1, _NEIGHBOURS + 1):
+        part = "".join(lines[max(0, changed.start - more) : changed.stop + more]).strip("\n")
+        if len(part) <= _LONGEST * (more + 1):
+            yield Check.model_validate(
+                {"file": path, "contains": part, **_definition(path, text, changed.start + 1)}
+            )
 
 
 def _claims(path: str, text: str, lines: list[str], changed: range, verb: str) -> Iterator[Check]:

@@ -77,6 +77,7 @@ def _prepare(order: dict[str, object]) -> None:
     (OWN / "supplied").mkdir()
     with tarfile.open(INPUT / "supplied.tar") as archive:
         archive.extractall(OWN / "supplied", filter="data")
+    (OWN / "supplied" / "names.json").write_text(json.dumps(order["supplied"]), encoding="utf-8")
     (OWN / "locked.json").write_text(json.dumps(order["locked"]), encoding="utf-8")
     programs = OWN / "bin"
     programs.mkdir()

@@ -17,9 +17,12 @@ from pathlib import Path
 
 JOURNAL = Path("/run/factory/journal")
 SUPPLIED = Path("/run/factory/supplied")
+"""What was supplied, and in names.json the file for each address or last part of one."""
+COPIES = Path("/run/factory/copies")
 LOCKED = Path("/run/factory/locked.json")
 _ADDRESS = re.compile(r"^(?:https?|ftp)://\S+$")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*(.*)$")
+_REVERSE = frozenset({"-R", "--reverse"})
 _FAILED = re.compile(
     r"FAILED|malformed patch|can't find file|Only garbage|Assuming -R|hunks? fail", re.IGNORECASE
 )
@@ -36,9 +39,9 @@ def download(program: str, words: list[str]) -> int:
     addresses = [word for word in words if _ADDRESS.match(word)]
     for address in addresses:
         name = address.partition("?")[0].rstrip("/").rpartition("/")[2]
-        supplied = SUPPLIED / name
-        note(program=program, address=address, supplied=supplied.is_file())
-        if not supplied.is_file():
+        supplied = _supplied(address, name)
+        note(program=program, address=address, supplied=supplied is not None)
+        if supplied is None:
             sys.stderr.write(f"{program}: (6) Could not resolve host: {address}\n")
             return 6
         target = _target(program, words, name)
@@ -49,13 +52,22 @@ def download(program: str, words: list[str]) -> int:
     return 0 if addresses else 2
 
 
+def _supplied(address: str, name: str) -> Path | None:
+    files = json.loads((SUPPLIED / "names.json").read_text("utf-8"))
+    file = files.get(address, files.get(name))
+    return None if file is None else SUPPLIED / file
+
+
 def _target(program: str, words: list[str], name: str) -> str:
     """Return the file that the words ask for; `-` is the standard output."""
     letter = "o" if program == "curl" else "O"
     for index, word in enumerate(words):
         if word.startswith(("--output=", "--output-document=")):
             return word.partition("=")[2]
-        if word in {"--output", "--output-document"} or re.fullmatch(f"-[A-Za-z]*{letter}", word):
+        short = re.fullmatch(f"-[A-Za-z]*?{letter}(.*)", word)
+        if short is not None and short[1]:
+            return short[1]
+        if word in {"--output", "--output-document"} or short is not None:
             return words[index + 1] if index + 1 < len(words) else "-"
     by_name = any(word == "--remote-name" or re.fullmatch("-[A-Za-z]*O", word) for word in words)
     return name if program == "wget" or by_name else "-"
@@ -116,17 +128,22 @@ def _norm(name: str) -> str:
 
 def patch(words: list[str]) -> int:
     """Run patch without fuzz, and write down how it ended."""
-    done = subprocess.run(  # noqa: S603
-        ["/usr/bin/patch", *words, "--fuzz=0"], check=False, capture_output=True, text=True, errors="replace"
-    )
+    words, given = [_kept(word) for word in words], None
+    if not any(word in {"-i", "--input"} or word.startswith(("-i/", "--input=")) for word in words):
+        given = sys.stdin.buffer.read()
+    command = ["/usr/bin/patch", *words, "--fuzz=0"]
+    done = _run(command, given)
     said = done.stdout + done.stderr
     sys.stdout.write(said)
+    failed = done.returncode > 1 or _FAILED.search(said) is not None
+    opposite = [word for word in command if word not in _REVERSE | {"-N", "--forward"}]
+    opposite += ["--dry-run", "--force", *([] if _reverses(words) else ["-R"])]
     note(
         program="patch",
         probe="--dry-run" in words,
         status=done.returncode,
-        failed=done.returncode > 1 or _FAILED.search(said) is not None,
-        already="previously applied" in said,
+        failed=failed,
+        already=done.returncode != 0 and _run(opposite, given).returncode == 0,
         said=said[-2000:],
     )
     return done.returncode
@@ -135,21 +152,50 @@ def patch(words: list[str]) -> int:
 def git(words: list[str]) -> int:
     """Run git, and write down how an apply ended."""
     if "apply" not in words:
+        for address in filter(_ADDRESS.match, words):
+            note(program="git", address=address)
         os.execv("/usr/bin/git", ["git", *words])  # noqa: S606
-    done = subprocess.run(  # noqa: S603
-        ["/usr/bin/git", *words], check=False, capture_output=True, text=True, errors="replace"
-    )
+    words = [_kept(word) for word in words]
+    after = words[words.index("apply") + 1 :]
+    given = sys.stdin.buffer.read() if all(word.startswith("-") for word in after) else None
+    done = _run(["/usr/bin/git", *words], given)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)
+    opposite = [word for word in after if word not in _REVERSE | {"--3way", "-3"}]
+    opposite = ["--check", *([] if _reverses(words) else ["--reverse"]), *opposite]
+    before = ["/usr/bin/git", *words[: words.index("apply") + 1]]
     note(
         program="git apply",
         probe=not {"--check", "--stat", "--numstat", "--summary"}.isdisjoint(words),
-        reverse=not {"-R", "--reverse"}.isdisjoint(words),
+        reverse=_reverses(words),
         status=done.returncode,
         failed=done.returncode != 0,
+        already=done.returncode != 0 and _run([*before, *opposite], given).returncode == 0,
         said=done.stderr[-2000:],
     )
     return done.returncode
+
+
+def _run(command: list[str], given: bytes | None) -> subprocess.CompletedProcess[str]:
+    text = None if given is None else given.decode("utf-8", "surrogateescape")
+    return subprocess.run(  # noqa: S603
+        command, input=text, check=False, capture_output=True, encoding="utf-8", errors="surrogateescape"
+    )
+
+
+def _reverses(words: list[str]) -> bool:
+    return not _REVERSE.isdisjoint(words)
+
+
+def _kept(word: str) -> str:
+    """Copy what `<(…)` gives into a file: it is read twice, to learn whether a patch is there already."""
+    match = re.search(r"/dev/fd/\d+$", word)
+    if match is None:
+        return word
+    COPIES.mkdir(exist_ok=True)
+    copy = COPIES / str(len(list(COPIES.iterdir())))
+    copy.write_bytes(Path(match[0]).read_bytes())
+    return word.replace(match[0], str(copy))
 
 
 def main() -> int:

@@ -1,13 +1,16 @@
-"""Lets a script find the installed packages: they are imported as empty modules that know their file and version.
+"""Lets a script find the installed packages: modules know their file, version and names, but their code does not run.
 
-Scripts import a package mostly to learn where it is. Its own code would need torch and a GPU.
+Scripts import a package to learn where it is, and whether it has a name. Its own code would need torch and a GPU.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.metadata
 import os
 import sys
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +37,82 @@ class _Finder:
         return spec
 
 
+class _Unknown:
+    """Stands for what a name would mean if the code ran; nothing can be decided by it."""
+
+    __hash__ = object.__hash__
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, not run>"
+
+    def _refuse(self, *_: object) -> bool:
+        message = f"what {self._name} is shows only when the server runs"
+        raise RuntimeError(message)
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # type: ignore[assignment]
+
+
+class _Callable(_Unknown):
+    """A function or class."""
+
+    def __call__(self, *words: object, **options: object) -> bool:
+        return self._refuse(words, options)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, also those behind conditions."""
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse", "finalbody"):
+            if isinstance(statement, ast.If | ast.Try | ast.With):
+                yield from _statements(getattr(statement, part, []))
+
+
+def _names(module: ModuleType) -> dict[str, object]:
+    """Return what a module's source defines."""
+    found: dict[str, object] = {}
+    for statement in _statements(ast.parse(Path(str(module.__file__)).read_bytes()).body):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[statement.name] = _Callable(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            names = (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+            found |= {name: _Callable(name) for name in names}
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for name in (target.id for target in targets if isinstance(target, ast.Name)):
+                found[name] = _Unknown(name) if name in found else _value(name, statement.value)
+    return found
+
+
+def _value(name: str, expression: ast.expr) -> object:
+    try:
+        return ast.literal_eval(expression)
+    except ValueError:
+        return _Unknown(name)
+
+
+def _reader(module: ModuleType) -> Callable[[str], object]:
+    """Return what looks up a module's names: its submodules, then what its source defines."""
+    known: dict[str, object] = {}
+
+    def read(name: str) -> object:
+        if "__path__" in vars(module) and _Finder.find_spec(f"{module.__name__}.{name}") is not None:
+            return importlib.import_module(f"{module.__name__}.{name}")
+        if not known:
+            known.update(_names(module))
+        if name not in known:
+            message = f"module {module.__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return known[name]
+
+    return read
+
+
 class _Loader:
-    """Leaves a module empty."""
+    """Gives a module its names without running it."""
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> None:
@@ -43,7 +120,8 @@ class _Loader:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Say which version it is of."""
+        """Say which version it is of, and what it defines."""
+        module.__getattr__ = _reader(module)  # type: ignore[method-assign]
         package = module.__name__.partition(".")[0]
         found = importlib.metadata.packages_distributions().get(package, [])
         if found and module.__name__ == package:

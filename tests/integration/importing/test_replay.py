@@ -143,6 +143,23 @@ PY
     assert [variant.versions for variant in imported.draft.manifest.variants] == [">=1.0,<2.0", ">=2.0"]
 
 
+def test_python_knows_the_names_of_modules_and_decides_nothing_by_their_values(replay: Replayed) -> None:
+    script = """python3 - <<'PY'
+import importlib
+import vllm.x as m
+importlib.reload(m)
+print(f"step_5 is {m.step_5}")
+assert not hasattr(m, "step_99") and __import__("vllm").x is m
+from vllm.y import why
+assert why == 1
+PY
+python3 -c 'import vllm.x; print("fast" if vllm.x.step_5 else "slow")' && exit 1
+sed -i s/why/because_of/ $ROOT/vllm/y.py
+"""
+    assert "shows only when the server runs" in replay.refusal(script)
+    assert outcomes(replay(script.replace("&& exit 1", "2>/dev/null && exit 1"))) == ["changes", "changes"]
+
+
 def test_a_file_beside_the_server_is_added_with_its_flag(replay: Replayed) -> None:
     imported = replay("cp a.jinja $WORKSPACE_DIR/mine.jinja", a_jinja="{{ messages | some_filter }}\n")
     assert imported.draft.manifest.settings.flags == {"chat_template": f"{IMAGE_FILES}mine.jinja"}
@@ -156,6 +173,42 @@ def test_a_supplied_file_takes_the_place_of_a_download(replay: Replayed) -> None
     assert "https://git.example/pull/7.diff" in str(caught.value.where)
     imported = replay(script.replace("patch ", "patch --forward "), supplied={"7.diff": PATCH.encode()})
     assert imported.draft.attempts[0].outcome == "changes"
+
+
+def test_a_download_is_supplied_by_its_address_and_through_a_pipe_that_bash_names(replay: Replayed) -> None:
+    script = """cd $ROOT
+git apply <(curl -fsSL https://git.example/a/fix.diff)
+patch -p1 < <(wget -qO- https://git.example/b/fix.diff)
+"""
+    second = "--- a/vllm/y.py\n+++ b/vllm/y.py\n@@ -1 +1 @@\n-why = 1\n+why = function(2)\n"
+    supplied = {"https://git.example/a/fix.diff": PATCH.encode(), "fix.diff": second.encode()}
+    imported = replay(script, supplied=supplied)
+    assert outcomes(imported) == ["changes", "fails"]
+    assert set(imported.draft.attempts[0].files) == {"vllm/x.py", "vllm/y.py"}
+    assert "https://git.example/a/fix.diff: sha256" in imported.manifest.read_text()
+
+
+def test_a_repository_that_a_script_clones_is_named(replay: Replayed) -> None:
+    with pytest.raises(MissingDownloadError) as caught:
+        replay("git clone https://git.example/tools.git || true")
+    assert caught.value.where == "https://git.example/tools.git"
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        "git -C $ROOT apply $PWD/a.patch 2>/dev/null",
+        "(cd $ROOT; git apply) < a.patch",
+        "patch -p1 -d $ROOT < a.patch",
+        "patch -p1 --forward -d $ROOT -i $PWD/a.patch",
+    ],
+)
+def test_a_patch_that_is_there_already_is_upstream_whatever_the_script_says(
+    replay: Replayed, apply: str
+) -> None:
+    imported = replay(f"{apply} || echo 'cannot be applied, skipping'", a_patch=PATCH)
+    assert outcomes(imported) == ["changes", "nothing"]
+    assert imported.draft.manifest.upstreamed_in == "2.0"
 
 
 def test_questions_about_packages_are_answered_from_the_lock(replay: Replayed) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.mods import NotImportableError, RebaseError
+from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv
 from tests.fixtures.mods import edit, has, manifest, write_mod
@@ -41,14 +42,17 @@ def inv(
 
 def test_an_import_shows_what_came_of_each_version_and_names_the_file(inv: Inv, tmp_path: Path) -> None:
     (tmp_path / "eleven.diff").write_text(DIFF)
-    done = inv("mods.import", str(tmp_path / "eleven.diff"), "--why=https://git.example/pull/1")
+    supplied = f"--with=https://git.example/pull/1.diff={tmp_path / 'eleven.diff'}"
+    done = inv("mods.import", str(tmp_path / "eleven.diff"), "--why=https://git.example/pull/1", supplied)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "mods/eleven/mod.yaml"
     assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [
         ["1.0", "changes"],
         ["2.0", "changes"],
     ]
-    assert "why: https://git.example/pull/1\n" in (inv.root / "mods/eleven/mod.yaml").read_text("utf-8")
+    written = (inv.root / "mods/eleven/mod.yaml").read_text("utf-8")
+    assert "why: https://git.example/pull/1\n" in written
+    assert f"#   https://git.example/pull/1.diff: sha256 {sha256_of(DIFF.encode())}" in written
     (tmp_path / "nothing.diff").write_text(DIFF.replace("-one", "-none"))
     message = inv.fails(NotImportableError, "mods.import", str(tmp_path / "nothing.diff"))
     assert "on 1.0, 2.0: nothing.diff does not fit" in message
@@ -68,3 +72,22 @@ def test_an_update_rebases_or_shows_the_conflict(inv: Inv) -> None:
     done = inv("mods.update", "bad")
     assert done.returncode == RebaseError.exit_code
     assert "three = function(33)" in done.stdout
+
+
+def test_an_imported_mod_is_updated_for_the_next_version_or_its_conflict_is_shown(
+    inv: Inv, tmp_path: Path
+) -> None:
+    three = DIFF.replace("-1,2 +1,2", "-1,3 +1,3") + "-three = function(3)\n+three = function(4)\n"
+    for name, text in {"one": DIFF, "three": three}.items():
+        (tmp_path / f"{name}.diff").write_text(text)
+        done = inv("mods.import", str(tmp_path / f"{name}.diff"), "--vllm=1.0")
+        assert done.returncode == 0, done.stderr
+    assert "not tried" in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
+    assert inv("mods.update", "one", "--vllm=2.0").stdout == "2.0: rebased from 1.0\n"
+    assert '- versions: ">=99.dev0"\n' in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
+    assert inv("mods.check", "--name=one").returncode == 0
+    done = inv("mods.update", "three", "--vllm=2.0")
+    assert done.returncode == RebaseError.exit_code
+    assert "three = function(33)" in done.stdout
+    assert "three = function(4)" in done.stdout
+    assert "not tried" in (inv.root / "mods/three/mod.yaml").read_text("utf-8")

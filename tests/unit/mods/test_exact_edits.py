@@ -116,6 +116,18 @@ def test_a_change_of_blanks_alone_gets_no_check() -> None:
     assert propose("x.py", "a = 1\n", "a = 1\n\n") == []
 
 
+def test_neighbours_tell_a_changed_line_from_others_like_it() -> None:
+    before = "def f():\n    one(kind=None)\n    two(kind=quick)\n    one(kind=quick)\n    two(kind=None)\n"
+    before += "    two(kind=quick)\n"
+    after = before.replace(
+        "    one(kind=None)\n    two(kind=quick)", "    one(kind=None)\n    two(kind=None)"
+    )
+    [check] = propose("x.py", before, after)
+    assert check.function == "f"
+    assert check.contains is not None
+    assert "one(kind=None)\n    two(kind=None)" in check.contains
+
+
 # --- three ways --------------------------------------------------------------------------------------
 
 
