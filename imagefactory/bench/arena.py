@@ -29,6 +29,8 @@ PACKAGES: Final = "arena"
 """The locked set that has the tool."""
 KIND: Final = "book"
 _MARGIN: Final = 64
+_OTHER_TOKENIZER: Final = "Falling back to 'gpt2'"
+"""What the tool says before it goes on with prompts of wrong lengths."""
 # The key would be visible among the arguments of a process, so they come by standard input.
 _PROGRAM: Final = (
     "import json, sys; sys.argv = json.load(sys.stdin); from llama_benchy.__main__ import main; main()"
@@ -116,6 +118,10 @@ def _run(words: Sequence[str], limit: float) -> None:
     if done.returncode or not Path(words[words.index("--save-result") + 1]).exists():
         last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-3:])[-600:]
         raise ToolError(f"llama-benchy ended with code {done.returncode}: {last or 'it wrote nothing'}")
+    if _OTHER_TOKENIZER in done.stdout:
+        raise ToolError(
+            "llama-benchy cannot load the model's tokenizer: the lengths of its prompts would be wrong"
+        )
 
 
 def _own_tokenizer(folder: Path) -> str:

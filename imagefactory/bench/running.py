@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -39,6 +39,8 @@ START_LIMIT: Final = 7200
 _OFF: Final = "off"
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
+_THREADS: Final = "OMP_NUM_THREADS"
+_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,15 @@ class Bench:
         return self.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
 
 
+def reaching_settings(bench: Bench, subject: Subject) -> dict[str, str]:
+    """Return the settings, and what they need to reach the server.
+
+    vLLM on a CPU replaces the number of threads by the number of cores that it binds them to, unless it binds none.
+    """
+    needs = _THREADS in bench.settings and not has_gpu(bench.project.matrix, subject.arch)
+    return {**({_BINDING: "nobind"} if needs else {}), **bench.settings}
+
+
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
     if subject.cell.server != VLLM and bench.profile.tool == "vllm":
@@ -101,7 +112,11 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
             why="Its tool is `vllm bench serve`, which runs inside the image.",
             fix="Use --profile start or arena; or --url with the image of a vLLM target to bring the tool.",
         )
-    result = bench.empty_result(bound_to(bench.project, subject, bench.settings))
+    settings = reaching_settings(bench, subject)
+    for name in settings.keys() - bench.settings.keys():
+        say(f"{name}={settings[name]} is set too: without it, vLLM ignores {_THREADS}")
+    bench = replace(bench, settings=settings)
+    result = bench.empty_result(bound_to(bench.project, subject, settings))
     path = bench.file(result)
     with ending_in_order(), _loaded(subject) as image, recording(path, result) as record:
         containers = Containers(uuid4().hex[:12])

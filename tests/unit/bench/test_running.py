@@ -1,0 +1,57 @@
+"""What a run adds to the settings that it was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.bench.interleaving import Side, asked_differences
+from imagefactory.bench.running import Bench, reaching_settings
+from imagefactory.locks.project import Project
+from imagefactory.smoke.subject import Subject
+from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.checkouts import REPOSITORY
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+
+
+def subject(arch: str = "cpu") -> Subject:
+    facts = {"model": "tiny", "version": "0.32.0", "arch": arch, "platform": "linux/arm64", "name": "x"}
+    return Subject(**facts, digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
+
+
+def bench(**settings: str) -> Bench:
+    return Bench(Project(REPOSITORY), "quick", settings)
+
+
+def test_a_number_of_threads_reaches_vllm_on_a_cpu() -> None:
+    given = bench(OMP_NUM_THREADS="2")
+    assert reaching_settings(given, subject()) == {
+        "OMP_NUM_THREADS": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    assert reaching_settings(given, subject("gb10")) == {"OMP_NUM_THREADS": "2"}
+    assert reaching_settings(bench(PORT="1"), subject()) == {"PORT": "1"}
+
+
+def test_a_binding_that_the_user_chose_is_kept() -> None:
+    chosen = {"OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1"}
+    assert reaching_settings(bench(**chosen), subject()) == chosen
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "asked"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, {"setting OMP_NUM_THREADS"}),
+        (
+            {},
+            {"OMP_NUM_THREADS": "2"},
+            {"setting OMP_NUM_THREADS", "setting VLLM_CPU_OMP_THREADS_BIND"},
+        ),
+        ({}, {"DFLASH_DRAFTER": "off"}, {"setting DFLASH_DRAFTER", "drafter"}),
+    ],
+)
+def test_settings_may_differ_where_they_were_asked_to(
+    left: dict[str, str], right: dict[str, str], asked: set[str]
+) -> None:
+    sides = [Side(bench(**settings), subject()) for settings in (left, right)]
+    assert asked_differences(*sides) == asked
