@@ -149,6 +149,11 @@ class BoundTo(_Value):
     generated: bool = False
     """Whether the model has random weights, so that its answers mean nothing."""
 
+    @property
+    def matrix_model(self) -> str:
+        """The model's name in matrix.yaml; empty for a running server."""
+        return self.target.partition("@")[0]
+
 
 class BenchResult(_Value):
     """A benchmark."""

@@ -178,12 +178,13 @@ def _subject(project: Project, name: str) -> Subject:
     },
 )
 def plot(project: Project, results: str, output: str = "") -> None:
-    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
+    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history, published figures."""
     from imagefactory.bench.plots import plot
+    from imagefactory.bench.published_figures import load_published
     from imagefactory.environment.paths import expand_home
 
     folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
-    for path in plot(_read_results(results), folder):
+    for path in plot(_read_results(results), folder, load_published(project.root)):
         print(path)
 
 
