@@ -49,14 +49,16 @@ def measure_arena(
         if depth not in depths
     ]
     record.add(left_out=tuple(left), sanity=(check_repeatable(endpoint, served.name),))
-    generated = record.result.bound.generated
+    bound = record.result.bound
     limit = course.limit * len(depths) * len(profile.users)
     with tempfile.TemporaryDirectory() as folder, watching_gpus(endpoint.container) as watch:
         report = Path(folder, "report.json")
-        tokenizer = _own_tokenizer(Path(folder)) if generated else served.root
+        # SGLang gives its served name as the root, and a folder of the container is not here.
+        named = bound.model if bound.target else served.root
+        tokenizer = _own_tokenizer(Path(folder)) if bound.generated else named
         words = arguments(endpoint, served, profile, depths=depths, tokenizer=tokenizer, report=report)
         # The tool asks a question of its own and refuses servers that do not know the answer.
-        _run([*words, *(["--skip-coherence"] if generated else [])], limit)
+        _run([*words, *(["--skip-coherence"] if bound.generated else [])], limit)
         found = json.loads(report.read_text("utf-8"))
         machine = record.result.machine.model_copy(update={"gpus": watch.gpus()})
     record.add(tools={"llama-benchy": str(found["version"])})

@@ -8,7 +8,14 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 from imagefactory.bench.published_figures import PublishedFigures
-from imagefactory.bench.result import BenchResult, MeasuredStart, mean_spread, pooled, pooled_acceptance
+from imagefactory.bench.result import (
+    BenchResult,
+    MeasuredStart,
+    mean_spread,
+    pooled,
+    pooled_acceptance,
+    users_text,
+)
 from imagefactory.bench.themes import Theme
 
 if TYPE_CHECKING:
@@ -51,7 +58,8 @@ def draw_latency(figure: Figure, results: Sequence[BenchResult], theme: Theme) -
     cells = result.cells()
     has_depth = any(depth for _, _, depth in cells)
     names = [
-        f"{kind}\n{_users(users)}" + (f"\n{depth} deep" if has_depth else "") for kind, users, depth in cells
+        f"{kind}\n{users_text(users)}" + (f"\n{depth} deep" if has_depth else "")
+        for kind, users, depth in cells
     ]
     every = {
         "to the first token, ms": [mean_spread(one.first_token for one in found) for found in cells.values()],
@@ -165,7 +173,7 @@ def draw_beside(published: PublishedFigures) -> Draw:
         result = max(results, key=lambda result: result.started)
         own = [
             (
-                f"{kind}, {_users(users)}",
+                f"{kind}, {users_text(users)}",
                 fmean(one.tokens_per_second for one in found),
             )
             for (kind, users, depth), found in result.cells().items()
@@ -173,7 +181,7 @@ def draw_beside(published: PublishedFigures) -> Draw:
         ]
         others = [
             (
-                f"{one.kind}, {_users(one.users)}, {one.gpu}, {one.drafted} ({one.source})",
+                f"{one.kind}, {users_text(one.users)}, {one.gpu}, {one.drafted} ({one.source})",
                 one.tokens_per_second,
             )
             for one in published.about(result.bound.matrix_model)
@@ -232,10 +240,6 @@ def _line(
         capsize=3,
         label=label,
     )
-
-
-def _users(count: int) -> str:
-    return f"{count} {'user' if count == 1 else 'users'}"
 
 
 def _by_repeat(result: BenchResult, users: int) -> list[float]:

@@ -222,6 +222,11 @@ class BenchResult(_Value):
         write_text(path, self.to_json())
 
 
+def users_text(count: int) -> str:
+    """Write a number of users."""
+    return f"{count} {'user' if count == 1 else 'users'}"
+
+
 def pooled(measurements: Iterable[Measurement]) -> float:
     """Return the tokens per second over several measurements."""
     found = list(measurements)

@@ -26,6 +26,7 @@ from imagefactory.environment.progress import Say
 from imagefactory.environment.signals import ending_in_order
 from imagefactory.errors.commands import OptionError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.server_names import VLLM
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
@@ -94,6 +95,18 @@ class Bench:
         return self.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
 
 
+def refuse_other_servers(bench: Bench, cell: Cell) -> None:
+    """Raise if the profile's tool is missing in images of the cell's server."""
+    if cell.server != VLLM and bench.profile.tool == "vllm":
+        raise OptionError(
+            f"The profile {bench.profile_name} needs an image with vLLM.",
+            where=str(cell),
+            why="Its tool is `vllm bench serve`, which runs inside the image.",
+            fix="Use --profile start or arena; or serve this image, and measure it with --url and a vLLM target, "
+            "whose image brings the tool.",
+        )
+
+
 def reaching_settings(bench: Bench, subject: Subject) -> dict[str, str]:
     """Return the settings, and what they need to reach the server.
 
@@ -105,13 +118,7 @@ def reaching_settings(bench: Bench, subject: Subject) -> dict[str, str]:
 
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
-    if subject.cell.server != VLLM and bench.profile.tool == "vllm":
-        raise OptionError(
-            f"The profile {bench.profile_name} measures vLLM only.",
-            where=str(subject.cell),
-            why="Its tool is `vllm bench serve`, which runs inside the image.",
-            fix="Use --profile start or arena; or --url with the image of a vLLM target to bring the tool.",
-        )
+    refuse_other_servers(bench, subject.cell)
     settings = reaching_settings(bench, subject)
     for name in settings.keys() - bench.settings.keys():
         say(f"{name}={settings[name]} is set too: without it, vLLM ignores {_THREADS}")
@@ -136,6 +143,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
             why="It measures starts, and this server runs already.",
             fix="Leave --url out, or choose another profile.",
         )
+    refuse_other_servers(bench, tool.cell)
     served = endpoint.models()
     bound = BoundTo(
         server="unknown",
@@ -217,9 +225,10 @@ def _starts_and_measures(
 
 
 def _measure_own(bench: Bench, record: GrowingResult, endpoint: Endpoint, say: Say) -> None:
-    record.add(
-        bound=record.result.bound.model_copy(update={"server_version": endpoint.version() or "unknown"})
-    )
+    bound = record.result.bound
+    # Not every server says.
+    version = endpoint.version() or bound.server_version
+    record.add(bound=bound.model_copy(update={"server_version": version}))
     assert endpoint.container is not None  # noqa: S101 - the caller started it
     _measure(bench, record, endpoint, tool=endpoint.container, say=say)
 
