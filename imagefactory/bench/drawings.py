@@ -28,6 +28,7 @@ _LINES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _SHORT: Final = 30
 _WIDEST: Final = 90
+_PANEL: Final = 44
 _TICKS: Final = 6
 _WIDTH: Final = 8.0
 SIZE: Final = (_WIDTH, 4.5)
@@ -127,15 +128,15 @@ def draw_starts(figure: Figure, results: Sequence[BenchResult], theme: Theme) ->
     figure.suptitle(_title("Where the time of a start goes", chosen, results), fontsize="medium")
     most = 1.25 * max(_until_ready(start) for _, start in starts)
     for number, (result, start) in enumerate(starts):
-        name = _named(result, chosen) if len(chosen) > 1 else ""
+        name = shorten(_named(result, chosen), _PANEL, placeholder=" …") if len(chosen) > 1 else ""
         title = f"{name}\n{start.cache} cache: ready after {_until_ready(start):.1f} s".strip()
         axes = _axes(figure, theme, title, (rows, columns, number + 1))
         begun = 0.0
         for place, step in enumerate(steps):
             seconds = start.steps.get(step, 0.0)
             axes.barh(place, seconds, left=begun, color=theme.series[0])
-            axes.text(begun + seconds, place, f"  {seconds:.1f}", va="center", fontsize="small")
             begun += seconds
+            _label(axes, f"{seconds:.1f}", begun, place)
         axes.set_yticks(range(len(steps)), steps)
         axes.set_xlim(0, most)
         axes.invert_yaxis()
@@ -199,14 +200,7 @@ def draw_beside(published: PublishedFigures) -> Draw:
             values = [value for _, value in rows]
             axes.plot(values, range(len(rows)), marker, color=colour, markerfacecolor=filling)
             for place, value in enumerate(values):
-                axes.annotate(
-                    f"{value:.4g}",
-                    (value, place),
-                    (8, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize="small",
-                )
+                _label(axes, f"{value:.4g}", value, place)
             axes.set_xscale("log")
             axes.set_xlim(least, most)
             axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -224,6 +218,11 @@ def _axes(figure: Figure, theme: Theme, title: str, place: object = 111) -> Axes
     axes.set_axisbelow(True)
     axes.set_title(title, loc="left", fontsize="medium")
     return axes
+
+
+def _label(axes: Axes, text: str, x: float, y: float) -> None:
+    """Write a text to the right of a point."""
+    axes.annotate(text, (x, y), (7, 0), textcoords="offset points", va="center", fontsize="small")
 
 
 def _line(

@@ -29,30 +29,35 @@ def everything(speed: float = 64) -> BenchResult:
     return result(measurements=ones, starts=(start,))
 
 
-def test_every_plot_is_drawn_light_and_dark(tmp_path: Path) -> None:
-    files = plot([everything(), everything(128)], tmp_path)
-    assert [file.name for file in files] == [f"{name}-{theme.name}.svg" for name in NAMES for theme in THEMES]
-    for file in files:
-        text = file.read_text("utf-8")
+def results() -> list[BenchResult]:
+    """Return two results with other settings."""
+    bound = BOUND.model_copy(update={"settings": {"A": "1"}})
+    return [everything(), everything(128).model_copy(update={"bound": bound})]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Draw every plot; return the texts by name."""
+    return {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path_factory.mktemp("plots"))}
+
+
+def test_every_plot_is_drawn_light_and_dark(drawn: dict[str, str]) -> None:
+    assert list(drawn) == [f"{name}-{theme.name}" for name in NAMES for theme in THEMES]
+    for name, text in drawn.items():
         ET.fromstring(text)  # noqa: S314 - our own file
-        paper = next(theme.paper for theme in THEMES if theme.name in file.stem)
+        paper = next(theme.paper for theme in THEMES if theme.name in name)
         assert paper in text
-    texts = {file.stem: file.read_text("utf-8") for file in files}
-    assert "users at once" in texts["throughput-light"]
-    assert "tokens per step" in texts["acceptance-dark"]
-    assert "imports" in texts["start-light"]
+    assert "users at once" in drawn["throughput-light"]
+    assert "tokens per step" in drawn["acceptance-dark"]
+    assert "imports" in drawn["start-light"]
 
 
-def test_plots_are_repeatable(tmp_path: Path) -> None:
-    first, second = (plot([everything()], tmp_path / name) for name in ("a", "b"))
-    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+def test_plots_are_repeatable(drawn: dict[str, str], tmp_path: Path) -> None:
+    assert {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path)} == drawn
 
 
-def test_series_differ_in_more_than_colour(tmp_path: Path) -> None:
-    other = everything().model_copy(update={"bound": BOUND.model_copy(update={"settings": {"A": "1"}})})
-    plot([everything(), other], tmp_path)
-    text = (tmp_path / "throughput-light.svg").read_text("utf-8")
-    assert "stroke-dasharray" in text
+def test_series_differ_in_more_than_colour(drawn: dict[str, str]) -> None:
+    assert "stroke-dasharray" in drawn["throughput-light"]
 
 
 def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
