@@ -140,7 +140,10 @@ def read_report(report: Mapping[str, Any]) -> Iterator[Measurement]:
         if run["is_context_prefill_phase"]:
             continue
         if not speeds:
-            raise ToolError(f"llama-benchy has no speed at depth {run['context_size']}: every request failed")
+            raise ToolError(
+                f"llama-benchy has no speed at depth {run['context_size']}: "
+                "its requests failed, or its answers have one token"
+            )
         users, tokens = run["concurrency"], run["response_size"]
         per_user = (run.get("tg_req_throughput") or run["tg_throughput"])["mean"]
         for repeat, speed in enumerate(speeds, 1):
