@@ -29,6 +29,8 @@ PACKAGES: Final = "arena"
 """The locked set that has the tool."""
 KIND: Final = "book"
 _MARGIN: Final = 64
+_OTHER_TOKENIZER: Final = "Falling back to 'gpt2'"
+"""What the tool says before it goes on with prompts of wrong lengths."""
 # The key would be visible among the arguments of a process, so they come by standard input.
 _PROGRAM: Final = (
     "import json, sys; sys.argv = json.load(sys.stdin); from llama_benchy.__main__ import main; main()"
@@ -47,14 +49,16 @@ def measure_arena(
         if depth not in depths
     ]
     record.add(left_out=tuple(left), sanity=(check_repeatable(endpoint, served.name),))
-    generated = record.result.bound.generated
+    bound = record.result.bound
     limit = course.limit * len(depths) * len(profile.users)
     with tempfile.TemporaryDirectory() as folder, watching_gpus(endpoint.container) as watch:
         report = Path(folder, "report.json")
-        tokenizer = _own_tokenizer(Path(folder)) if generated else served.root
+        # SGLang gives its served name as the root, and a folder of the container is not here.
+        named = bound.model if bound.target else served.root
+        tokenizer = _own_tokenizer(Path(folder)) if bound.generated else named
         words = arguments(endpoint, served, profile, depths=depths, tokenizer=tokenizer, report=report)
         # The tool asks a question of its own and refuses servers that do not know the answer.
-        _run([*words, *(["--skip-coherence"] if generated else [])], limit)
+        _run([*words, *(["--skip-coherence"] if bound.generated else [])], limit)
         found = json.loads(report.read_text("utf-8"))
         machine = record.result.machine.model_copy(update={"gpus": watch.gpus()})
     record.add(tools={"llama-benchy": str(found["version"])})
@@ -116,6 +120,10 @@ def _run(words: Sequence[str], limit: float) -> None:
     if done.returncode or not Path(words[words.index("--save-result") + 1]).exists():
         last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-3:])[-600:]
         raise ToolError(f"llama-benchy ended with code {done.returncode}: {last or 'it wrote nothing'}")
+    if _OTHER_TOKENIZER in done.stdout:
+        raise ToolError(
+            "llama-benchy cannot load the model's tokenizer: the lengths of its prompts would be wrong"
+        )
 
 
 def _own_tokenizer(folder: Path) -> str:
@@ -132,7 +140,10 @@ def read_report(report: Mapping[str, Any]) -> Iterator[Measurement]:
         if run["is_context_prefill_phase"]:
             continue
         if not speeds:
-            raise ToolError(f"llama-benchy has no speed at depth {run['context_size']}: every request failed")
+            raise ToolError(
+                f"llama-benchy has no speed at depth {run['context_size']}: "
+                "its requests failed, or its answers have one token"
+            )
         users, tokens = run["concurrency"], run["response_size"]
         per_user = (run.get("tg_req_throughput") or run["tg_throughput"])["mean"]
         for repeat, speed in enumerate(speeds, 1):

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from imagefactory.bench.intervals import RatioInterval, paired_ratio, welch_ratio
-from imagefactory.bench.result import BenchResult, Measurement, pooled
+from imagefactory.bench.result import BenchResult, Measurement, pooled, users_text
 from imagefactory.errors.bench import NotComparableError
 
 _SETTING: Final = "setting "
@@ -89,7 +89,7 @@ def _shown(cell: MeasuredCell | None) -> str:
     if cell is None:
         return "all"
     kind, users, depth = cell
-    return f"{kind}, {users} users" + (f", depth {depth}" if depth else "")
+    return f"{kind}, {users_text(users)}" + (f", depth {depth}" if depth else "")
 
 
 def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection[str]) -> None:

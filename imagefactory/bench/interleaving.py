@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from imagefactory.bench.comparison import setting_difference
 from imagefactory.bench.result import BenchResult
-from imagefactory.bench.running import DRAFTER, Bench, bench_image
+from imagefactory.bench.running import DRAFTER, Bench, bench_image, reaching_settings
 from imagefactory.environment.progress import Say
 from imagefactory.smoke.subject import Subject
 
@@ -35,8 +35,8 @@ def run_interleaved(
 
 def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
-    names = {*left.bench.settings, *right.bench.settings}
-    given = {name for name in names if left.bench.settings.get(name) != right.bench.settings.get(name)}
+    first, second = (reaching_settings(side.bench, side.subject) for side in (left, right))
+    given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
     asked = {setting_difference(name) for name in given}
     if DRAFTER in given:
         asked.add("drafter")

@@ -22,7 +22,7 @@ from imagefactory.smoke.containers import ContainerError
 _MARGIN: Final = 16
 """Tokens by which prompts may be longer than the one that was counted."""
 _SHORTEST: Final = 16
-_UNDER_WAY: Final = "it is still running, or its process was killed"
+_UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
 
 
 class GrowingResult:

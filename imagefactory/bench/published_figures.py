@@ -34,6 +34,11 @@ class PublishedFigure(_Value):
     acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     acceptance_length: Figure | None = None
 
+    @property
+    def drafted(self) -> str:
+        """The drafter, in words."""
+        return "no drafter" if self.drafter == "none" else self.drafter
+
     @model_validator(mode="after")
     def _is_about_something(self) -> Self:
         if bool(self.models) == bool(self.served):

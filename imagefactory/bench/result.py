@@ -149,6 +149,11 @@ class BoundTo(_Value):
     generated: bool = False
     """Whether the model has random weights, so that its answers mean nothing."""
 
+    @property
+    def matrix_model(self) -> str:
+        """The model's name in matrix.yaml; empty for a running server."""
+        return self.target.partition("@")[0]
+
 
 class BenchResult(_Value):
     """A benchmark."""
@@ -215,6 +220,11 @@ class BenchResult(_Value):
     def write(self, path: Path) -> None:
         """Write the result to a file, atomically."""
         write_text(path, self.to_json())
+
+
+def users_text(count: int) -> str:
+    """Write a number of users."""
+    return f"{count} {'user' if count == 1 else 'users'}"
 
 
 def pooled(measurements: Iterable[Measurement]) -> float:

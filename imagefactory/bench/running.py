@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -26,6 +26,7 @@ from imagefactory.environment.progress import Say
 from imagefactory.environment.signals import ending_in_order
 from imagefactory.errors.commands import OptionError
 from imagefactory.locks.project import Project
+from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.server_names import VLLM
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
@@ -39,6 +40,8 @@ START_LIMIT: Final = 7200
 _OFF: Final = "off"
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
+_THREADS: Final = "OMP_NUM_THREADS"
+_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True)
@@ -92,16 +95,35 @@ class Bench:
         return self.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
 
 
+def refuse_other_servers(bench: Bench, cell: Cell) -> None:
+    """Raise if the profile's tool is missing in images of the cell's server."""
+    if cell.server != VLLM and bench.profile.tool == "vllm":
+        raise OptionError(
+            f"The profile {bench.profile_name} needs an image with vLLM.",
+            where=str(cell),
+            why="Its tool is `vllm bench serve`, which runs inside the image.",
+            fix="Use --profile start or arena; or serve this image, and measure it with --url and a vLLM target, "
+            "whose image brings the tool.",
+        )
+
+
+def reaching_settings(bench: Bench, subject: Subject) -> dict[str, str]:
+    """Return the settings, and what they need to reach the server.
+
+    vLLM on a CPU replaces the number of threads by the number of cores that it binds them to, unless it binds none.
+    """
+    needs = _THREADS in bench.settings and not has_gpu(bench.project.matrix, subject.arch)
+    return {**({_BINDING: "nobind"} if needs else {}), **bench.settings}
+
+
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
-    if subject.cell.server != VLLM and bench.profile.tool == "vllm":
-        raise OptionError(
-            f"The profile {bench.profile_name} measures vLLM only.",
-            where=str(subject.cell),
-            why="Its tool is `vllm bench serve`, which runs inside the image.",
-            fix="Use --profile start or arena; or --url with the image of a vLLM target to bring the tool.",
-        )
-    result = bench.empty_result(bound_to(bench.project, subject, bench.settings))
+    refuse_other_servers(bench, subject.cell)
+    settings = reaching_settings(bench, subject)
+    for name in settings.keys() - bench.settings.keys():
+        say(f"{name}={settings[name]} is set too: without it, vLLM ignores {_THREADS}")
+    bench = replace(bench, settings=settings)
+    result = bench.empty_result(bound_to(bench.project, subject, settings))
     path = bench.file(result)
     with ending_in_order(), _loaded(subject) as image, recording(path, result) as record:
         containers = Containers(uuid4().hex[:12])
@@ -121,6 +143,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
             why="It measures starts, and this server runs already.",
             fix="Leave --url out, or choose another profile.",
         )
+    refuse_other_servers(bench, tool.cell)
     served = endpoint.models()
     bound = BoundTo(
         server="unknown",
@@ -202,9 +225,10 @@ def _starts_and_measures(
 
 
 def _measure_own(bench: Bench, record: GrowingResult, endpoint: Endpoint, say: Say) -> None:
-    record.add(
-        bound=record.result.bound.model_copy(update={"server_version": endpoint.version() or "unknown"})
-    )
+    bound = record.result.bound
+    # Not every server says.
+    version = endpoint.version() or bound.server_version
+    record.add(bound=bound.model_copy(update={"server_version": version}))
     assert endpoint.container is not None  # noqa: S101 - the caller started it
     _measure(bench, record, endpoint, tool=endpoint.container, say=say)
 

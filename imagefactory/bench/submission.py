@@ -9,7 +9,7 @@ from typing import Final
 
 from imagefactory.bench.comparison import refuse_incomparable
 from imagefactory.bench.profiles import FOLDER
-from imagefactory.bench.result import BenchResult, Measurement
+from imagefactory.bench.result import BenchResult, Measurement, users_text
 from imagefactory.errors.bench import BenchResultError, ThroughputFellError
 
 RESULTS: Final = Path(FOLDER, "results")
@@ -67,7 +67,9 @@ def problems(result: BenchResult, known: Collection[str]) -> Iterator[str]:
     if not result.measurements and not result.starts:
         yield "it has no figures"
     for one in result.measurements:
-        yield from (f"{one.kind}, {one.users} users, repeat {one.repeat}: {why}" for why in _implausible(one))
+        yield from (
+            f"{one.kind}, {users_text(one.users)}, repeat {one.repeat}: {why}" for why in _implausible(one)
+        )
 
 
 def _implausible(one: Measurement) -> Iterator[str]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import IO, Any, Final
 
 from imagefactory.bench.profiles import FOLDER
-from imagefactory.bench.result import Acceptance, Measurement, Spread
+from imagefactory.bench.result import Acceptance, Measurement, Spread, users_text
 from imagefactory.oci.format import VENV
 
 _LOADING: Final = 600
@@ -49,7 +49,7 @@ class BenchJob:
 
     def __str__(self) -> str:
         depth = f", {self.depth} tokens deep" if self.depth else ""
-        return f"repeat {self.repeat}, {self.kind}, {self.users} users{depth}"
+        return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
 
     def document(self, number: int, address: str, model: str, tokenizer: str) -> dict[str, Any]:
         """Return the job as benchmarks/run_jobs.py reads it."""

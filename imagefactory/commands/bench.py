@@ -71,13 +71,16 @@ def run(
     from imagefactory.bench.endpoint import Endpoint
     from imagefactory.bench.measuring import refuse_wrong_answers
     from imagefactory.bench.published_figures import load_published
-    from imagefactory.bench.running import bench_image, bench_url
+    from imagefactory.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.commands.show.bench_tables import published_table, result_tables
+    from imagefactory.matrix.targets import select_one
     from imagefactory.smoke.subject import subject_of_image, subject_of_target
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(set=set, url=url)
     bench = _bench(project, profile, set, users, repeats, limit)
+    if not image:
+        refuse_other_servers(bench, select_one(project.matrix, target))  # before anybody builds it
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     if url:
         endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
@@ -158,7 +161,13 @@ def compare(
     if json:
         print_json([asdict(one) | {"verdict": one.verdict} for one in found])
     else:
-        show(comparison_table(found, first, second))
+        show(comparison_table(found, _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])))
+
+
+def _side(name: str, own: BenchResult, other: BenchResult) -> str:
+    """Name a side of a comparison, with the settings that the other one does not have."""
+    apart = own.bound.settings.items() - other.bound.settings.items()
+    return " ".join([name, *(f"{setting}={value}" for setting, value in sorted(apart))])
 
 
 def _subject(project: Project, name: str) -> Subject:
@@ -178,12 +187,13 @@ def _subject(project: Project, name: str) -> Subject:
     },
 )
 def plot(project: Project, results: str, output: str = "") -> None:
-    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
+    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history, published figures."""
     from imagefactory.bench.plots import plot
+    from imagefactory.bench.published_figures import load_published
     from imagefactory.environment.paths import expand_home
 
     folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
-    for path in plot(_read_results(results), folder):
+    for path in plot(_read_results(results), folder, load_published(project.root)):
         print(path)
 
 

@@ -101,12 +101,18 @@ def published_table(published: PublishedFigures, model: str) -> Table | None:
     if not found:
         return None
     table = Table(title="published by others: other images, revisions and settings", title_justify="left")
-    for name in ("kind", "users", "tokens/s", "GPU", "drafter", "length", "source"):
-        table.add_column(name, justify="right" if name in {"users", "tokens/s", "length"} else "left")
+    for name in ("kind", "GPU", "drafter"):
+        table.add_column(name)
+    for name in ("users", "tokens/s", "first token", "per token", "accepted", "length"):
+        table.add_column(name, justify="right")
+    table.add_column("source")
     for one in found:
-        length = f"{one.acceptance_length:.2f}" if one.acceptance_length else ""
-        source = published.sources[one.source]
         table.add_row(
-            one.kind, str(one.users), f"{one.tokens_per_second:g}", one.gpu, one.drafter, length, source
+            *(one.kind, one.gpu, one.drafted, str(one.users), f"{one.tokens_per_second:g}"),
+            f"{one.first_token_ms:g} ms" if one.first_token_ms else "",
+            f"{one.per_token_ms:g} ms" if one.per_token_ms else "",
+            f"{one.acceptance_rate:.0%}" if one.acceptance_rate else "",
+            f"{one.acceptance_length:.2f}" if one.acceptance_length else "",
+            published.sources[one.source],
         )
     return table

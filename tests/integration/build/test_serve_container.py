@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +16,11 @@ from uuid import uuid4
 import pytest
 import requests
 
+from imagefactory.bench.endpoint import Endpoint
+from imagefactory.bench.measuring import Course, measure, recording
+from imagefactory.bench.profiles import load_profiles, load_prompts
+from imagefactory.bench.result import BenchResult
+from imagefactory.bench.tool import command_in
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
@@ -27,7 +32,8 @@ from imagefactory.plan.serve.image_paths import (
     program_folder,
 )
 from imagefactory.servers.known import SERVERS
-from imagefactory.smoke.containers import Container, Containers, docker
+from imagefactory.smoke.containers import Container, Containers, RunningServer, docker
+from tests.fixtures.benchmarks import result
 from tests.fixtures.serving import REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -107,13 +113,15 @@ def test_too_little_shared_memory_is_named_before_vllm_starts(engine: Engine) ->
     assert "--ipc host" in ran.stderr
 
 
-def test_server_needs_its_key_stops_cleanly_and_starts_faster_the_second_time(engine: Engine) -> None:
+def test_server_needs_its_key_is_measured_stops_cleanly_and_starts_faster_the_second_time(
+    engine: Engine,
+) -> None:
     first = serve_once(engine)
-    second = serve_once(engine)
+    second = serve_once(engine, measure_once)
     assert second < first
 
 
-def serve_once(engine: Engine) -> float:
+def serve_once(engine: Engine, use: Callable[[RunningServer, Path], None] = lambda *_: None) -> float:
     """Serve in a new container and check what must hold; return the seconds until it was healthy."""
     with engine.containers.serve(engine.image, engine.folder, options=engine.options) as server:
         seconds = server.wait_until_healthy(START_LIMIT)
@@ -131,11 +139,35 @@ def serve_once(engine: Engine) -> float:
         assert any(line.split(None, 2)[0] == "1" and "vllm serve" in line for line in processes)
         assert not [line for line in processes if line.split(None, 2)[1].startswith("Z")]
         wait_for_log(container, "warm-up request 1 of 1 answered")
+        use(server, engine.folder)
         assert server.key not in container.log
         assert server.key not in docker("inspect", container.name).stdout
         assert container.stop(10) < 9
         assert container.exit_code == 0
     return seconds
+
+
+def measure_once(server: RunningServer, folder: Path) -> None:
+    """Run a short benchmark, with the tool of the image."""
+    quick = load_profiles(REPOSITORY).named("quick")
+    short = quick.model_copy(update={"repeats": 1, "requests": 1, "output": 16})
+    endpoint = Endpoint(server.address, server.key, server.container)
+    path = folder / "result.json"
+    with recording(path, result(measurements=(), complete=False, why="new")) as record:
+        measure(
+            record,
+            endpoint,
+            Course("quick", short, load_prompts(REPOSITORY), START_LIMIT),
+            served=endpoint.models(),
+            command=command_in(server.container.name, REPOSITORY),
+            say=lambda _: None,
+        )
+    found = BenchResult.read(path)
+    assert found.complete
+    assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]
+    assert all(one.tokens_per_second > 0 and not one.failed for one in found.measurements)
+    assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
+    assert found.peak_memory > 0
 
 
 def wait_for_log(container: Container, words: str) -> None:

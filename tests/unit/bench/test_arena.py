@@ -76,6 +76,10 @@ def test_the_tool_gets_the_profile_of_the_arena(tmp_path: Path) -> None:
         ("import sys; sys.exit('no book')", "ended with code 1: no book"),
         ("pass", "ended with code 0: it wrote nothing"),
         ("import time; time.sleep(60)", "hangs"),
+        (
+            "import json, sys; print(\"Falling back to 'gpt2'\"); open(json.load(sys.stdin)[-1], 'w')",
+            "cannot load the model's tokenizer",
+        ),
     ],
 )
 def test_a_failing_tool_is_explained(

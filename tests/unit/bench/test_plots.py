@@ -7,10 +7,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagefactory.bench.plots import THEMES, plot
+from imagefactory.bench.plots import plot
+from imagefactory.bench.published_figures import load_published
 from imagefactory.bench.result import BenchResult
+from imagefactory.bench.themes import THEMES
 from imagefactory.errors.bench import BenchResultError
-from tests.fixtures.benchmarks import at_speed, drafting, result
+from tests.fixtures.benchmarks import BOUND, at_speed, drafting, result
+from tests.fixtures.checkouts import REPOSITORY
 
 NAMES = ("throughput", "latency", "acceptance", "start", "history")
 
@@ -26,32 +29,81 @@ def everything(speed: float = 64) -> BenchResult:
     return result(measurements=ones, starts=(start,))
 
 
-def test_every_plot_is_drawn_light_and_dark(tmp_path: Path) -> None:
-    files = plot([everything(), everything(128)], tmp_path)
-    assert [file.name for file in files] == [f"{name}-{theme.name}.svg" for name in NAMES for theme in THEMES]
-    for file in files:
-        text = file.read_text("utf-8")
+def results() -> list[BenchResult]:
+    """Return two results with other settings."""
+    bound = BOUND.model_copy(update={"settings": {"A": "1"}})
+    return [everything(), everything(128).model_copy(update={"bound": bound})]
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Draw every plot; return the texts by name."""
+    return {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path_factory.mktemp("plots"))}
+
+
+def test_every_plot_is_drawn_light_and_dark(drawn: dict[str, str]) -> None:
+    assert list(drawn) == [f"{name}-{theme.name}" for name in NAMES for theme in THEMES]
+    for name, text in drawn.items():
         ET.fromstring(text)  # noqa: S314 - our own file
-        paper = next(theme.paper for theme in THEMES if theme.name in file.stem)
+        paper = next(theme.paper for theme in THEMES if theme.name in name)
         assert paper in text
-    texts = {file.stem: file.read_text("utf-8") for file in files}
-    assert "users at once" in texts["throughput-light"]
-    assert "tokens per step" in texts["acceptance-dark"]
-    assert "imports" in texts["start-light"]
+    assert "users at once" in drawn["throughput-light"]
+    assert "tokens per step" in drawn["acceptance-dark"]
+    assert "imports" in drawn["start-light"]
 
 
-def test_plots_are_repeatable(tmp_path: Path) -> None:
-    first, second = (plot([everything()], tmp_path / name) for name in ("a", "b"))
-    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+def test_plots_are_repeatable(drawn: dict[str, str], tmp_path: Path) -> None:
+    assert {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path)} == drawn
 
 
-def test_series_differ_in_more_than_colour(tmp_path: Path) -> None:
-    plot([everything(), everything(128)], tmp_path)
-    text = (tmp_path / "throughput-light.svg").read_text("utf-8")
-    assert "stroke-dasharray" in text
+def test_series_differ_in_more_than_colour(drawn: dict[str, str]) -> None:
+    assert "stroke-dasharray" in drawn["throughput-light"]
 
 
 def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
     assert {file.stem for file in plot([result()], tmp_path)} == {"latency-light", "latency-dark"}
     with pytest.raises(BenchResultError, match="nothing to plot"):
         plot([result(measurements=())], tmp_path)
+
+
+def test_throughput_is_over_all_kinds(tmp_path: Path) -> None:
+    ones = [
+        at_speed(speed, users=users, kind=kind)
+        for users in (1, 2)
+        for kind, speed in (("code", 100), ("prose", 50))
+    ]
+    plot([result(measurements=tuple(ones))], tmp_path)
+    found = (tmp_path / "throughput-light.svg").read_text("utf-8")
+    plot([result(measurements=tuple(reversed(ones)))], tmp_path)
+    assert (tmp_path / "throughput-light.svg").read_text("utf-8") == found
+
+
+def test_published_figures_have_a_panel_of_their_own(tmp_path: Path) -> None:
+    known = BOUND.model_copy(update={"target": "gemma4-31b@0.32.0/gb10/arm64"})
+    published = load_published(REPOSITORY)
+    files = plot([result(bound=known)], tmp_path, published)
+    assert {file.stem.partition("-")[0] for file in files} == {"latency", "published"}
+    text = (tmp_path / "published-light.svg").read_text("utf-8")
+    own, _, others = text.partition('id="axes_2"')
+    assert "Measured here: gemma4-31b@0.32.0/gb10/arm64" in own
+    assert "mt-bench" not in own
+    assert "Published by others" in others
+    assert "mt-bench, 1 user, GB10, no drafter (nvidia-forum-gemma4)" in others
+    assert {file.stem.partition("-")[0] for file in plot([result()], tmp_path, published)} == {"latency"}
+
+
+def test_an_incomplete_result_says_so_in_its_plot(tmp_path: Path) -> None:
+    plot([result(complete=False, why="it was interrupted")], tmp_path)
+    assert "incomplete" in (tmp_path / "latency-light.svg").read_text("utf-8")
+
+
+def test_a_plot_shows_the_newest_results_and_says_that_others_exist(tmp_path: Path) -> None:
+    many = [everything(64 + number) for number in range(9)]
+    images = [
+        one.model_copy(update={"bound": BOUND.model_copy(update={"digest": f"sha256:{str(number) * 64}"})})
+        for number, one in enumerate(many)
+    ]
+    plot(images, tmp_path)
+    text = (tmp_path / "acceptance-light.svg").read_text("utf-8")
+    assert "the newest 6 of 9 results" in text
+    assert ("image 88888888" in text, "image 22222222" in text) == (True, False)

@@ -37,7 +37,8 @@ def test_results_are_compared_with_intervals(results: Inv) -> None:
 
 def test_results_that_differ_in_more_than_asked_are_refused(results: Inv) -> None:
     assert "--by 'setting A'" in results.fails(NotComparableError, "bench.compare", "a.json", "c.json")
-    assert results("bench.compare", "a.json", "c.json", "--by", "setting A").returncode == 0
+    done = results("bench.compare", "a.json", "c.json", "--by", "setting A")
+    assert (done.returncode, "A is a.json, B is c.json A=1" in done.stdout) == (0, True)
 
 
 def test_results_are_plotted(results: Inv) -> None:

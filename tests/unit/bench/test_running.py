@@ -1,0 +1,77 @@
+"""What a run adds to its settings, and which images it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.bench.endpoint import Endpoint
+from imagefactory.bench.interleaving import Side, asked_differences
+from imagefactory.bench.running import Bench, bench_url, reaching_settings, refuse_other_servers
+from imagefactory.errors.commands import OptionError
+from imagefactory.locks.project import Project
+from imagefactory.matrix.targets import select_one
+from imagefactory.smoke.subject import Subject
+from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.checkouts import REPOSITORY
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+
+
+def subject(arch: str = "cpu") -> Subject:
+    facts = {"model": "tiny", "version": "0.32.0", "arch": arch, "platform": "linux/arm64", "name": "x"}
+    return Subject(**facts, digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
+
+
+SGLANG = "gemma4-31b@sglang-0.5.21"
+
+
+def bench(**settings: str) -> Bench:
+    return Bench(Project(REPOSITORY), "quick", settings)
+
+
+def test_a_number_of_threads_reaches_vllm_on_a_cpu() -> None:
+    given = bench(OMP_NUM_THREADS="2")
+    assert reaching_settings(given, subject()) == {
+        "OMP_NUM_THREADS": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    assert reaching_settings(given, subject("gb10")) == {"OMP_NUM_THREADS": "2"}
+    assert reaching_settings(bench(PORT="1"), subject()) == {"PORT": "1"}
+
+
+def test_a_binding_that_the_user_chose_is_kept() -> None:
+    chosen = {"OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1"}
+    assert reaching_settings(bench(**chosen), subject()) == chosen
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "asked"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, {"setting OMP_NUM_THREADS"}),
+        (
+            {},
+            {"OMP_NUM_THREADS": "2"},
+            {"setting OMP_NUM_THREADS", "setting VLLM_CPU_OMP_THREADS_BIND"},
+        ),
+        ({}, {"DFLASH_DRAFTER": "off"}, {"setting DFLASH_DRAFTER", "drafter"}),
+    ],
+)
+def test_settings_may_differ_where_they_were_asked_to(
+    left: dict[str, str], right: dict[str, str], asked: set[str]
+) -> None:
+    sides = [Side(bench(**settings), subject()) for settings in (left, right)]
+    assert asked_differences(*sides) == asked
+
+
+def test_profiles_that_need_vllm_refuse_other_servers() -> None:
+    cell = select_one(Project(REPOSITORY).matrix, SGLANG)
+    with pytest.raises(OptionError, match="needs an image with vLLM"):
+        refuse_other_servers(bench(), cell)
+    for profile in ("start", "arena"):
+        refuse_other_servers(Bench(Project(REPOSITORY), profile, {}), cell)
+
+
+def test_an_image_of_another_server_brings_no_tool() -> None:
+    other = subject("gb10").model_copy(update={"model": "gemma4-31b", "version": "sglang-0.5.21"})
+    with pytest.raises(OptionError, match="needs an image with vLLM"):
+        bench_url(bench(), Endpoint("http://127.0.0.1:9"), other, print)
