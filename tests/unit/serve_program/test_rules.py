@@ -41,7 +41,7 @@ FACTS = rules.Facts(
         (["any", ["set", "on"], ["set", "off"]], True),
     ],
 )
-def test_a_condition_holds_or_not(condition: list[Any], holds: bool) -> None:
+def test_a_condition_holds_or_not(condition: list[Any], *, holds: bool) -> None:
     assert rules.holds(condition, FACTS) is holds
 
 
