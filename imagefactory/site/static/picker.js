@@ -143,7 +143,7 @@ document.addEventListener("DOMContentLoaded", () => {
     items.push(...odd.map(({ name, detail, remedy }) => problem("warn", `${name}:`, detail, remedy)));
     items.push(...(command?.remarks ?? []).map((remark) => problem("note", "Note:", remark, "")));
     const stops = refusal || bad.length;
-    const words = stops ? "The container would refuse to start." : odd.length ? "It starts, with a warning." : "It starts: nothing speaks against it.";
+    const words = stops ? "The container would refuse to start." : odd.length ? "The container would start, with a warning." : "The container would start.";
     const kind = stops ? "fail" : odd.length ? "warn" : "ok";
     const memory = findings.find(({ name, result }) => name === "memory" && result !== "fail");
     const fits = memory ? [make("p", { class: "picker-about" }, `Memory: ${memory.detail}.`)] : [];
@@ -161,8 +161,9 @@ document.addEventListener("DOMContentLoaded", () => {
   function drawMemory(judged) {
     const figure = element("memory");
     const { machine, image } = judged;
-    figure.hidden = Boolean(judged.refusal) || !image.facts.capability || !machine.total;
-    if (figure.hidden) return;
+    figure.hidden = !image.facts.capability || !machine.total;
+    figure.classList.toggle("picker-unknown", Boolean(judged.refusal));
+    if (figure.hidden || judged.refusal) return;
     const { need, known, share, taken, fixed } = budget(judged);
     const used = machine.total - machine.free;
     const working = known.working;
