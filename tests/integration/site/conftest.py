@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from imagefactory.site.serving import site_server
+from imagefactory.site.writing import write_site
 from tests.fixtures.engines import need
+from tests.fixtures.small_site import small_site
 
 
 @dataclass
@@ -32,6 +37,7 @@ class Tabs:
         page = context.new_page()
         page.on("request", lambda request: self.asked.append(request.url))
         page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(address)
         return page
@@ -56,6 +62,24 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a small site once, with hostile text and gaps, below a folder of its own."""
+    root = tmp_path_factory.mktemp("site")
+    folder = root / "www" / "some" / "prefix"
+    write_site(small_site(root / "checkout"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def site(site_folder: Path) -> Iterator[str]:
+    """Serve the site on the loopback, under a prefix; return its address."""
+    with site_server(site_folder.parent.parent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/some/prefix"
+        server.shutdown()
 
 
 @pytest.fixture
