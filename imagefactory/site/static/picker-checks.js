@@ -147,6 +147,13 @@
         remedy: `Set MAX_MODEL_LEN=${most} or lower.`, error: "OutOfRangeError",
       }));
     }
+    if (image.document.generated && settings.text("LOAD_FORMAT") !== "dummy") {
+      // A model that the factory generates has no weights.
+      return [...found, finding("model", "fail", `${command.model} lacks *.safetensors`, {
+        setting: "MODEL", value: command.model, allowed: "a complete model folder",
+        remedy: "Download the model again; the last download was probably interrupted.", error: "ModelMissingError",
+      })];
+    }
     if (command.model.startsWith("/")) return [...found, finding("model", "ok", command.model)];
     const remedy = "Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH.";
     const more = { setting: "MODEL", value: command.model, remedy, error: "ModelMissingError" };

@@ -281,6 +281,7 @@ document.addEventListener("DOMContentLoaded", () => {
     show(names[to % names.length]);
   });
 
+  let copied = 0;
   element("copy").addEventListener("click", async () => {
     const code = section.querySelector("#picker-panel code");
     const button = element("copy");
@@ -291,7 +292,8 @@ document.addEventListener("DOMContentLoaded", () => {
       getSelection().selectAllChildren(code);
       button.textContent = "Press Ctrl-C";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 1600);
+    clearTimeout(copied);
+    copied = setTimeout(() => { button.textContent = "Copy"; }, 2500);
   });
   element("reset").addEventListener("click", () => {
     Object.assign(state, { environment: {}, free: "" });

@@ -65,7 +65,9 @@ def test_search_by_keyboard_leads_to_a_page_and_back(
     page.keyboard.type("tiny")
     expect(page.get_by_role("option").first).to_contain_text("tiny")
     page.keyboard.press("ArrowDown")
-    expect(page.get_by_role("combobox")).to_have_attribute("aria-activedescendant", "found-0")
+    expect(page.get_by_role("combobox", name="Search the site")).to_have_attribute(
+        "aria-activedescendant", "found-0"
+    )
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
     page.go_back()
@@ -74,7 +76,7 @@ def test_search_by_keyboard_leads_to_a_page_and_back(
 
 def test_search_says_that_it_found_nothing(site: str, tabs: Tabs) -> None:
     page = tabs(f"{site}/models/big.html")
-    page.get_by_role("combobox").fill("no such thing <img>")
+    page.get_by_role("combobox", name="Search the site").fill("no such thing <img>")
     expect(page.get_by_role("listbox")).to_have_text("Nothing found")
     page.keyboard.press("Escape")
     expect(page.get_by_role("listbox")).to_be_hidden()
