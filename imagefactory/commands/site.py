@@ -37,11 +37,12 @@ def site(
     from imagefactory.site.serving import site_server
     from imagefactory.site.site_contents import gather
     from imagefactory.site.stock import take_stock
-    from imagefactory.site.writing import write_site
+    from imagefactory.site.writing import refuse_foreign, write_site
 
     options.at_most_one(registry=registry, offline=offline)
     number = options.whole_number("--port", port) or 0
     folder = expand_home(out, "--out").absolute() if out else project.root / "build" / "site"
+    refuse_foreign(folder)
     began = time.monotonic()
     contents = gather(take_stock(project, _records(project, registry, offline=offline)))
     for problem in contents.status.problems:

@@ -18,7 +18,6 @@ from imagefactory.smoke.record import LEVELS
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""
-WIDTH: Final = 84
 SOMEBODY: Final = "/home/somebody"
 
 
@@ -291,16 +290,4 @@ def _docker_run(stock: Stock, planned: Planned) -> str:
     name = f"{stock.records.registry}@{digest}" if digest else f"{stock.records.registry}:{tag}"
     description = planned.plan.layers[-1].settings.model_dump()["description"]
     launch = Launch(planned.cell, name, description, models=f"{SOMEBODY}/.cache/huggingface")
-    return re.sub(rf"(?<= ){SOMEBODY}/", "~/", folded(shell_line(docker_run(launch))))
-
-
-def folded(command: str) -> str:
-    """Return a command that has one option per line on fewer lines."""
-    first, *options = command.split(" \\\n  ")
-    lines = [first]
-    for option in options:
-        if len(lines[-1]) + len(option) < WIDTH:
-            lines[-1] += f" {option}"
-        else:
-            lines.append(f"  {option}")
-    return " \\\n".join(lines)
+    return re.sub(rf"(?<= ){SOMEBODY}/", "~/", shell_line(docker_run(launch)))

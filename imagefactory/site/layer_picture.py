@@ -12,9 +12,9 @@ from imagefactory.store.sizes import size
 
 WIDTH: Final = 1000
 HEIGHT: Final = 56
-LABELLED: Final = 62
+LABELLED: Final = 40
 """The narrowest part with its name in it."""
-LETTER: Final = 6.6
+LETTER: Final = 5.8
 LEAST: Final = 2.0
 """The narrowest part; layers of a few bytes would vanish otherwise."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +35,8 @@ HERE: Final = Path(__file__).parent
 PICKER: Final = "imagefactory.site.picker"
 RECIPES: Final = "recipes"
 _FIGURES: Final = 24
+_SHORT: Final = 32
+"""Characters of a licence that is a single one, or nearly."""
 
 
 def render(contents: SiteContents) -> dict[str, bytes]:
@@ -102,6 +104,8 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "about": about,
+        "folded": folded,
+        "simple": simple,
         "size": lambda count: size(count) if count is not None else "unknown",
         "short": short_digest,
         "inline": inline,
@@ -119,6 +123,24 @@ def outcome_class(word: str) -> str:
         **dict.fromkeys(("failed", "fails", "conflict", "not covered", "rollback"), "bad"),
         **dict.fromkeys(("not-run", "jit", "update waiting", "no record", "not-audited"), "care"),
     }.get(word, "quiet")
+
+
+def folded(command: str, width: int = 84) -> str:
+    """Return a command that has one option per line on fewer lines."""
+    first, *options = command.split(" \\\n  ")
+    lines = [first]
+    for option in options:
+        if len(lines[-1]) + len(option) < width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"  {option}")
+    return " \\\n".join(lines)
+
+
+def simple(licences: Mapping[str, int], most: int = 10) -> dict[str, int]:
+    """Return the licences that fit on a line; packages of Debian have many at once."""
+    short = {name: count for name, count in licences.items() if len(name) <= _SHORT}
+    return dict(list(short.items())[:most])
 
 
 def about(count: int) -> str:

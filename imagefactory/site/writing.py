@@ -18,8 +18,8 @@ MARK: Final = "index.json"
 
 def write_site(files: Mapping[str, bytes], folder: Path) -> None:
     """Write files beside a folder, and put them in its place; it has to be new, empty or an earlier site."""
+    refuse_foreign(folder)
     with writing_output(folder):
-        _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=WRITING))
         try:
@@ -42,10 +42,10 @@ def _replace(folder: Path, fresh: Path) -> None:
         fresh.rename(folder)
 
 
-def _refuse_foreign(folder: Path) -> None:
-    if not folder.exists():
-        return
-    present = {path.name for path in folder.iterdir()}
+def refuse_foreign(folder: Path) -> None:
+    """Raise OutputError if a folder holds anything but an earlier site."""
+    with writing_output(folder):
+        present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not {MARK, "feed.xml", "index.html"} <= present:
         raise OutputError(
             "The folder is not a site of the factory.",

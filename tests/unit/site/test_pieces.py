@@ -12,9 +12,9 @@ import pytest
 from imagefactory.site.bars import Bar, bars
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import read_guides
-from imagefactory.site.image_page import folded
 from imagefactory.site.layer_picture import WIDTH, PictureLayer, layer_picture
 from imagefactory.site.markdown_tables import inline, plain, rows_of, table_below
+from imagefactory.site.rendering import about, folded, simple
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import HOSTILE
 
@@ -84,3 +84,15 @@ def test_folded_command_has_the_same_words() -> None:
     command = folded(" \\\n  ".join(lines))
     assert command.replace("\\\n", " ").split() == " ".join(lines).split()
     assert 3 < len(command.splitlines()) < 12
+
+
+def test_licences_of_one_line_come_first_and_few() -> None:
+    licences = {"MIT": 9, "A AND " * 20: 8, "ISC": 7, "Zlib": 1}
+    assert simple(licences, most=2) == {"MIT": 9, "ISC": 7}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(33_000_000_000, "33 GB"), (900_000_000, "0.9 GB"), (3600, "3.6 kB")]
+)
+def test_sizes_that_are_estimates_have_few_figures(count: int, text: str) -> None:
+    assert about(count) == text
