@@ -226,20 +226,15 @@ document.addEventListener("DOMContentLoaded", () => {
     verdict();
   }
 
-  /** Put the state into the address; going there draws it. */
-  function commit() {
-    settle();
-    const { image } = current();
-    drawn = JSON.stringify([image.target, state.environment]) === drawn ? drawn : "";
-    const target = address(image);
-    if (target === location.hash) draw();
-    else {
-      moving = target;
-      location.hash = target;
-      draw();
-    }
-  }
+  /** Draw the state, and put it into the address. */
   let moving = "";
+  function commit() {
+    draw();
+    const target = address(current().image);
+    if (target === location.hash) return;
+    moving = target;
+    location.hash = target;
+  }
 
   const form = element("form");
   form.addEventListener("submit", (event) => event.preventDefault());
@@ -300,8 +295,10 @@ document.addEventListener("DOMContentLoaded", () => {
     commit();
   });
   addEventListener("hashchange", () => {
-    if (location.hash === moving) moving = "";
-    else if (!location.hash || isState(location.hash)) {
+    const own = location.hash === moving;
+    moving = "";
+    if (own) return;
+    if (!location.hash || isState(location.hash)) {
       readAddress();
       draw();
     }
