@@ -117,7 +117,7 @@ def _image(
     matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, Any]], digest: Digest | None
 ) -> dict[str, Any]:
     """Describe an image; its defaults are those that differ from those of its server's first image."""
-    name = f"{matrix.effective_registry}{f'@{digest}' if digest else f':{moving_tags(matrix, cell)[-1]}'}"
+    name = f"{matrix.effective_registry}{f'@{digest}' if digest else f':{moving_tags(matrix, cell)[0]}'}"
     launch = Launch(cell, name, served.description)
     first = {entry["name"]: entry["default"] for entry in settings}
     own = {entry["name"]: entry["default"] for entry in served.description["settings"]}

@@ -41,7 +41,7 @@ def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker
     [other] = picker_data(replace(picker_stock, planned={cell: PlannedImage(None)}))["images"]
     assert built["reference"].endswith(f"@{DIGEST}")
     assert set(built["recipes"]) == {"eugr", "sparkrun"}
-    assert other["reference"].endswith((":gemma4-31b", ":latest"))
+    assert other["reference"].endswith(":gemma4-31b-v0.32.0")
     assert other["recipes"] == {}
 
 
