@@ -41,6 +41,7 @@ pytest_plugins = (
     "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",
     "tests.fixtures.buildx",
+    "tests.fixtures.picker",
 )
 
 UNIT = Path(__file__).parent / "unit"

@@ -25,6 +25,7 @@ from imagefactory.commands import (
     rebuilds,
     recipes,
     repository,
+    site,
     wheels,
 )
 from imagefactory.commands.program import take_over
@@ -34,7 +35,7 @@ def collection(root: Path) -> Collection:
     """Return all commands, set up to act on one checkout."""
     take_over(plain_invoke)
     namespace = Collection()
-    for module in (matrix, images, kernels, publishing, repository):
+    for module in (matrix, images, kernels, publishing, repository, site):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
     for module in (bench, mods, recipes, wheels, objects, keys, rebuilds, ci):

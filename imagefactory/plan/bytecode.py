@@ -127,10 +127,11 @@ def own_bytecode(
         python=python,
         venv=VENV,
         package=packages[0].version,
-        files=serve.settings.files,
+        files={name: place for name, place in serve.settings.files.items() if name.endswith(".py")},
         mods=last.settings if last else None,
     )
-    inputs = [*_own_files(root, COMPILER), *serve.inputs, *(last.inputs if last else ())]
+    sources = [item for item in serve.inputs if item.name.endswith(".py")]
+    inputs = [*_own_files(root, COMPILER), *sources, *(last.inputs if last else ())]
     return [BytecodeLayer.of("bytecode", "start-up and mods", inputs, settings, unpacked=2 * serve.unpacked)]
 
 

@@ -30,7 +30,7 @@ PATIENCE = 20
 NEEDED_DISK = 20_000_000_000
 """Downloads and blobs of one full-size image, with room to spare."""
 BUILD: Final = "build"
-TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck")
+TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
 Result = tuple[Health, str, str]
 """The health, the details, and what to do about it."""

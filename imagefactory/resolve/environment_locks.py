@@ -19,7 +19,7 @@ from imagefactory.environment.index_config import IndexConfig, environment_for_u
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import PYTHONS, SETS, LockedSet, checksum, requirements
 from imagefactory.errors.locks import IncompatibleWheelError, LockDriftError, ResolutionError
-from imagefactory.resolve.wheel_locks import PARALLEL, wheel_tags, wheels_of
+from imagefactory.resolve.wheel_locks import PARALLEL, manylinux, wheel_tags, wheels_of
 from imagefactory.store.atomic import write_text
 from imagefactory.store.indexes import Indexes, WheelLocation
 
@@ -84,13 +84,8 @@ class Host:
     def tags(self, glibc: int = GLIBC) -> frozenset[Tag]:
         """Return the wheel tags that run on this host with a glibc of this minor version."""
         mac = self.system == "darwin"
-        platforms = list(mac_platforms((14, 0), self.machine)) if mac else self._linux(glibc)
-        return frozenset(wheel_tags(self.python, platforms))
-
-    def _linux(self, glibc: int) -> list[str]:
-        oldest = 17 if self.machine == "aarch64" else 5
-        modern = [f"manylinux_2_{minor}_{self.machine}" for minor in range(glibc, oldest - 1, -1)]
-        return [*modern, f"manylinux2014_{self.machine}"]
+        platforms = mac_platforms((14, 0), self.machine) if mac else manylinux(self.machine, glibc)
+        return frozenset(wheel_tags(self.python, list(platforms)))
 
 
 SUPPORTED: Final = tuple(

@@ -228,13 +228,16 @@ def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
 def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
     """List the wheel tags that run on a base, most specific first."""
     machine = _MACHINES[platform]
-    platforms: list[str] = []
-    for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
-        platforms.append(f"manylinux_2_{minor}_{machine}")
+    glibc = int(base.glibc.split(".")[1])
+    return wheel_tags(base.python, [*manylinux(machine, glibc), f"linux_{machine}"])
+
+
+def manylinux(machine: str, glibc: int) -> Iterator[str]:
+    """List the platforms of wheels that run with a glibc of this minor version, newest first."""
+    for minor in range(glibc, _OLDEST_GLIBC[machine] - 1, -1):
+        yield f"manylinux_2_{minor}_{machine}"
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
-            platforms.append(f"{_LEGACY[minor]}_{machine}")
-    platforms.append(f"linux_{machine}")
-    return wheel_tags(base.python, platforms)
+            yield f"{_LEGACY[minor]}_{machine}"
 
 
 def wheel_tags(python: str, platforms: Sequence[str]) -> Iterator[Tag]:

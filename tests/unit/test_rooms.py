@@ -33,6 +33,7 @@ ROOMS = (
     "smoke",
     "bench",
     "publish",
+    "site",
     "commands",
 )
 """Lowest first. A module may import its own room and those before it; images.shipped imports only itself."""

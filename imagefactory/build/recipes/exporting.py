@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -52,15 +53,25 @@ class Exported:
 def registry_of(project: Project, cells: Sequence[Cell]) -> Exported:
     """Return the registry of all cells for a DGX Spark whose image is known by its digest."""
     exported = Exported()
+    known = KnownLayers(project.known_layers)
+    spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
+    references = {cell: _reference(project, cell, known) for cell in spark}
+    # Each recipe asks the serve program, which is a process of its own.
+    with ThreadPoolExecutor() as pool:
+        recipes = pool.map(
+            lambda item: dict(_recipes(project, *item)),
+            [(cell, reference) for cell, reference in references.items() if reference],
+        )
+        for files in recipes:
+            exported.files |= files
     left_out: dict[str, list[str]] = {}
     unpinned: set[str] = set()
     for cell in cells:
-        if project.matrix.archs[cell.arch].capability != SPARK:
+        if cell not in references:
             left_out.setdefault("not for the DGX Spark", []).append(str(cell))
-        elif (reference := _reference(project, cell)) is None:
+        elif references[cell] is None:
             left_out.setdefault("not built yet, so without a digest", []).append(str(cell))
         else:
-            exported.files |= dict(_recipes(project, cell, reference))
             model = project.matrix.models[cell.model]
             unpinned |= {repo for repo in model.repositories if project.model_lock.commit_of(repo) is None}
     exported.account += [f"{why}: {', '.join(names)}" for why, names in left_out.items()]
@@ -106,11 +117,11 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
             write_text(folder / name, text)
 
 
-def _reference(project: Project, cell: Cell) -> str | None:
+def _reference(project: Project, cell: Cell, known: KnownLayers) -> str | None:
     """Return the image of a cell by digest; None if a layer of it is not on record."""
     if not project.is_locked(cell):
         return None
-    image = KnownLayers(project.known_layers).image(make_plan(project, cell))
+    image = known.image(make_plan(project, cell))
     return f"{project.matrix.effective_registry}@{image.digest}" if image else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,11 +42,15 @@ class LicenceSummary:
 
 def summarise(project: Project, plan: Plan) -> LicenceSummary:
     """Summarize the licences of a plan's parts."""
-    parts = components_of(project, plan)
+    return summarise_parts(plan.target, components_of(project, plan))
+
+
+def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:
+    """Summarize the licences of parts."""
     inside = [part for part in parts if part.in_image]
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
     return LicenceSummary(
-        target=plan.target,
+        target=target,
         counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         gnu=tuple(gnu for part in inside if (gnu := _gnu(part)) is not None),
         undeclared=tuple(part.name for part in inside if part.licence in (None, spdx.UNDECLARED)),

@@ -7,9 +7,12 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .errors import ContradictionError
 from .hiding import masked
 from .image import Image
 from .settings import Settings
+
+DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 
 
 class Command(NamedTuple):
@@ -77,3 +80,38 @@ def flag_words(flag: str, value: object, default: str) -> list[str]:
         # Off needs no flag unless the server's default is on.
         return [f"--no-{flag[2:]}"] if default == "True" else []
     return [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+
+
+def drafter_of(image: Image, settings: Settings, *, own: bool) -> dict[str, Any] | None:
+    """Return the drafter's method, model, tokens, backend and revision; None without a drafter."""
+    drafter = settings.text("DFLASH_DRAFTER")
+    if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
+        return None
+    known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
+    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
+    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
+        tokens = known.get("tokens") or tokens
+    backend = settings.text("DRAFT_ATTENTION_BACKEND")
+    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
+        backend = known.get("attention_backend") or backend
+    return {
+        "method": known.get("method", "dflash"),
+        "model": drafter,
+        "num_speculative_tokens": tokens or 15,
+        "attention_backend": backend or "auto",
+        "revision": known.get("revision", ""),
+        "config": known.get("config", {}),
+    }
+
+
+def refuse_second_drafter(settings: Settings, flag: str) -> None:
+    """Refuse settings of the drafter beside a flag that describes it."""
+    both = [name for name in DRAFT_SETTINGS if name in settings.given]
+    if both:
+        raise ContradictionError(
+            f"{both[0]} and {flag} both describe the drafter.",
+            setting=both[0],
+            value=settings.text(both[0]) or "off",
+            allowed="one of the two",
+            remedy=f"Leave out either {both[0]} or {flag}.",
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import checkpoint, memory
+from . import checkpoint, memory, rules
 from .command import Command, option
 from .errors import KnownFailureError, StartError
-from .image import Image
+from .image import Image, Json
 from .readings import Readings
 from .settings import Settings
 
@@ -38,18 +39,6 @@ class Finding(NamedTuple):
             allowed=self.allowed,
             remedy=f"{self.remedy} (To start anyway: SKIP_CHECKS={self.name}.)",
         )
-
-
-class Case(NamedTuple):
-    """What a server looks at for combinations that are known to fail."""
-
-    image: Image
-    settings: Settings
-    command: Command
-    capability: str
-    """Of the GPU of this machine, else of the image."""
-    hybrid: bool
-    """Whether the model has layers of linear attention."""
 
 
 class Start(NamedTuple):
@@ -92,6 +81,12 @@ class Start(NamedTuple):
     def own_model(self) -> bool:
         """Whether the image serves its own model, so that its facts about the model apply."""
         return bool(self.settings.text("MODEL_PATH")) or self.command.model == self.image.model["model"]
+
+    def matching(self, kind: str, more: Mapping[str, object]) -> Iterator[Json]:
+        """Yield the server's rules of a kind that hold, given facts beyond the settings."""
+        own = {"version": self.image.version, "weights": self.image.weights}
+        facts = rules.Facts({**self.settings.values, **own, **more}, self.settings.given, self.image.at_least)
+        return rules.matching(self.server.rules[kind], facts)
 
     def needs(self) -> memory.Needs:
         """Compute the memory that the model needs, from its files if they are on disk, else from the image's facts."""

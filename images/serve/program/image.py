@@ -77,7 +77,7 @@ class Image(NamedTuple):
 def load(share: str | None = None) -> Image:
     """Read settings.json and model.json."""
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
-    described, model = _read(folder, "settings.json"), _read(folder, "model.json")
+    described, model = read_object(folder, "settings.json"), read_object(folder, "model.json")
     try:
         default = f"{model.get('server', 'vllm')}_default"
         settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
@@ -101,7 +101,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
-def _read(folder: str, name: str) -> Json:
+def read_object(folder: str, name: str) -> Json:
+    """Read a JSON object that belongs to the image."""
     path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs 15 ms of every start
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123

@@ -70,9 +70,9 @@ def kernels(start: Start) -> Iterator[Finding]:
     """Refuse kernels that the GPU cannot load."""
     gpu = start.readings.gpus[0] if start.readings.gpus else None
     compiled = start.image.facts.get("kernels") == "compiled"
-    unloadable = ("", "") if compiled else start.server.unloadable(start.image, gpu.capability if gpu else "")
-    if unloadable[0]:
-        yield Finding("kernels", FAIL, unloadable[0], remedy=unloadable[1])
+    unloadable = list(start.matching("unloadable", {"capability": gpu.capability if gpu else ""}))
+    if unloadable and not compiled:
+        yield from (Finding("kernels", FAIL, **rule) for rule in unloadable)
     elif not start.on_gpu:
         yield Finding("kernels", OK, "for CPUs")
     elif gpu is None:

@@ -9,18 +9,29 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-GB = 1_000_000_000
-HOST_RESERVE = 16 * GB
-"""Reserved for a host with unified memory; 15 to 20 GB have proven safe on a DGX Spark."""
-LAST_RESERVE = 4 * GB
-"""Must remain available beside the server's share, for the server's own processes."""
-WORKING = 4 * GB
-"""For activations, CUDA graphs and the CUDA context; enough for all models in matrix.yaml."""
-STEP = 1024
-"""Suggested context lengths are multiples of this."""
+from . import rules
 
-COMPRESSION = {"fp8": 0.5, "int8": 0.5, "nvfp4": 0.28, "int4": 0.28}
-TURBOQUANT = {"k8v4": 0.39, "4bit_nc": 0.27, "k3v4_nc": 0.24, "3bit_nc": 0.21}
+GB = 1_000_000_000
+
+
+class Constants(NamedTuple):
+    """The figures of rules.json."""
+
+    host_reserve: int
+    """Reserved for a host with unified memory; 15 to 20 GB have proven safe on a DGX Spark."""
+    last_reserve: int
+    """Must remain available beside the server's share, for the server's own processes."""
+    working: int
+    """For activations, CUDA graphs and the CUDA context; enough for all models in matrix.yaml."""
+    step: int
+    """Suggested context lengths are multiples of this."""
+    compression: dict[str, float]
+    """The size of a KV cache relative to a 16-bit one, by how the name of its data type begins."""
+
+
+def constants() -> Constants:
+    """Return the figures of rules.json."""
+    return Constants(**rules.common()["memory"])
 
 
 class Needs(NamedTuple):
@@ -57,7 +68,7 @@ class Share(NamedTuple):
 
     def fixed(self, needs: Needs) -> int:
         """Return what the share has to hold before any KV cache."""
-        return (needs.weights or 0) + needs.drafter + (WORKING if self.holds_working else 0)
+        return (needs.weights or 0) + needs.drafter + (constants().working if self.holds_working else 0)
 
     @property
     def contents(self) -> str:
@@ -77,18 +88,16 @@ class Verdict(NamedTuple):
 
 def compression(dtype: str) -> float:
     """Return the size of a KV cache relative to a 16-bit one."""
-    if dtype.startswith("turboquant_"):
-        return TURBOQUANT.get(dtype.removeprefix("turboquant_"), 0.4)
-    return next((factor for name, factor in COMPRESSION.items() if dtype.startswith(name)), 1.0)
+    return next((size for name, size in constants().compression.items() if dtype.startswith(name)), 1.0)
 
 
 def largest_utilization(machine: Machine, share: Share) -> float:
     """Return the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
-    room = machine.free
+    room, known = machine.free, constants()
     if machine.unified:
-        room = min(machine.total - HOST_RESERVE, machine.free - LAST_RESERVE)
+        room = min(machine.total - known.host_reserve, machine.free - known.last_reserve)
     if not share.holds_working:
-        room -= WORKING
+        room -= known.working
     return max(0, math.floor(room / share.whole(machine) * 100)) / 100
 
 
@@ -96,8 +105,8 @@ def largest_length(needs: Needs, share: Share, budget: float) -> int | None:
     """Return the longest context whose KV cache fits into a budget beside the weights."""
     if needs.weights is None or not needs.per_token:
         return None
-    room = budget - share.fixed(needs) - needs.per_sequence
-    fitting = max(0, math.floor(room / needs.per_token / STEP) * STEP)
+    room, step = budget - share.fixed(needs) - needs.per_sequence, constants().step
+    fitting = max(0, math.floor(room / needs.per_token / step) * step)
     return min(fitting, needs.context) if needs.context else fitting
 
 
@@ -143,12 +152,12 @@ def _too_much(machine: Machine, share: Share, utilization: float) -> str:
     whole = share.whole(machine)
     takes = f"{utilization} of {_gb(whole)} takes {_gb(utilization * whole)}"
     if not share.holds_working:
-        takes += f", working memory {_gb(WORKING)} more"
+        takes += f", working memory {_gb(constants().working)} more"
     if not machine.unified:
         return f"{takes}, but only {_gb(machine.free)} are free"
     return (
         f"the GPU shares the host's memory: {takes}; "
-        f"{_gb(machine.free)} are available, and the host needs {_gb(HOST_RESERVE)} of the total"
+        f"{_gb(machine.free)} are available, and the host needs {_gb(constants().host_reserve)} of the total"
     )
 
 

@@ -15,7 +15,7 @@ from .errors import (
     OutOfRangeError,
     UsageError,
 )
-from .findings import FAIL, OK, SKIPPED, WARN, Case, Finding, Start
+from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import KEY_FLAG
 
 _missing = partial(Finding, "model", FAIL, error=ModelMissingError)
@@ -170,8 +170,8 @@ def combination(start: Start) -> Iterator[Finding]:
     shape = checkpoint.shape(start.config)
     facts = start.image.facts if start.own_model else {}
     hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
-    case = Case(start.image, start.settings, start.command, gpu, hybrid)
-    found = list(start.server.combinations(case))
+    more = start.server.facts(start.settings, start.command) | {"capability": gpu, "hybrid": hybrid}
+    found = [Finding("combination", **rule) for rule in start.matching("combinations", more)]
     server = f"{start.server.title} {start.image.version}"
     yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from . import keys, servers
+from . import keys, rules, servers
 from .errors import (
     ContradictionError,
     NotInThisServerError,
@@ -22,19 +22,9 @@ from .errors import (
 )
 from .hiding import HIDDEN
 from .image import Image, Setting
-from .servers.server import Contradiction
 
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
-YES = ("1", "true", "yes", "on")
-NO = ("0", "false", "no", "off")
 UNLIMITED = 2**63
-ALLOWED = {
-    "switch": "1 or 0",
-    "counts": 'a JSON object of whole numbers, such as {"image": 0}',
-    "list": "names, separated by commas",
-    "flags": "flags, quoted as in a shell",
-    "path": "a path",
-}
 
 
 class Settings(NamedTuple):
@@ -129,7 +119,7 @@ def allowed(setting: Setting) -> str:
     """Describe what a setting accepts."""
     if setting.choices:
         return ", ".join(setting.choices)
-    words = ALLOWED.get(setting.kind, "text")
+    words = str(rules.common()["allowed"].get(setting.kind, "text"))
     if setting.kind in {"whole", "fraction"}:
         words = f"{_noun(setting)} from {_short(setting.minimum)} to {_short(setting.maximum)}"
     return f"{words}, or {setting.unset}" if setting.unset else words
@@ -182,10 +172,11 @@ def _number(setting: Setting, text: str) -> int | float:
 
 
 def _switch(setting: Setting, text: str) -> bool:
-    if text.lower() not in YES + NO:
+    yes, no = rules.common()["yes"], rules.common()["no"]
+    if text.lower() not in yes + no:
         remedy = f"Set {setting.name} to 1 or 0; true, yes, on, false, no and off work too."
         raise _refused(setting, text, "is a switch", remedy)
-    return text.lower() in YES
+    return text.lower() in yes
 
 
 def _counts(setting: Setting, text: str) -> dict[str, Any]:
@@ -292,39 +283,18 @@ def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) 
 
 
 def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[str]) -> None:
-    for name, other, why, remedy in (
-        *_contradictions(values, given),
-        *servers.of(image).contradictions(values, given),
-    ):
+    facts = rules.Facts(values, given, image.at_least)
+    known = (*rules.common()["contradictions"], *rules.of_server(image.server)["contradictions"])
+    for rule in rules.matching(known, facts):
+        name, other = rule["setting"], rule["against"]
         value = values.get(other)
         against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
         raise ContradictionError(
-            f"{name} conflicts with {against}: {why}.",
+            f"{name} conflicts with {against}: {rule['why']}.",
             setting=name,
             value=str(values.get(name)),
             allowed=f"a value that works with {against}",
-            remedy=remedy,
-        )
-
-
-def _contradictions(values: Mapping[str, Value], given: set[str]) -> Iterable[Contradiction]:
-    """Yield settings that contradict each other on any server."""
-    if {"MODEL", "MODEL_PATH"} <= given and values["MODEL"] != values["MODEL_PATH"]:
-        yield "MODEL_PATH", "MODEL", "both name the model", "Leave one of them out."
-    if "DFLASH_NUM_SPEC_TOKENS" in given and values.get("DFLASH_DRAFTER") is None:
-        yield (
-            "DFLASH_NUM_SPEC_TOKENS",
-            "DFLASH_DRAFTER",
-            "there is no drafter",
-            "Name a drafter in DFLASH_DRAFTER, or leave DFLASH_NUM_SPEC_TOKENS out.",
-        )
-    parser = "TOOL_CALL_PARSER" in given and values["TOOL_CALL_PARSER"]
-    if parser and values["ENABLE_AUTO_TOOL_CHOICE"] is False:
-        yield (
-            "TOOL_CALL_PARSER",
-            "ENABLE_AUTO_TOOL_CHOICE",
-            "without automatic tool choice the parser is never used",
-            "Set ENABLE_AUTO_TOOL_CHOICE=1, or leave TOOL_CALL_PARSER out.",
+            remedy=rule["remedy"],
         )
 
 

@@ -178,11 +178,12 @@ def test_flags_of_mods_beyond_the_settings_reach_the_command(served_image: Image
     assert command[command.index("--max-model-len") + 1] == "4096"
 
 
-def test_the_serve_layer_has_python_files_only() -> None:
+def test_the_serve_layer_has_python_files_and_rules_only() -> None:
     files = serve_files(REPOSITORY).values()
     assert "usr/share/imagefactory/serve/__main__.py" in files
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
-    assert all(path.endswith(".py") for path in files)
+    assert "usr/share/imagefactory/serve/program/servers/vllm/rules.json" in files
+    assert all(path.endswith((".py", "/rules.json")) for path in files)
 
 
 def test_every_cache_is_in_the_cache_volume() -> None:

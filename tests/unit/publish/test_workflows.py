@@ -55,7 +55,8 @@ def read(name: str) -> dict[str, Any]:
 def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for name in NAMES:
         for job, data in read(name)["jobs"].items():
-            yield name, job, data
+            if "uses" not in data:  # a job that calls another workflow has no steps of its own
+                yield name, job, data
 
 
 def steps(data: dict[str, Any]) -> str:
@@ -291,7 +292,18 @@ def test_only_workflows_that_may_sign_have_an_identity() -> None:
     """Trust nobody by default who cannot sign, and give nobody else an identity, except to rebuild."""
     signing = {name for name, _, data in jobs() if "id-token" in data["permissions"]}
     trusted = {signer.partition("@")[0].rpartition("/")[2] for signer in load_matrix(MATRIX).signers}
-    assert signing == trusted | {"rebuild.yml"}
+    assert signing == trusted | {"rebuild.yml", "site.yml"}
+
+
+def test_site_is_deployed_by_a_job_that_runs_nothing_of_the_repository() -> None:
+    found = read("site.yml")["jobs"]
+    assert found["make"]["permissions"] == {"contents": "read", "packages": "read"}
+    assert found["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
+    assert [step["uses"].partition("@")[0] for step in found["deploy"]["steps"]] == ["actions/deploy-pages"]
+    assert [name for name, _, data in jobs() if "pages" in data["permissions"]] == ["site.yml"]
+    called = read("nightly.yml")["jobs"]["site"]
+    assert called["permissions"] == found["make"]["permissions"] | found["deploy"]["permissions"]
+    assert "record" in called["needs"]
 
 
 @pytest.mark.parametrize("job", ["objects", "compile"])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from ..memory import Share
+from ..rules import of_server
 
 if TYPE_CHECKING:
     from ..command import Command
-    from ..findings import Case, Finding
-    from ..image import Image
+    from ..image import Image, Json
     from ..keys import Secrets
-    from ..memory import Share
-    from ..settings import Settings, Value
+    from ..settings import Settings
     from ..timeline import Moments
-
-Contradiction = tuple[str, str, str, str]
-"""A setting, another that it conflicts with, the reason and a remedy."""
 
 
 class LogLines(NamedTuple):
@@ -64,8 +62,6 @@ class Server(ABC):
     shared_memory: int
     """Bytes that its processes need in /dev/shm."""
     log: LogLines
-    share: Share
-    """What GPU_MEMORY_UTILIZATION means."""
     reads_key: bool
     """Whether it takes its API key from VLLM_API_KEY."""
     kills_itself = False
@@ -81,21 +77,23 @@ class Server(ABC):
         """The words that a command starts with."""
         return self.name, "serve"
 
+    @property
+    def rules(self) -> Json:
+        """What it refuses, and what its share of the memory means: see rules.json in its folder."""
+        return of_server(self.name)
+
+    @property
+    def share(self) -> Share:
+        """What GPU_MEMORY_UTILIZATION means."""
+        return Share(**self.rules["share"])
+
     @abstractmethod
     def build(self, image: Image, settings: Settings) -> Command:
         """Build the recommended command."""
 
     @abstractmethod
-    def contradictions(self, values: Mapping[str, Value], given: set[str]) -> Iterator[Contradiction]:
-        """Yield settings that contradict each other on this server only."""
-
-    @abstractmethod
-    def combinations(self, case: Case) -> Iterator[Finding]:
-        """Find combinations of settings that are known to fail."""
-
-    @abstractmethod
-    def unloadable(self, image: Image, capability: str) -> tuple[str, str]:
-        """Say why its published kernels do not load on a GPU, with a remedy; both empty if they do."""
+    def facts(self, settings: Settings, built: Command) -> dict[str, object]:
+        """Return what its rules ask for beyond the settings."""
 
     @abstractmethod
     def without_api(self, words: Sequence[str]) -> bool:

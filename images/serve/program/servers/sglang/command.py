@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...command import Command, flag_words, model_of, more_flags, option, served_names
-from ...errors import ContradictionError, NotInThisServerError, ValueRefusedError
+from ... import errors, rules
+from ...command import (
+    Command,
+    drafter_of,
+    flag_words,
+    model_of,
+    more_flags,
+    option,
+    refuse_second_drafter,
+    served_names,
+)
+from ...errors import NotInThisServerError, StartError
 from ...image import Image, Setting
 from ...settings import Settings, Value
 from . import keys
@@ -14,17 +24,6 @@ ALWAYS = ("--model-type", "llm", "--enable-metrics")
 """No search of the hub for a diffusion model; /metrics as vLLM has it."""
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME")
 """Settings that `build` handles itself."""
-DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-METHODS = {"dflash": "DFLASH", "dspark": "DSPARK"}
-"""The methods of drafters that verify one block per step."""
-SPELLED = {
-    "ATTENTION_BACKEND": {"flash_attn": "fa4", "triton_attn": "triton", "torch_sdpa": "torch_native"},
-    "DRAFT_ATTENTION_BACKEND": {"flash_attn": "fa4", "triton_attn": "triton"},
-    "KV_CACHE_DTYPE": {"fp8": "fp8_e4m3"},
-    "TOOL_CALL_PARSER": {"openai": "gpt-oss", "qwen3_xml": "qwen3_coder"},
-    "REASONING_PARSER": {"openai_gptoss": "gpt-oss", "deepseek_r1": "deepseek-r1"},
-}
-"""Values that SGLang spells differently. Version 4 is the FlashAttention for today's GPUs."""
 OTHERS = {
     "--speculative-config": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
     "-sc": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
@@ -48,7 +47,6 @@ def build(image: Image, settings: Settings) -> Command:
     keys.check(settings.extra, settings.secrets)
     model, revision, own = model_of(image, settings)
     names = served_names(settings, model)
-    _refuse_names(names)
     words = ["--model-path", model]
     if revision:
         words += ["--revision", revision]
@@ -60,17 +58,20 @@ def build(image: Image, settings: Settings) -> Command:
     if own:
         words += more_flags(image, settings)
     speculative = _given_speculative(settings)
-    if speculative is None:
-        speculative = _speculative(image, settings, own=own)
-        words += _speculative_words(image, speculative) if speculative else []
+    described = _speculative(image, settings, own=own) if speculative is None else None
+    _refuse(image, settings, names, described)
+    words += _speculative_words(described) if described else []
     words += [*ALWAYS, *settings.extra]
     cache = str(spelled("KV_CACHE_DTYPE", settings.text("KV_CACHE_DTYPE")))
-    return Command(tuple(words), model, revision, names, speculative, cache, settings.notes)
+    return Command(tuple(words), model, revision, names, speculative or described, cache, settings.notes)
 
 
 def spelled(name: str, value: Value) -> Value:
     """Return the value of a setting in SGLang's spelling."""
-    return SPELLED.get(name, {}).get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    own: dict[str, str] = rules.of_server("sglang")["spelled"].get(name, {})
+    return own.get(value, value)
 
 
 def _words(setting: Setting, settings: Settings) -> list[str]:
@@ -88,37 +89,16 @@ def _words(setting: Setting, settings: Settings) -> list[str]:
 
 
 def _speculative(image: Image, settings: Settings, *, own: bool) -> dict[str, Any] | None:
-    drafter = settings.text("DFLASH_DRAFTER")
-    if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
+    drafter = drafter_of(image, settings, own=own)
+    if drafter is None:
         return None
-    known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
-    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
-    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
-        tokens = known.get("tokens") or tokens
-    backend = settings.text("DRAFT_ATTENTION_BACKEND")
-    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
-        backend = known.get("attention_backend") or backend
-    return {
-        "method": known.get("method", "dflash"),
-        "model": drafter,
-        "revision": known.get("revision", ""),
-        "num_speculative_tokens": tokens or 15,
-        "attention_backend": spelled("DRAFT_ATTENTION_BACKEND", backend or "auto"),
-    }
+    return drafter | {"attention_backend": spelled("DRAFT_ATTENTION_BACKEND", drafter["attention_backend"])}
 
 
-def _speculative_words(image: Image, config: dict[str, Any]) -> list[str]:
-    if config["method"] not in METHODS:
-        raise NotInThisServerError(
-            f"SGLang {image.version} does not draft by the method {config['method']!r}.",
-            setting="DFLASH_DRAFTER",
-            value=str(config["model"]),
-            allowed=f"a drafter of the method {' or '.join(METHODS)}",
-            remedy="Set DFLASH_DRAFTER=off, name another drafter, or use an image with vLLM.",
-        )
+def _speculative_words(config: dict[str, Any]) -> list[str]:
     words = [
         "--speculative-algorithm",
-        METHODS[config["method"]],
+        rules.of_server("sglang")["methods"][config["method"]],
         "--speculative-draft-model-path",
         config["model"],
     ]
@@ -135,29 +115,25 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     method = option(settings.extra, "--speculative-algorithm")
     if method is None:
         return None
-    both = [name for name in DRAFT_SETTINGS if name in settings.given]
-    if both:
-        raise ContradictionError(
-            f"{both[0]} and --speculative-algorithm both describe the drafter.",
-            setting=both[0],
-            value=settings.text(both[0]) or "off",
-            allowed="one of the two",
-            remedy=f"Leave out either {both[0]} or --speculative-algorithm.",
-        )
+    refuse_second_drafter(settings, "--speculative-algorithm")
     model = option(settings.extra, "--speculative-draft-model-path", "--speculative-draft-model")
     backend = option(settings.extra, "--speculative-draft-attention-backend")
     return {"method": method.lower(), "model": model or "", "attention_backend": backend or "auto"}
 
 
-def _refuse_names(names: tuple[str, ...]) -> None:
-    if len(names) > 1 or ":" in names[0]:
-        raise ValueRefusedError(
-            "SGLang serves a model by one name, which has no colon.",
-            setting="SERVED_MODEL_NAME",
-            value=",".join(names),
-            allowed="one name without a colon",
-            remedy="Keep one of them.",
-        )
+def _refuse(image: Image, settings: Settings, names: tuple[str, ...], drafter: dict[str, Any] | None) -> None:
+    """Refuse what SGLang's rules say that it does not take."""
+    values = {
+        "version": image.version,
+        "served_names": ",".join(names),
+        "several_names": len(names) > 1,
+        "method": drafter["method"] if drafter else "",
+        "drafter": drafter["model"] if drafter else "",
+    }
+    facts = rules.Facts(values, settings.given, image.at_least)
+    for rule in rules.matching(rules.of_server("sglang")["refusals"], facts):
+        error: type[StartError] = getattr(errors, rule.pop("error"))
+        raise error(rule.pop("what"), **rule)
 
 
 def _refuse_foreign(image: Image, settings: Settings) -> None:

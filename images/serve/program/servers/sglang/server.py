@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...command import Command, option
-from ...findings import Case, Finding
 from ...image import Image
 from ...keys import Secrets
-from ...memory import Share
-from ...settings import Settings, Value
+from ...settings import Settings
 from ...timeline import Moments
-from ..server import Choices, Contradiction, Handover, Server
-from . import combinations, command, keys, log
+from ..server import Choices, Handover, Server
+from . import command, keys, log
 
 
 class Sglang(Server):
@@ -31,8 +29,6 @@ class Sglang(Server):
     # Its processes talk over sockets; NCCL needs room for several GPUs.
     shared_memory = 64 * 1024 * 1024
     log = log.LINES
-    # --mem-fraction-static: weights and KV cache, as a share of what is free before they are loaded.
-    share = Share(default=0.9, of_free=True, holds_working=False)
     reads_key = False
     kills_itself = True
 
@@ -40,17 +36,17 @@ class Sglang(Server):
         """Build the recommended command."""
         return command.build(image, settings)
 
-    def contradictions(self, values: Mapping[str, Value], given: set[str]) -> Iterator[Contradiction]:  # noqa: ARG002
-        """Yield nothing: the contradictions that every server has are all."""
-        yield from ()
-
-    def combinations(self, case: Case) -> Iterator[Finding]:
-        """Find combinations of settings that are known to fail."""
-        return combinations.found(case)
-
-    def unloadable(self, image: Image, capability: str) -> tuple[str, str]:  # noqa: ARG002
-        """Say nothing: its wheels have kernels for 12.0a and 12.1a."""
-        return "", ""
+    def facts(self, settings: Settings, built: Command) -> dict[str, object]:
+        """Return what SGLang's rules say about backends, a drafter and flags of the user's own."""
+        drafter, extra = built.speculative or {}, settings.extra
+        return {
+            "attention": command.spelled("ATTENTION_BACKEND", settings.text("ATTENTION_BACKEND")),
+            "draft_backend": str(drafter.get("attention_backend", "")),
+            "drafter": str(drafter.get("model", "")),
+            "method": drafter.get("method", ""),
+            "stages": option(extra, "--pp-size", "--pipeline-parallel-size") or "1",
+            "grammar": option(extra, "--grammar-backend") or "",
+        }
 
     def without_api(self, words: Sequence[str]) -> bool:
         """Whether a command is for a node that serves no API."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ...command import Command, flag_words, model_of, more_flags, option, served_names
-from ...errors import ContradictionError
+from ... import rules
+from ...command import (
+    Command,
+    drafter_of,
+    flag_words,
+    model_of,
+    more_flags,
+    option,
+    refuse_second_drafter,
+    served_names,
+)
 from ...image import Image
 from ...settings import Settings
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 """Settings that `build` handles itself."""
-DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-TURBOQUANT = {
-    (8, 4): "turboquant_k8v4",
-    (4, 4): "turboquant_4bit_nc",
-    (3, 4): "turboquant_k3v4_nc",
-    (3, 3): "turboquant_3bit_nc",
-}
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
@@ -65,10 +67,13 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
     if mode in {"off", "capture_only"}:
         return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
     keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
-    enough = [bits for bits in TURBOQUANT if bits[0] >= keys and bits[1] >= values]
-    chosen = TURBOQUANT[min(enough, key=sum, default=(8, 4))]
+    known = {
+        tuple(map(int, bits.split("/"))): name for bits, name in rules.of_server("vllm")["turboquant"].items()
+    }
+    enough = [bits for bits in known if bits[0] >= keys and bits[1] >= values]
+    chosen = known[min(enough, key=sum, default=(8, 4))]
     remarks = []
-    if (keys, values) not in TURBOQUANT:
+    if (keys, values) not in known:
         remarks.append(
             f"vLLM's TurboQuant has no {keys}-bit keys with {values}-bit values; {chosen}, the nearest, is used"
         )
@@ -81,46 +86,26 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
 
 
 def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> dict[str, Any] | None:
-    drafter = settings.text("DFLASH_DRAFTER")
-    if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
+    drafter = drafter_of(image, settings, own=own)
+    if drafter is None:
         return None
-    known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
-    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
-    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
-        tokens = known.get("tokens") or tokens
-    config: dict[str, Any] = {
-        "method": known.get("method", "dflash"),
-        "model": drafter,
-        "num_speculative_tokens": tokens or 15,
-    }
-    backend = settings.text("DRAFT_ATTENTION_BACKEND")
-    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
-        backend = known.get("attention_backend") or backend
-    if backend and backend != "auto" and image.at_least("0.21"):
-        config["attention_backend"] = backend
-    if known.get("revision"):
-        config["revision"] = known["revision"]
-    if cache and cache != "auto" and config["method"] != "mtp" and image.at_least("0.26"):
+    backend, revision, more = drafter.pop("attention_backend"), drafter.pop("revision"), drafter.pop("config")
+    if backend != "auto" and image.at_least("0.21"):
+        drafter["attention_backend"] = backend
+    if revision:
+        drafter["revision"] = revision
+    if cache and cache != "auto" and drafter["method"] != "mtp" and image.at_least("0.26"):
         # Since 0.22 the drafter inherits the model's data type, which its FlashAttention (FA2) cannot read. MTP drafts
         # with the model's own attention.
-        config["kv_cache_dtype"] = "auto"
-    config.update(known.get("config", {}))
-    return config
+        drafter["kv_cache_dtype"] = "auto"
+    return {**drafter, **more}
 
 
 def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     text = option(settings.extra, "--speculative-config", "-sc")
     if text is None:
         return None
-    both = [name for name in DRAFT_SETTINGS if name in settings.given]
-    if both:
-        raise ContradictionError(
-            f"{both[0]} and --speculative-config both describe the drafter.",
-            setting=both[0],
-            value=settings.text(both[0]) or "off",
-            allowed="one of the two",
-            remedy=f"Leave out either {both[0]} or --speculative-config.",
-        )
+    refuse_second_drafter(settings, "--speculative-config")
     try:
         value = json.loads(text)
     except ValueError:

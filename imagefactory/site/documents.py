@@ -1,0 +1,166 @@
+"""The site for programs: JSON beside every page, index.json, llms.txt, and the data of the search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+from imagefactory.site.markdown_tables import plain
+from imagefactory.site.site_contents import SiteContents
+from imagefactory.store.sizes import size
+
+FORMAT: Final = 1
+_LONGEST: Final = 240
+
+
+def to_json(document: object) -> str:
+    """Write JSON, the same for the same content."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def as_script(name: str, document: object) -> str:
+    """Return a script that sets a variable: pages opened as files may not fetch JSON."""
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return f"window.{name} = {text};\n"
+
+
+def page_documents(contents: SiteContents) -> dict[str, dict[str, Any]]:
+    """Return the JSON document of each page, by the page's path without its ending."""
+    documents: dict[str, dict[str, Any]] = {}
+    for model in contents.models:
+        documents[f"models/{model.name}"] = asdict(model)
+    for image in contents.images:
+        documents[f"images/{image.slug}"] = asdict(image) | {
+            "reference": image.reference,
+            "state": image.state,
+            "tested": image.tested,
+        }
+    for packages in contents.packages:
+        documents[f"packages/{packages.slug}"] = asdict(packages)
+    documents["mods"] = {"mods": [asdict(mod) for mod in contents.mods]}
+    documents["configurations"] = {"choices": [asdict(choice) for choice in contents.guides.choices]}
+    documents["troubles"] = {
+        "troubles": [
+            {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
+        ],
+        "exit_codes": [asdict(code) for code in contents.guides.exit_codes],
+    }
+    documents["status"] = asdict(contents.status)
+    return {path: {"format": FORMAT, **document} for path, document in documents.items()}
+
+
+def index_document(contents: SiteContents) -> dict[str, Any]:
+    """Return index.json: where everything is, with what programs choose by."""
+    return {
+        "format": FORMAT,
+        "title": contents.title,
+        "source": contents.source,
+        "registry": contents.stock.records.registry,
+        "models": [
+            {
+                "name": model.name,
+                "repo": model.repo,
+                "weights": model.weights,
+                "state": model.state,
+                "page": f"models/{model.name}.html",
+                "json": f"models/{model.name}.json",
+            }
+            for model in contents.models
+        ],
+        "images": [
+            {
+                "target": image.target,
+                "state": image.state,
+                "tested": image.tested,
+                "digest": image.published_digest or image.digest,
+                "bytes": image.bytes,
+                "tags": image.tags,
+                "page": f"images/{image.slug}.html",
+                "json": f"images/{image.slug}.json",
+            }
+            for image in contents.images
+        ],
+        "mods": [{"name": mod.name, "summary": mod.summary} for mod in contents.mods],
+        "pages": ["mods", "configurations", "troubles", "status"],
+        "feed": "feed.xml",
+        "recipes": sorted(contents.recipes),
+    }
+
+
+def llms_text(contents: SiteContents) -> str:
+    """Return llms.txt: the site in a few lines, for language models."""
+    first = contents.first
+    lines = [
+        f"# {contents.title}",
+        "",
+        "> Container images of vLLM and SGLang for the NVIDIA DGX Spark and other GPUs, one per model.",
+        f"> Registry: {contents.stock.records.registry}. Source: {contents.source}.",
+        "",
+        "Every page has its data beside it: replace .html by .json. index.json lists all of them.",
+        "An image starts without arguments and serves an OpenAI-compatible API on port 8000.",
+        "Its settings are variables: `docker run --rm IMAGE settings` lists them, `IMAGE --dry-run` checks them.",
+        "",
+        "## Models",
+        "",
+        *(
+            _line(f"models/{one.name}.json", one.name, one.repo or "a random model")
+            for one in contents.models
+        ),
+        "",
+        "## Images",
+        "",
+        *(
+            _line(
+                f"images/{one.slug}.json",
+                one.target,
+                f"{one.state}, smoke tests {one.tested}, {size(one.bytes or 0)}",
+            )
+            for one in contents.images
+        ),
+        "",
+        "## Help",
+        "",
+        _line("configurations.json", "which configuration", "what to use in which situation"),
+        _line("troubles.json", "when something is wrong", "symptoms, remedies and exit codes"),
+        _line("mods.json", "mods", "changes to the servers, with reasons and versions"),
+        _line("status.json", "status", "what was published in the last nights"),
+        "",
+        f"Begin with models/{first.name}.json.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(path: str, name: str, text: str) -> str:
+    return f"- [{name}]({path}): {' '.join(text.split())}"
+
+
+def search_entries(contents: SiteContents) -> list[list[str]]:
+    """Return what the search looks through: kind, title, address, text."""
+    return [[kind, title, path, text[:_LONGEST]] for kind, title, path, text in _entries(contents)]
+
+
+def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
+    for model in contents.models:
+        drafters = " ".join(drafter.repo for drafter in model.drafters)
+        yield (
+            "model",
+            model.name,
+            f"models/{model.name}.html",
+            f"{model.repo or ''} {model.weights} {drafters}",
+        )
+    for image in contents.images:
+        text = f"{image.gpu} {image.platform} {image.published_digest or image.digest or ''} {' '.join(image.mods)}"
+        yield "image", image.target, f"images/{image.slug}.html", text
+    for mod in contents.mods:
+        yield "mod", mod.name, f"mods.html#{mod.name}", mod.summary
+    for setting in contents.first.settings:
+        path = f"models/{contents.first.name}.html#{setting.name}"
+        yield "setting", setting.name, path, plain(setting.meaning)
+    for number, trouble in enumerate(contents.guides.troubles, 1):
+        yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
+    for code in contents.guides.exit_codes:
+        yield "exit code", code.code, f"troubles.html#code-{code.code}", code.meaning

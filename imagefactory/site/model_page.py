@@ -1,0 +1,299 @@
+"""Describes a model for its page: settings, memory, drafters, servers and versions, measured and published figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from imagefactory.bench.published_figures import PublishedFigures
+from imagefactory.bench.result import BenchResult, pooled_acceptance
+from imagefactory.build.start.preview import Preview
+from imagefactory.errors import FactoryError
+from imagefactory.matrix.cells import Cell, drafter_exclusions, exclusions
+from imagefactory.matrix.served_model import ServedModel
+from imagefactory.matrix.server_names import TITLES
+from imagefactory.matrix.targets import select_one
+from imagefactory.site.image_page import ImagePage
+from imagefactory.site.markdown_tables import plain, rows_of
+from imagefactory.site.stock import Stock
+
+CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
+SESSIONS: Final = (1, 4, 16)
+_COLUMNS: Final = 4
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """A setting of the model's image, as the image itself describes it."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class DrafterRow:
+    """A drafter of the model."""
+
+    repo: str
+    method: str
+    tokens: int
+    revision: str | None
+    default: bool
+    ranges: dict[str, str]
+    """Server -> the versions that it works with."""
+    refused: str
+    """Why it is not used in the default image; empty if it is usable there."""
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """The KV cache of some sessions of one length, in bytes, with 16-bit values."""
+
+    context: int
+    bytes: dict[int, int]
+    """Sessions at the same time -> bytes."""
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """What a model needs, in bytes."""
+
+    weights: int
+    download: int
+    drafter: int
+    kv_per_token: int
+    kv_per_sequence: int
+    context: int
+    table: tuple[MemoryRow, ...]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A combination of the model with a server on an arch."""
+
+    target: str
+    runs: str
+    arch: str
+    platform: str
+    slug: str | None
+    """The page of its image; None if it has none."""
+    state: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A benchmark of the factory's own."""
+
+    target: str
+    digest: str
+    profile: str
+    date: str
+    machine: str
+    tokens_per_second: float
+    acceptance_length: float | None
+    settings: dict[str, str]
+    complete: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A figure that somebody else published."""
+
+    source: str
+    gpu: str
+    drafter: str
+    kind: str
+    users: int
+    tokens_per_second: float
+    acceptance_length: float | None
+
+
+@dataclass(frozen=True)
+class ModelPage:
+    """A model."""
+
+    name: str
+    repo: str | None
+    revision: str | None
+    weights: str
+    target: str | None
+    """The default target; None if the model cannot be built for the default server and arch."""
+    image: str | None
+    """The page of the default image; None if it is not locked."""
+    state: str
+    settings: tuple[SettingRow, ...]
+    memory: MemoryFacts | None
+    drafters: tuple[DrafterRow, ...]
+    versions: tuple[Version, ...]
+    not_built: tuple[tuple[str, str], ...]
+    """Combinations that are excluded, each with the reason."""
+    measured: tuple[Measured, ...]
+    reported: tuple[Reported, ...]
+    environment: dict[str, str]
+    flags: tuple[str, ...]
+    """Flags that no setting covers."""
+
+    @property
+    def title(self) -> str:
+        """The name of the repository without its owner, or the model's own name."""
+        return self.repo.partition("/")[2] if self.repo else self.name
+
+    @property
+    def default_drafter(self) -> DrafterRow | None:
+        """The drafter of the default image."""
+        return next((drafter for drafter in self.drafters if drafter.default), None)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers that have a page for this model."""
+        served = {version.runs.partition(" ")[0] for version in self.versions if version.slug}
+        return tuple(title for title in TITLES.values() if title in served)
+
+
+def model_page(
+    stock: Stock,
+    name: str,
+    images: dict[Cell, ImagePage],
+    results: Sequence[BenchResult],
+    published: PublishedFigures,
+) -> ModelPage:
+    """Describe a model of the matrix."""
+    project, model = stock.project, stock.project.matrix.models[name]
+    try:
+        home: Cell | None = select_one(project.matrix, name)
+    except FactoryError:
+        home = None
+    image = images.get(home) if home else None
+    served = stock.served(home) if home else None
+    figures = published.about(name)
+    return ModelPage(
+        name=name,
+        repo=model.repo,
+        revision=project.model_lock.commit_of(model.repo) if model.repo else None,
+        weights=model.weights,
+        target=str(home) if home else None,
+        image=image.slug if image else None,
+        state=image.state if image else stock.missing.get(home, "not built") if home else "not built",
+        settings=tuple(_settings(stock, home)) if home else (),
+        memory=_memory(model),
+        drafters=tuple(_drafters(stock, home, model)),
+        versions=tuple(_versions(stock, name, images)),
+        not_built=_not_built(stock, name),
+        measured=tuple(map(_measured, sorted(results, key=lambda one: one.started, reverse=True))),
+        reported=tuple(
+            Reported(
+                source=published.sources[figure.source],
+                gpu=figure.gpu,
+                drafter=figure.drafter,
+                kind=figure.kind,
+                users=figure.users,
+                tokens_per_second=figure.tokens_per_second,
+                acceptance_length=figure.acceptance_length,
+            )
+            for figure in figures
+        ),
+        environment=dict(served.extra) if served else {},
+        flags=tuple(
+            f"--{flag.replace('_', '-')} {value}"
+            for flag, value in (served.description["image"].get("flags", {}) if served else {}).items()
+        ),
+    )
+
+
+def _settings(stock: Stock, cell: Cell) -> Iterator[SettingRow]:
+    """Yield the settings that the image itself prints."""
+    served = stock.served(cell)
+    table = Preview(stock.project.root, served.description, served.model).markdown()
+    for row in rows_of(table):
+        if len(row) >= _COLUMNS:
+            name, default, allowed, meaning = row[:_COLUMNS]
+            yield SettingRow(plain(name), plain(default), plain(allowed), meaning)
+
+
+def _memory(model: ServedModel) -> MemoryFacts | None:
+    memory = model.memory
+    if memory is None:
+        return None
+    contexts = [*(one for one in CONTEXTS if one < memory.context), memory.context]
+
+    def needed(context: int, sessions: int) -> int:
+        return sessions * (memory.kv_bytes_per_token * context + memory.kv_bytes_per_sequence)
+
+    return MemoryFacts(
+        weights=round(memory.weights_gb * 1e9),
+        download=round((memory.download_gb or memory.weights_gb) * 1e9),
+        drafter=round(memory.drafter_gb * 1e9),
+        kv_per_token=memory.kv_bytes_per_token,
+        kv_per_sequence=memory.kv_bytes_per_sequence,
+        context=memory.context,
+        table=tuple(
+            MemoryRow(context, {sessions: needed(context, sessions) for sessions in SESSIONS})
+            for context in contexts
+        ),
+    )
+
+
+def _drafters(stock: Stock, home: Cell | None, model: ServedModel) -> Iterator[DrafterRow]:
+    matrix, lock = stock.project.matrix, stock.project.model_lock
+    refused = {one.repo: why for one, why in drafter_exclusions(matrix, home)} if home else {}
+    usable = [one for one in model.drafters if one.repo not in refused]
+    for one in model.drafters:
+        ranges = {TITLES[server]: one.range_of(server) for server in TITLES}
+        yield DrafterRow(
+            repo=one.repo,
+            method=one.method,
+            tokens=one.tokens,
+            revision=lock.commit_of(one.repo),
+            default=home is not None and one == usable[0] if usable else False,
+            ranges={server: wanted or "all" for server, wanted in ranges.items() if wanted is not None},
+            refused=refused.get(one.repo, ""),
+        )
+
+
+def _versions(stock: Stock, name: str, images: dict[Cell, ImagePage]) -> Iterator[Version]:
+    of_model = [cell for cell in (*stock.planned, *stock.missing) if cell.model == name]
+    order = list(stock.project.matrix.versions)
+    home = stock.project.matrix.models[name].arch or stock.project.matrix.defaults.arch
+    for cell in sorted(of_model, key=lambda cell: (-order.index(cell.version), cell.arch != home, cell)):
+        image = images.get(cell)
+        yield Version(
+            target=str(cell),
+            runs=cell.runs,
+            arch=cell.arch,
+            platform=cell.platform,
+            slug=image.slug if image else None,
+            state=image.state if image else stock.missing.get(cell, "not built"),
+        )
+
+
+def _not_built(stock: Stock, name: str) -> tuple[tuple[str, str], ...]:
+    """List the excluded combinations; those of all archs with one reason are one line."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in exclusions(stock.project.matrix):
+        if one.cell.model == name:
+            archs = reasons.setdefault((one.cell.runs, one.reason), [])
+            archs += [one.cell.arch] if one.cell.arch not in archs else []
+    return tuple((f"{runs} on {', '.join(archs)}", reason) for (runs, reason), archs in reasons.items())
+
+
+def _measured(result: BenchResult) -> Measured:
+    rates = result.throughput()
+    acceptance = pooled_acceptance(result.measurements)
+    gpus = ", ".join(gpu.name for gpu in result.machine.gpus)
+    return Measured(
+        target=result.bound.target or result.bound.model,
+        digest=result.bound.digest,
+        profile=result.profile,
+        date=f"{result.started:%Y-%m-%d}",
+        machine=gpus or f"{result.machine.cpus} CPUs, {result.machine.platform}",
+        tokens_per_second=round(fmean(rates), 2) if rates else 0.0,
+        acceptance_length=round(acceptance.length, 2) if acceptance else None,
+        settings=dict(result.bound.settings),
+        complete=result.complete,
+        why=result.why,
+    )

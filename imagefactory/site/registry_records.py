@@ -1,0 +1,104 @@
+"""What a registry says about images: the catalog, and what is attached to the images that tags point at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from imagefactory.bench.result import BenchResult
+from imagefactory.errors import FactoryError
+from imagefactory.locks.lock import first_problem
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles, attached_contents
+from imagefactory.publish.attest.bundles import BadBundleError, Statement
+from imagefactory.publish.bench_records import BENCH_TYPE
+from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.history import current_images
+from imagefactory.publish.smoke_records import read_records
+from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.digests import Digest
+
+PARALLEL = 8
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is attached to an image."""
+
+    smoke: SmokeRecord | None = None
+    results: tuple[BenchResult, ...] = ()
+    statements: tuple[str, ...] = ()
+    """What somebody signed: signature, SBOM, provenance. Nobody has checked by whom."""
+    problems: tuple[str, ...] = ()
+    """What could not be read, and why."""
+
+
+@dataclass(frozen=True)
+class RegistryRecords:
+    """The records of a registry; without one that was asked, nothing is known to be published."""
+
+    registry: str
+    asked: bool = False
+    catalog: Catalog = field(default_factory=Catalog)
+    evidence: Mapping[Digest, Evidence] = field(default_factory=dict)
+
+
+def ask_registry(repository: Repository) -> RegistryRecords:
+    """Read the catalog, and the evidence for every image that a tag points at."""
+    catalog = read_catalog(repository).catalog
+    images = list({found.image.digest: found.image for found in current_images(catalog)}.values())
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        found = pool.map(lambda image: _evidence(repository, image), images)
+        evidence = {image.digest: one for image, one in zip(images, found, strict=True)}
+    return RegistryRecords(repository.reference.name, asked=True, catalog=catalog, evidence=evidence)
+
+
+def _evidence(repository: Repository, image: Published) -> Evidence:
+    """Read what is attached to an image; one unreadable record does not hide the others."""
+    problems: list[str] = []
+    smoke: SmokeRecord | None = None
+    try:
+        smoke = read_records(repository, image.digest, image.plan_key)
+    except FactoryError as error:
+        problems.append(f"smoke record: {error.what} {error.why}")
+    results: list[BenchResult] = []
+    statements: list[str] = []
+    try:
+        results = _results(repository, image.digest, problems)
+        statements = _statements(repository, image.digest, problems)
+    except FactoryError as error:
+        problems.append(f"attachments: {error.what} {error.why}")
+    return Evidence(smoke, tuple(results), tuple(statements), tuple(problems))
+
+
+def _results(repository: Repository, digest: Digest, problems: list[str]) -> list[BenchResult]:
+    found: list[BenchResult] = []
+    for descriptor in referrers.find(repository, digest, BENCH_TYPE):
+        for _, content in attached_contents(repository, descriptor, BENCH_TYPE):
+            if isinstance(content, str):
+                problems.append(f"benchmark: {content}")
+                continue
+            try:
+                found.append(BenchResult.model_validate_json(content))
+            except ValidationError as error:
+                problems.append(f"benchmark: {first_problem(error)}")
+    return sorted(found, key=lambda result: result.started)
+
+
+def _statements(repository: Repository, digest: Digest, problems: list[str]) -> list[str]:
+    found: set[str] = set()
+    for _, bundle in attached_bundles(repository, digest):
+        try:
+            if isinstance(bundle, str):
+                raise BadBundleError(bundle)  # noqa: TRY301 - one handler for both
+            statement = Statement.read(bundle.payload)
+        except BadBundleError as error:
+            problems.append(f"signed statement: {error}")
+            continue
+        found.add(STATEMENTS.get(statement.predicate_type, statement.predicate_type))
+    return sorted(found)

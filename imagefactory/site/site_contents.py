@@ -1,0 +1,123 @@
+"""Gathers everything that the site shows, as plain values that pages and JSON files are made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from imagefactory.bench.published_figures import PublishedFigures, load_published
+from imagefactory.bench.result import BenchResult
+from imagefactory.bench.submission import submitted_files
+from imagefactory.build.recipes.exporting import registry_of
+from imagefactory.errors import FactoryError
+from imagefactory.errors.recipes import NothingToExportError
+from imagefactory.matrix.cells import Cell
+from imagefactory.matrix.targets import default_target
+from imagefactory.site.guides import Guides, read_guides
+from imagefactory.site.image_page import ImagePage, image_page
+from imagefactory.site.mod_page import ModPage, mod_pages
+from imagefactory.site.model_page import ModelPage, model_page
+from imagefactory.site.packages import PackageList, package_lists, packages_slug
+from imagefactory.site.status_page import StatusPage, status_page
+from imagefactory.site.stock import Stock
+
+
+@dataclass(frozen=True)
+class SiteContents:
+    """Everything on the site."""
+
+    stock: Stock
+    title: str
+    source: str
+    models: tuple[ModelPage, ...]
+    images: tuple[ImagePage, ...]
+    packages: tuple[PackageList, ...]
+    mods: tuple[ModPage, ...]
+    guides: Guides
+    status: StatusPage
+    recipes: dict[str, str]
+    """The files of a registry of sparkrun, by their paths."""
+
+    @cached_property
+    def by_slug(self) -> dict[str, ImagePage]:
+        """The images by slug."""
+        return {image.slug: image for image in self.images}
+
+    @property
+    def first(self) -> ModelPage:
+        """The model that the site begins with."""
+        wanted = default_target(self.stock.project.matrix)
+        return next((model for model in self.models if model.name == wanted), self.models[0])
+
+
+def gather(stock: Stock) -> SiteContents:
+    """Gather the contents; what cannot be read is listed on the status page."""
+    project = stock.project
+    problems: list[str] = []
+    packages = package_lists(stock)
+    problems += [one.problem for one in packages.values() if one.problem]
+    shared = Counter[str](layer.key for planned in stock.planned.values() for layer in planned.plan.layers)
+    pages = {
+        cell: image_page(stock, planned, packages[packages_slug(planned)], shared)
+        for cell, planned in stock.planned.items()
+    }
+    results = list(_results(stock, problems))
+    figures = _figures(stock, problems)
+    models = tuple(
+        model_page(stock, name, pages, [one for one in results if _is_about(one, name)], figures)
+        for name in project.matrix.models
+    )
+    images = list(pages.values())
+    recipes = _recipes(stock, list(stock.planned), problems)
+    return SiteContents(
+        stock=stock,
+        title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
+        source=project.matrix.source,
+        models=models,
+        images=tuple(images),
+        packages=tuple(packages.values()),
+        mods=tuple(mod_pages(stock)),
+        guides=read_guides(project.root),
+        status=status_page(stock, images, problems),
+        recipes=recipes,
+    )
+
+
+def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
+    """Yield the shared results and those attached to images, each once."""
+    seen: set[str] = set()
+    root = stock.project.root
+    shared: list[BenchResult] = []
+    for file in submitted_files(root):
+        try:
+            shared.append(BenchResult.read(root / file))
+        except FactoryError as error:
+            problems.append(f"{file}: {error.what} {error.why}")
+    attached = [result for one in stock.records.evidence.values() for result in one.results]
+    for result in (*shared, *attached):
+        text = result.to_json()
+        if text not in seen:
+            seen.add(text)
+            yield result
+
+
+def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
+    try:
+        return load_published(stock.project.root)
+    except FactoryError as error:
+        problems.append(f"published figures: {error.what} {error.why}")
+        return PublishedFigures(sources={}, figures=())
+
+
+def _is_about(result: BenchResult, model: str) -> bool:
+    return result.bound.target.partition("@")[0] == model
+
+
+def _recipes(stock: Stock, cells: list[Cell], problems: list[str]) -> dict[str, str]:
+    try:
+        return registry_of(stock.project, cells).files
+    except NothingToExportError as error:
+        problems.append(f"recipes: {error.what} {error.why}")
+        return {}

@@ -1,0 +1,310 @@
+/* The picker: choices and settings in, a verdict and commands out. All state is in the address. */
+"use strict";
+document.addEventListener("DOMContentLoaded", () => {
+  const section = document.getElementById("picker");
+  const data = globalThis.pickerData;
+  if (!section || !data?.images.length) return;
+  const { load, judge, budget, outputs, given, allowed } = ImagePicker;
+  const element = (id) => document.getElementById(`picker-${id}`);
+  const FIRST = ["MAX_MODEL_LEN", "GPU_MEMORY_UTILIZATION", "MAX_NUM_SEQS", "KV_CACHE_DTYPE", "DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "ENABLE_TURBOQUANT", "PORT"];
+  const TABS = { docker: "docker run", compose: "compose", sparkrun: "sparkrun", eugr: "eugr", curl: "curl", python: "Python" };
+  const GB = 1e9;
+  const state = { model: "", machine: "", version: "", free: "", tab: "docker", environment: {} };
+
+  /** Make an element; text is never markup. */
+  function make(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  const unique = (values) => [...new Set(values)];
+  const fitting = (wanted, among, fallback) => (among.includes(wanted) ? wanted : among.includes(fallback) ? fallback : among[0]);
+  const imagesOf = (model) => data.images.filter((image) => image.model === model);
+
+  /** Choose what there is: a model's machines, and the versions on that machine. */
+  function settle() {
+    state.model = fitting(state.model, unique(data.images.map((image) => image.model)), section.dataset.model || data.model);
+    const machines = data.machines.map((machine) => machine.name).filter((name) => imagesOf(state.model).some((image) => image.machine === name));
+    state.machine = fitting(state.machine, machines, machines[0]);
+    const versions = imagesOf(state.model).filter((image) => image.machine === state.machine).map((image) => image.version);
+    state.version = fitting(state.version, versions, data.version);
+    if (!Object.hasOwn(TABS, state.tab)) state.tab = "docker";
+    return { machines, versions };
+  }
+
+  const isState = (hash) => /^#\w+=/.test(hash);
+
+  function readAddress() {
+    const found = Object.fromEntries(new URLSearchParams(isState(location.hash) ? location.hash.slice(1) : ""));
+    const { model = section.dataset.model, machine = "", version = "", free = "", tab = "docker", ...environment } = found;
+    Object.assign(state, { model, machine, version, free, tab, environment });
+  }
+
+  function address(image) {
+    const words = { model: state.model, machine: state.machine, version: state.version };
+    if (state.free) words.free = state.free;
+    if (state.tab !== "docker") words.tab = state.tab;
+    return `#${new URLSearchParams({ ...words, ...given(image, offeredOnly(image)) })}`;
+  }
+
+  const offered = (image) => image.settings.filter(({ name }) => !data.not_offered.includes(name));
+  const offeredOnly = (image) => {
+    const names = [...offered(image).map(({ name }) => name), ...Object.keys(image.refused)];
+    return Object.fromEntries(Object.entries(state.environment).filter(([name]) => names.includes(name)));
+  };
+
+  function current() {
+    const entry = imagesOf(state.model).find((image) => image.machine === state.machine && image.version === state.version);
+    const machine = { ...data.machines.find(({ name }) => name === state.machine) };
+    const free = Number(state.free.replace(",", "."));
+    if (state.free && free >= 0) machine.free = free * GB;
+    if (state.free && machine.free > (machine.total ?? 0)) machine.total = machine.free;
+    return { image: load(data, entry), machine };
+  }
+
+  function options(select, values, chosen, title = (value) => value) {
+    select.replaceChildren(...values.map((value) => {
+      const option = make("option", { value }, title(value));
+      option.selected = value === chosen;
+      return option;
+    }));
+  }
+
+  const versionTitle = (name) => {
+    const image = data.images.find(({ version }) => version === name);
+    return `${data.servers[image.server].title} ${name.replace(/^sglang-/, "")}`;
+  };
+
+  function control(image, setting) {
+    const value = state.environment[setting.name] ?? "";
+    const id = `picker-set-${setting.name}`;
+    const assumed = setting.default || setting.unset || "the server decides";
+    const about = { id, name: setting.name, "aria-describedby": `${id}-about` };
+    let field;
+    if (setting.choices.length || setting.kind === "switch") {
+      field = make("select", about);
+      const known = setting.kind === "switch" ? ["1", "0"] : setting.choices;
+      const shown = { "": `default (${setting.kind === "switch" ? ({ 1: "on", 0: "off" })[setting.default] ?? assumed : assumed})` };
+      if (setting.kind === "switch") Object.assign(shown, { 1: "on", 0: "off" });
+      const values = ["", ...known, ...(value && !known.includes(value) ? [value] : [])];
+      options(field, values, value, (word) => shown[word] ?? word);
+    } else {
+      const numeric = { whole: "numeric", fraction: "decimal" }[setting.kind] ?? null;
+      field = make("input", { ...about, type: "text", inputmode: numeric, placeholder: assumed, autocomplete: "off", spellcheck: "false" });
+      field.value = value;
+      if (setting.name === "DFLASH_DRAFTER") {
+        const list = make("datalist", { id: `${id}-list` }, ...["off", ...(image.document.drafters ?? []).map(({ repo }) => repo)].map((word) => make("option", { value: word })));
+        field.setAttribute("list", list.id);
+        return [field, list];
+      }
+    }
+    return [field];
+  }
+
+  const changed = (setting) => Boolean((state.environment[setting.name] ?? "").trim()) && state.environment[setting.name].trim() !== setting.default;
+
+  function drawSettings(image) {
+    const row = (setting) => {
+      const id = `picker-set-${setting.name}`;
+      const note = `${setting.description.replaceAll("`", "")} ${setting.kind === "switch" || setting.choices.length ? "" : `Accepts ${allowed(image, setting)}.`}`;
+      return make("div", { class: "picker-setting", "data-setting": setting.name },
+        make("label", { for: id }, setting.name), ...control(image, setting), make("p", { id: `${id}-about`, class: "picker-about" }, note.trim()));
+    };
+    const all = offered(image);
+    const first = FIRST.map((name) => all.find((setting) => setting.name === name)).filter(Boolean);
+    const rest = all.filter((setting) => !first.includes(setting));
+    element("settings").replaceChildren(make("legend", {}, "Settings"), ...first.map(row));
+    element("more").querySelector("div").replaceChildren(...rest.map(row));
+    if (rest.some(changed)) element("more").open = true;
+  }
+
+  function drawChoices({ machines, versions }) {
+    options(element("model"), unique(data.images.map((image) => image.model)), state.model);
+    options(element("machine"), machines, state.machine, (name) => data.machines.find((machine) => machine.name === name).title);
+    options(element("version"), versions, state.version, versionTitle);
+    const { machine } = current();
+    const free = element("free");
+    free.value = state.free;
+    free.disabled = !machine.capability;
+    free.placeholder = machine.free ? (machine.free / GB).toFixed(1) : "not checked";
+  }
+
+  const problem = (result, title, detail, remedy) => make("li", { class: `picker-${result}` }, make("strong", {}, title), ` ${detail}`, ...(remedy ? [make("span", { class: "picker-remedy" }, remedy)] : []));
+
+  function drawVerdict(judged) {
+    const { refusal, findings, command } = judged;
+    const bad = findings.filter(({ result }) => result === "fail");
+    const odd = findings.filter(({ result }) => result === "warn");
+    const items = [];
+    if (refusal) items.push(problem("fail", "Refused:", refusal.what, refusal.remedy));
+    items.push(...bad.map(({ name, detail, remedy }) => problem("fail", `${name}:`, detail, remedy)));
+    items.push(...odd.map(({ name, detail, remedy }) => problem("warn", `${name}:`, detail, remedy)));
+    items.push(...(command?.remarks ?? []).map((remark) => problem("note", "Note:", remark, "")));
+    const stops = refusal || bad.length;
+    const words = stops ? "The container would refuse to start." : odd.length ? "The container would start, with a warning." : "The container would start.";
+    const kind = stops ? "fail" : odd.length ? "warn" : "ok";
+    const memory = findings.find(({ name, result }) => name === "memory" && result !== "fail");
+    const fits = memory ? [make("p", { class: "picker-about" }, `Memory: ${memory.detail}.`)] : [];
+    const box = element("verdict");
+    box.dataset.result = kind;
+    box.replaceChildren(make("p", { class: `picker-headline picker-${kind}` }, words), ...(items.length ? [make("ul", {}, ...items)] : []), ...fits);
+    const named = [refusal, ...bad].filter(Boolean).map(({ setting }) => setting);
+    for (const field of section.querySelectorAll("[data-setting] input, [data-setting] select")) {
+      if (named.includes(field.name)) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+    }
+  }
+
+  /** Draw what the memory is for: weights, drafter, working memory, KV cache, and what the host keeps. */
+  function drawMemory(judged) {
+    const figure = element("memory");
+    const { machine, image } = judged;
+    figure.hidden = !image.facts.capability || !machine.total;
+    figure.classList.toggle("picker-unknown", Boolean(judged.refusal));
+    if (figure.hidden || judged.refusal) return;
+    const { need, known, share, taken, fixed } = budget(judged);
+    const used = machine.total - machine.free;
+    const working = known.working;
+    const beside = share.holds_working ? 0 : working;
+    const parts = [["used", "in use already", used], ["weights", "weights", need.weights ?? 0], ["drafter", "drafter", need.drafter], ["working", "working memory", working], ["cache", "KV cache", Math.max(0, taken - fixed)]];
+    const sum = parts.reduce((total, [, , size]) => total + size, 0);
+    const whole = Math.max(machine.total, sum, used + fixed + beside);
+    let x = 0;
+    const svg = figure.querySelector("svg");
+    const shape = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    svg.replaceChildren(...parts.filter(([, , size]) => size > 0).map(([name, , size]) => {
+      const width = (size / whole) * 1000;
+      x += width;
+      return shape("rect", { class: `picker-part-${name}`, x: (x - width).toFixed(1), y: 0, width: Math.max(0, width - 2).toFixed(1), height: 28 });
+    }), shape("line", { class: "picker-end", x1: ((machine.total / whole) * 1000 - 1).toFixed(1), x2: ((machine.total / whole) * 1000 - 1).toFixed(1), y1: 0, y2: 28 }));
+    const left = machine.total - sum;
+    const words = parts.filter(([, , size]) => size > 0).map(([name, title, size]) => make("span", { class: `picker-key picker-key-${name}` }, `${title} ${(size / GB).toFixed(1)} GB`));
+    words.push(make("span", { class: "picker-key" }, left >= 0 ? `left ${(left / GB).toFixed(1)} of ${(machine.total / GB).toFixed(1)} GB` : `${(-left / GB).toFixed(1)} GB more than the ${(machine.total / GB).toFixed(1)} GB there are`));
+    figure.querySelector("figcaption").replaceChildren(...words);
+  }
+
+  function drawOutputs(judged) {
+    const tabs = section.querySelector("[role=tablist]");
+    if (!tabs.children.length) {
+      tabs.append(...Object.entries(TABS).map(([name, title]) => make("button", { type: "button", role: "tab", id: `picker-tab-${name}`, "data-tab": name, "aria-controls": "picker-panel" }, title)));
+    }
+    for (const tab of tabs.children) {
+      const chosen = tab.dataset.tab === state.tab;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    element("panel").setAttribute("aria-labelledby", `picker-tab-${state.tab}`);
+    const text = judged.refusal ? "# The settings contradict what the image accepts: see above.\n" : outputs(judged, offeredOnly(judged.image))[state.tab];
+    section.querySelector("#picker-panel code").textContent = text;
+    element("copy").disabled = Boolean(judged.refusal);
+    element("outputs").hidden = false;
+  }
+
+  function verdict() {
+    const { image, machine } = current();
+    const judged = judge(image, offeredOnly(image), machine);
+    drawVerdict(judged);
+    drawMemory(judged);
+    drawOutputs(judged);
+    return image;
+  }
+
+  let drawn = "";
+  function draw() {
+    const lists = settle();
+    drawChoices(lists);
+    const { image } = current();
+    const now = JSON.stringify([image.target, state.environment]);
+    if (now !== drawn) drawSettings(image);
+    drawn = now;
+    verdict();
+  }
+
+  /** Draw the state, and put it into the address. */
+  let moving = "";
+  function commit() {
+    draw();
+    const target = address(current().image);
+    if (target === location.hash) return;
+    moving = target;
+    location.hash = target;
+  }
+
+  const form = element("form");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", (event) => take(event.target) && verdict());
+  form.addEventListener("change", (event) => {
+    const { id } = event.target;
+    if (!take(event.target)) return;
+    if (id.startsWith("picker-set-")) keep();
+    commit();
+    document.getElementById(id)?.focus({ preventScroll: true });
+  });
+  /** A changed setting is on the page already: there is no need to draw all of them again. */
+  function keep() {
+    drawn = JSON.stringify([current().image.target, state.environment]);
+  }
+  function take(field) {
+    if (field.id.startsWith("picker-set-")) {
+      state.environment = { ...state.environment, [field.name]: field.value };
+      if (!field.value.trim()) delete state.environment[field.name];
+    } else if (["model", "machine", "version", "free"].includes(field.id.slice(7))) state[field.id.slice(7)] = field.value;
+    else return false;
+    settle();
+    return true;
+  }
+
+  const tabs = section.querySelector("[role=tablist]");
+  const show = (name) => {
+    state.tab = name;
+    commit();
+    element(`tab-${name}`).focus();
+  };
+  tabs.addEventListener("click", (event) => event.target.dataset.tab && show(event.target.dataset.tab));
+  tabs.addEventListener("keydown", (event) => {
+    const names = Object.keys(TABS);
+    const at = names.indexOf(state.tab);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1 + names.length, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    show(names[to % names.length]);
+  });
+
+  let copied = 0;
+  element("copy").addEventListener("click", async () => {
+    const code = section.querySelector("#picker-panel code");
+    const button = element("copy");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      button.textContent = "Press Ctrl-C";
+    }
+    clearTimeout(copied);
+    copied = setTimeout(() => { button.textContent = "Copy"; }, 2500);
+  });
+  element("reset").addEventListener("click", () => {
+    Object.assign(state, { environment: {}, free: "" });
+    commit();
+  });
+  addEventListener("hashchange", () => {
+    const own = location.hash === moving;
+    moving = "";
+    if (own) return;
+    if (!location.hash || isState(location.hash)) {
+      readAddress();
+      draw();
+    }
+  });
+
+  form.hidden = false;
+  readAddress();
+  draw();
+});

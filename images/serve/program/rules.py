@@ -1,0 +1,79 @@
+"""Reads and applies the rules in rules.json: when each holds, and what to say then.
+
+The catalog's picker applies the same files in the browser. A condition is a list: a verb, then other conditions, or the
+name of a fact with words to compare it with. Settings are facts by their own names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .image import Json, read_object
+
+_read: dict[str, Json] = {}
+
+
+class Facts(NamedTuple):
+    """What conditions are about."""
+
+    values: Mapping[str, Any]
+    given: Collection[str]
+    """Names of settings that differ from the image's default."""
+    at_least: Callable[[str], bool]
+    """Whether the server has a version or a later one."""
+
+
+def common() -> Json:
+    """Return the rules of every server."""
+    return _load("rules.json")
+
+
+def of_server(name: str) -> Json:
+    """Return the rules of one server."""
+    return _load(f"servers/{name}/rules.json")
+
+
+def matching(rules: Iterable[Json], facts: Facts) -> Iterator[Json]:
+    """Yield the rules that hold, with the facts in their texts."""
+    for rule in rules:
+        if holds(rule["when"], facts):
+            yield {name: text.format_map(facts.values) for name, text in rule.items() if name != "when"}
+
+
+def holds(condition: list[Any], facts: Facts) -> bool:
+    """Whether a condition holds."""
+    verb, *rest = condition
+    return _VERBS[verb](facts, *rest)
+
+
+def _load(name: str) -> Json:
+    if name not in _read:
+        _read[name] = read_object(os.path.dirname(__file__), name)  # noqa: PTH120 - see image.py
+    return _read[name]
+
+
+def _text(facts: Facts, name: str) -> str:
+    return str(facts.values.get(name) or "")
+
+
+def _less(facts: Facts, name: str, other: str) -> bool:
+    one, two = facts.values.get(name), facts.values.get(other)
+    return isinstance(one, int) and isinstance(two, int) and one < two
+
+
+_VERBS: dict[str, Callable[..., bool]] = {
+    "all": lambda facts, *parts: all(holds(part, facts) for part in parts),
+    "any": lambda facts, *parts: any(holds(part, facts) for part in parts),
+    "not": lambda facts, part: not holds(part, facts),
+    "given": lambda facts, name: name in facts.given,
+    "set": lambda facts, name: bool(facts.values.get(name)),
+    "is": lambda facts, name, *words: facts.values.get(name) in words,
+    "same": lambda facts, name, other: facts.values.get(name) == facts.values.get(other),
+    "less": _less,
+    "starts": lambda facts, name, *words: _text(facts, name).startswith(words),
+    "contains": lambda facts, name, *words: any(word in _text(facts, name).lower() for word in words),
+    "at-least": lambda facts, version: facts.at_least(version),
+    "before": lambda facts, version: not facts.at_least(version),
+}

@@ -1,0 +1,124 @@
+"""The site in a real browser: on a desk and on a phone, by keyboard, without scripts; no request leaves the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.fixtures.small_site import TINY
+from tests.integration.site.conftest import Tabs, violations
+
+PAGES = (
+    "index", "images", "models/big", "models/tiny", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
+    "configurations", "troubles", "status",
+)  # fmt: skip
+DESK = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "color_scheme": "dark",
+    "is_mobile": True,
+    "has_touch": True,
+}
+SHIFTS = """() => new Promise((done) => {
+    let total = 0;
+    new PerformanceObserver((list) => { for (const one of list.getEntries()) total += one.value; })
+        .observe({ type: "layout-shift", buffered: true });
+    setTimeout(() => done(total), 300);
+})"""
+
+
+def colour(page: Page) -> str:
+    found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return found
+
+
+@pytest.mark.parametrize("machine", [DESK, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("path", PAGES)
+def test_page_has_no_violation_and_fits(site: str, tabs: Tabs, path: str, machine: dict[str, object]) -> None:
+    page = tabs(f"{site}/{path}.html", **machine)
+    for details in page.locator("details").all():
+        details.evaluate("(one) => { one.name = ''; one.open = true; }")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_nothing_moves_while_a_page_loads(site: str, tabs: Tabs) -> None:
+    for path in ("index", "models/tiny", f"images/{TINY}"):
+        assert tabs(f"{site}/{path}.html", **PHONE).evaluate(SHIFTS) == 0, path
+
+
+def test_dark_mode_is_dark(site: str, tabs: Tabs) -> None:
+    light, dark = (colour(tabs(f"{site}/index.html", color_scheme=name)) for name in ("light", "dark"))
+    assert light != dark
+    assert max(map(int, dark.removeprefix("rgb(").removesuffix(")").split(","))) < 40
+
+
+@pytest.mark.parametrize("opened", ["served", "file"])
+def test_search_by_keyboard_leads_to_a_page_and_back(
+    site: str, site_folder: Path, tabs: Tabs, opened: str
+) -> None:
+    start = f"{site}/mods.html" if opened == "served" else (site_folder / "mods.html").as_uri()
+    page = tabs(start)
+    page.keyboard.press("/")
+    page.keyboard.type("tiny")
+    expect(page.get_by_role("option").first).to_contain_text("tiny")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("combobox", name="Search the site")).to_have_attribute(
+        "aria-activedescendant", "found-0"
+    )
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Mods")
+
+
+def test_search_says_that_it_found_nothing(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/models/big.html")
+    page.get_by_role("combobox", name="Search the site").fill("no such thing <img>")
+    expect(page.get_by_role("listbox")).to_have_text("Nothing found")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("listbox")).to_be_hidden()
+
+
+def test_filter_shows_the_rows_that_match(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/troubles.html")
+    page.get_by_label("What do you see?").fill("404 model")
+    expect(page.locator("#troubles-table tbody tr:visible")).to_have_count(1)
+    expect(page.get_by_role("status")).to_contain_text("1 of")
+
+
+def test_command_is_copied(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/images/{TINY}.html", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the command").first.click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator("#run code").first.text_content()
+    assert copied.startswith("docker run ")
+
+
+def test_site_can_be_read_without_scripts(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/index.html", java_script_enabled=False)
+    page.get_by_role("link", name="tiny", exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
+    expect(page.locator("#settings tbody tr").first).to_be_visible()
+    expect(page.get_by_role("button", name="Copy")).to_have_count(0)
+    page.get_by_role("link", name="Which configuration").click()
+    page.locator("summary").first.click()
+    expect(page.locator(".answer").first).to_be_visible()
+
+
+def test_keyboard_reaches_the_content_first(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/index.html")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+
+
+def test_printed_page_leaves_out_what_paper_cannot_do(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/images/{TINY}.html")
+    page.emulate_media(media="print")
+    expect(page.get_by_role("navigation", name="Site")).to_be_hidden()
+    expect(page.locator("#run code").first).to_be_visible()

@@ -1,0 +1,249 @@
+"""Judges random settings by the picker in a browser and by the serve program: the two must not disagree."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+from uuid import uuid4
+
+import pytest
+import yaml
+from playwright.sync_api import Browser, Page
+
+from imagefactory.build.start.docker_run import Launch, compose, docker_run, shell_line
+from imagefactory.build.start.launcher_recipes import Format, recipe
+from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.description import settings_bytes
+from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.plan.serve.served import describe
+from imagefactory.servers.known import server_of
+from imagefactory.site.picker import settings_document
+from imagefactory.smoke.containers import docker
+from images.serve.program import checks, errors, readings, servers
+from images.serve.program import image as program_images
+from images.serve.program import settings as program_settings
+from images.serve.program.findings import Start
+from tests.fixtures.picker import SITE, PickerStock
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.random_settings import MACHINES, random_environment
+
+COUNT = 3000
+JUDGED = ("gpu", "kernels", "model", "drafter", "memory", "combination")
+"""The checks that need nothing of the machine but its GPU and memory."""
+SCRIPTS = ("python", "settings", "command", "checks", "outputs")
+JUDGE = """(cases) => {
+  const { load, judge } = ImagePicker;
+  const images = pickerData.images.map((entry) => load(pickerData, entry));
+  return cases.map(({ image, machine, environment }) => {
+    const { refusal, command, findings } = judge(images[image], environment, machine);
+    return refusal ? { refusal } : { words: command.words, remarks: command.remarks, findings };
+  });
+}"""
+
+SAMPLE = 12
+ACCEPTED = """(cases) => cases.flatMap(({ image, machine, environment }) => {
+  const judged = ImagePicker.judge(ImagePicker.load(pickerData, pickerData.images[image]), environment, machine);
+  const accepted = !judged.refusal && judged.findings.every(({ result }) => result !== "fail");
+  return accepted ? [ImagePicker.outputs(judged, environment).docker] : [];
+})"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, picker: dict[str, Any]) -> Iterator[Page]:
+    """A page with the picker's scripts, and nothing to see."""
+    page = browser.new_page()
+    page.evaluate("(data) => { globalThis.pickerData = data; }", picker)
+    for name in SCRIPTS:
+        page.add_script_tag(path=SITE / "static" / f"picker-{name}.js")
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def programs(picker: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> list[program_images.Image]:
+    """The images of the picker, as the serve program loads them."""
+    folder, found = tmp_path_factory.mktemp("share"), []
+    for image in picker["images"]:
+        (folder / "settings.json").write_bytes(settings_bytes(settings_document(picker, image)))
+        (folder / "model.json").write_text(json.dumps(image["document"]), "utf-8")
+        found.append(program_images.load(str(folder)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def cases(picker: dict[str, Any]) -> list[dict[str, Any]]:
+    source = random.Random(21)
+    # The tiny model and one chat template are in images only.
+    own = [
+        number
+        for number, image in enumerate(picker["images"])
+        if not image["document"]["model"].startswith("/")
+    ]
+    found = []
+    for _ in range(COUNT):
+        number = source.choice(own)
+        server = picker["servers"][picker["images"][number]["server"]]
+        capability = picker["images"][number]["facts"]["capability"]
+        same = [machine for machine in MACHINES if machine["capability"] == capability]
+        offered = [setting for setting in server["settings"] if setting["name"] not in picker["not_offered"]]
+        found.append(
+            {
+                "image": number,
+                "machine": source.choice([*MACHINES, *same * 3]),
+                "environment": random_environment(source, offered, server["refused"]),
+            }
+        )
+    return found
+
+
+def judged_by_program(
+    image: program_images.Image, machine: dict[str, Any], environment: dict[str, str]
+) -> dict[str, Any]:
+    """Judge a start as the container would, in the form of the picker's judgement."""
+    own = (None, None) if machine["unified"] else (machine["total"], machine["free"])
+    gpus = (readings.Gpu(machine["title"], machine["capability"], *own),) if machine["capability"] else ()
+    found = readings.Readings(gpus, "580.95.05", machine["total"], machine["free"])
+    server = servers.of(image)
+    try:
+        settings = program_settings.read(image, environment)
+        command = server.build(image, settings)
+        start = Start(server, image, settings, command, found, "/nowhere", None)
+        findings = [finding._asdict() for finding in checks.run(start, JUDGED)]
+    except errors.StartError as error:
+        names = ("what", "setting", "value", "allowed", "remedy")
+        return {"refusal": {"error": type(error).__name__, **{name: getattr(error, name) for name in names}}}
+    return {
+        "words": list(command.arguments),
+        "remarks": list(command.remarks),
+        "findings": [
+            finding | {"error": finding["error"].__name__}
+            for finding in findings
+            if finding["setting"] != "CHAT_TEMPLATE"
+        ],
+    }
+
+
+def test_the_picker_and_the_serve_program_agree_on_random_settings(
+    page: Page, programs: list[program_images.Image], cases: list[dict[str, Any]]
+) -> None:
+    in_browser = page.evaluate(JUDGE, cases)
+    outcomes: Counter[str] = Counter()
+    for case, judged in zip(cases, in_browser, strict=True):
+        expected = judged_by_program(programs[case["image"]], case["machine"], case["environment"])
+        assert judged == expected, case
+        failed = [finding["error"] for finding in expected.get("findings", ()) if finding["result"] == "fail"]
+        outcomes[expected["refusal"]["error"] if "refusal" in expected else (failed or ["accepted"])[0]] += 1
+    # All kinds of refusal were among them, and enough that was accepted.
+    assert set(outcomes) >= {
+        "ValueRefusedError",
+        "OutOfRangeError",
+        "ContradictionError",
+        "NotInThisServerError",
+        "MemoryShortError",
+        "KnownFailureError",
+        "DrafterMismatchError",
+        "GpuError",
+    }, outcomes
+    assert outcomes["accepted"] > COUNT // 10, outcomes
+
+
+WRITE = """(environment) => pickerData.images.map((entry) => {
+  const image = ImagePicker.load(pickerData, entry);
+  const machine = pickerData.machines.find(({ name }) => name === entry.machine);
+  return ImagePicker.outputs(ImagePicker.judge(image, environment, machine), environment);
+})"""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {
+            "MAX_MODEL_LEN": "8191",
+            "SERVED_MODEL_NAME": "my chat's",
+            "GPU_MEMORY_UTILIZATION": "0.53",
+            "PORT": "8001",
+        },
+    ],
+    ids=["defaults", "changed"],
+)
+def test_commands_and_files_are_those_that_the_factory_prints(
+    page: Page,
+    picker_stock: PickerStock,
+    programs: list[program_images.Image],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    project, written = picker_stock.project, page.evaluate(WRITE, environment)
+    for cell, image, texts in zip(picker_stock.planned, programs, written, strict=True):
+        chosen = choose_mods(project.matrix, cell, project.mods)
+        served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
+        name = f"{project.matrix.effective_registry}@{picker_stock.planned[cell].digest}"
+        launch = Launch(cell, name, served.description, environment)
+        line = shell_line(docker_run(launch))
+        assert texts["docker"] == line.replace("/home/somebody/", "~/") + "\n"
+        assert yaml.safe_load(texts["compose"]) == yaml.safe_load(compose(launch))
+        assert environment or texts["compose"] == compose(launch)
+        server = servers.of(image)
+        command = [*server.command, *server.build(image, program_settings.read(image, environment)).arguments]
+        for style in get_args(Format):
+            if style in server_of(cell).recipes:
+                expected = recipe(style, launch, served.model, command, served.extra)
+                assert texts[style] == expected
+            else:
+                assert texts[style].startswith(f"# {style} does not start")
+
+
+@pytest.mark.engine
+def test_the_image_itself_accepts_the_commands_of_the_picker(
+    page: Page, picker: dict[str, Any], tiny_image: str, tmp_path: Path
+) -> None:
+    number, image = next(
+        (number, image)
+        for number, image in enumerate(picker["images"])
+        if image["machine"] == f"cpu-{MACHINE}" and image["version"] == picker["version"]
+    )
+    machine = next(machine for machine in picker["machines"] if machine["name"] == image["machine"])
+    # Whether an address can be listened on is for the machine to say.
+    left_out = {*picker["not_offered"], "HOST", "PORT"}
+    offered = [
+        setting for setting in picker["servers"]["vllm"]["settings"] if setting["name"] not in left_out
+    ]
+    source = random.Random(12)
+    cases = [
+        {"image": number, "machine": machine, "environment": random_environment(source, offered, {})}
+        for _ in range(120)
+    ]
+    lines = [line for line in page.evaluate(ACCEPTED, cases) if "--env" in line][:SAMPLE]
+    assert len(lines) == SAMPLE
+    words = [shlex.split(line.replace("\\\n", "").replace("~/", f"{tmp_path}/"))[2:] for line in lines]
+    variables = [[word for option, word in pairwise(options) if option == "--env"] for options in words]
+    program = shlex.join((*ENTRYPOINT, "--dry-run", "--json"))
+    script = "".join(f"env {shlex.join(given)} {program} || exit\n" for given in variables)
+    (tmp_path / "commands").write_text(script, "utf-8")
+    # The first command as it stands, and the settings of all.
+    once = [word for word in words[0][:-1] if word not in {"--detach", "--restart", "unless-stopped"}]
+    # A daemon without privileges cannot lift this limit.
+    once = [word.replace("memlock=-1", "memlock=65536") for word in once]
+    once[once.index("--name") + 1] = f"picker-{uuid4().hex[:12]}"
+    whole = docker("run", "--rm", *once, tiny_image, "--dry-run", "--json", timeout=120)
+    alone = ("--network", "none", "--ipc", "host", "--volume", f"{tmp_path}:/sample:ro")
+    ran = docker("run", "--rm", *alone, tiny_image, "sh", "/sample/commands", timeout=300)
+    docker("volume", "rm", next(word for word in once if word.startswith("imagefactory-")).partition(":")[0])
+    assert ran.returncode == whole.returncode == 0, ran.stderr + whole.stderr
+    found = [
+        json.loads(text)
+        for text in re.split(r"(?<=^})\n", whole.stdout + ran.stdout, flags=re.MULTILINE)
+        if text
+    ]
+    assert len(found) == SAMPLE + 1
+    for judged in found:
+        assert not [check for check in judged["checks"] if check["result"] == "fail"]

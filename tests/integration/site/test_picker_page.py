@@ -1,0 +1,166 @@
+"""The picker in a real browser: pick, copy, go back, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.fixtures.picker import DEFAULTS
+from tests.integration.site.conftest import Tabs, violations
+
+START = "#model=gemma4-31b&machine=gb10&version=0.32.0"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(picker_page: Path) -> Iterator[str]:
+    """The page, served on the loopback."""
+    handler = partial(_Quiet, directory=str(picker_page.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/index.html"
+        server.shutdown()
+
+
+def shown(page: Page) -> str:
+    return page.locator("#picker-panel code").inner_text()
+
+
+def verdict(page: Page) -> str | None:
+    return page.locator("#picker-verdict").get_attribute("data-result")
+
+
+def change(page: Page, setting: str, value: str) -> None:
+    field = page.locator(f"#picker-set-{setting}")
+    field.fill(value)
+    field.dispatch_event("change")
+
+
+def test_the_picker_works_from_a_folder(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri())
+    assert page.locator("#picker-model").input_value() == "gemma4-31b"
+    assert verdict(page) == "ok"
+    assert "--env" not in shown(page)
+    page.select_option("#picker-model", "gpt-oss-120b")
+    assert "--name vllm-gpt-oss-120b" in shown(page)
+    assert "model=gpt-oss-120b" in page.url
+    change(page, "MAX_NUM_SEQS", "3")
+    assert "--env MAX_NUM_SEQS=3" in shown(page)
+    page.click("#picker-reset")
+    assert "--env" not in shown(page)
+
+
+def test_a_contradiction_is_said_while_typing(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    page.locator("#picker-set-DFLASH_DRAFTER").fill("off")
+    page.locator("#picker-set-DFLASH_NUM_SPEC_TOKENS").fill("4")
+    assert verdict(page) == "fail"
+    expect(page.locator("#picker-verdict")).to_contain_text("there is no drafter")
+    expect(page.locator("#picker-set-DFLASH_NUM_SPEC_TOKENS")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#picker-copy")).to_be_disabled()
+    page.locator("#picker-set-DFLASH_NUM_SPEC_TOKENS").fill("")
+    assert verdict(page) == "ok"
+
+
+def test_memory_that_does_not_fit_is_shown(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    expect(page.locator("#picker-memory figcaption")).to_contain_text("KV cache")
+    change(page, "GPU_MEMORY_UTILIZATION", "0.99")
+    assert verdict(page) == "fail"
+    expect(page.locator("#picker-verdict")).to_contain_text("the host needs 16.0 GB")
+    change(page, "GPU_MEMORY_UTILIZATION", "0.5")
+    assert verdict(page) == "ok"
+    page.fill("#picker-free", "40")
+    assert verdict(page) == "fail"
+
+
+def test_a_link_is_a_configuration_and_back_goes_back(tabs: Tabs, address: str) -> None:
+    page = tabs(f"{address}{START}&MAX_MODEL_LEN=4096&tab=compose")
+    assert page.locator("#picker-set-MAX_MODEL_LEN").input_value() == "4096"
+    assert "${MAX_MODEL_LEN:-4096}" in shown(page)
+    change(page, "MAX_MODEL_LEN", "2048")
+    page.select_option("#picker-version", "sglang-0.5.21")
+    assert "services:\n  sglang:" in shown(page)
+    page.go_back()
+    expect(page.locator("#picker-version")).to_have_value("0.32.0")
+    assert "${MAX_MODEL_LEN:-2048}" in shown(page)
+    page.go_back()
+    expect(page.locator("#picker-set-MAX_MODEL_LEN")).to_have_value("4096")
+    page.go_forward()
+    expect(page.locator("#picker-set-MAX_MODEL_LEN")).to_have_value("2048")
+
+
+def test_every_output_can_be_copied(tabs: Tabs, address: str) -> None:
+    page = tabs(address + START, permissions=["clipboard-read", "clipboard-write"])
+    for name, part in {
+        "docker": "docker run",
+        "compose": "services:",
+        "sparkrun": "recipe_version: '2'",
+        "eugr": "recipe_version: '1'",
+        "curl": "curl http://localhost:8000/v1",
+        "python": "from openai import OpenAI",
+    }.items():
+        page.click(f"#picker-tab-{name}")
+        page.click("#picker-copy")
+        expect(page.locator("#picker-copy")).to_have_text("Copied")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert part in copied
+        assert copied == page.locator("#picker-panel code").text_content()
+
+
+def test_the_keyboard_is_enough(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "picker-model"
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#picker-model").input_value() != "gemma4-31b"
+    assert page.evaluate("document.activeElement.id") == "picker-model"
+    page.focus("#picker-set-MAX_NUM_SEQS")
+    page.keyboard.type("5")
+    page.keyboard.press("Tab")
+    assert "MAX_NUM_SEQS=5" in shown(page)
+    page.focus("#picker-tab-docker")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "picker-tab-compose"
+    assert shown(page).startswith("services:")
+    page.keyboard.press("End")
+    assert shown(page).startswith("from openai")
+    page.keyboard.press("ArrowRight")
+    assert shown(page).startswith("docker run")
+
+
+def test_hostile_addresses_are_text(tabs: Tabs, picker_page: Path) -> None:
+    evil = "%3Cimg src=x onerror=alert(1)%3E"
+    page = tabs(
+        f"{picker_page.as_uri()}#model={evil}&tab=__proto__&DTYPE={evil}&SERVED_MODEL_NAME={evil}&{evil}=1"
+    )
+    assert page.locator("#picker-model").input_value() == "gemma4-31b"
+    expect(page.locator("#picker-verdict")).to_contain_text("DTYPE does not accept '<img src=x")
+    page.locator("#picker-set-DTYPE").select_option("")
+    assert "'SERVED_MODEL_NAME=<img src=x onerror=alert(1)>'" in shown(page)
+    assert page.locator("#picker img").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picker_fits_a_phone_and_axe_finds_nothing(tabs: Tabs, address: str, scheme: str) -> None:
+    size = {"width": 390, "height": 844}
+    page = tabs(address + START, color_scheme=scheme, viewport=size)
+    page.locator("#picker-more summary").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert violations(page) == []
+
+
+def test_without_javascript_the_default_command_is_there(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri(), java_script_enabled=False)
+    expect(page.locator("noscript pre")).to_have_text(DEFAULTS)
+    expect(page.locator("#picker-form")).to_be_hidden()

@@ -1,0 +1,89 @@
+"""A site of what was published to a real registry: evidence, history, what cannot be read, what does not answer."""
+
+from __future__ import annotations
+
+import json
+
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import Payload, upload_artifact
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.bench_records import BENCH_TYPE, attach_result
+from imagefactory.publish.catalog import CATALOG_TYPE
+from imagefactory.publish.smoke_records import SMOKE_TYPE
+from imagefactory.publish.tags import CATALOG
+from imagefactory.site.registry_records import ask_registry
+from imagefactory.site.rendering import render
+from imagefactory.site.site_contents import gather
+from imagefactory.site.stock import take_stock
+from imagefactory.store.digests import Digest
+from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.inv import check_failure
+from tests.fixtures.publishing import Publisher
+from tests.fixtures.small_factory import CELL
+
+
+def files_of(publisher: Publisher) -> dict[str, bytes]:
+    """Make the site of what a publisher has published."""
+    records = ask_registry(publisher.repository)
+    return render(gather(take_stock(publisher.project, records)))
+
+
+def spoil(repository: Repository, digest: Digest, kind: str) -> None:
+    """Attach something that cannot be read."""
+    subject = repository.require_manifest(digest).descriptor()
+    referrers.attach(repository, subject, kind, [Payload(kind, b'{"format": "<b>"}')])
+
+
+def test_published_images_are_shown_with_their_evidence(publisher: Publisher) -> None:
+    old, new = publisher.publish_changed(100, 200)
+    bound = BOUND.model_copy(update={"digest": new, "target": str(CELL)})
+    attach_result(publisher.repository, result(bound=bound))
+    files = files_of(publisher)
+    image = json.loads(files[f"images/{CELL.slug}.json"])
+    assert (image["published_digest"], image["state"], image["tested"]) == (new, "current", "passed")
+    assert [line["digest"] for line in image["history"]] == [new, old]
+    assert image["statements"] == ["SBOM", "provenance", "signature"]
+    assert image["smoke_on"] == "2026-11-01"
+    assert image["problems"] == []
+    [measured] = json.loads(files[f"models/{CELL.model}.json"])["measured"]
+    assert measured["digest"] == new
+    assert files_of(publisher) == files
+
+
+def test_rollback_and_a_waiting_update_are_shown(publisher: Publisher) -> None:
+    old, new = publisher.publish_changed(100, 200)
+    publisher.rollback()
+    files = files_of(publisher)
+    image = json.loads(files[f"images/{CELL.slug}.json"])
+    assert (image["published_digest"], image["digest"], image["state"]) == (old, new, "update waiting")
+    assert image["docker_run"].endswith(old)
+    status = json.loads(files["status.json"])
+    assert status["waiting"] == [CELL.slug]
+    assert [line.partition(": ")[0] for line in status["held"]] == [new]
+    assert "rolled back to" in files["status.html"].decode()
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_shown(publisher: Publisher) -> None:
+    [digest] = publisher.publish()
+    for kind in (SMOKE_TYPE, BENCH_TYPE):
+        spoil(publisher.repository, digest, kind)
+    files = files_of(publisher)
+    image = json.loads(files[f"images/{CELL.slug}.json"])
+    assert [problem.partition(":")[0] for problem in image["problems"]] == ["smoke record", "benchmark"]
+    assert image["state"] == "current"
+    assert [row["why"] for row in image["smoke"]] == ["from the catalog; no record is attached"] * 3
+    assert "Could not be read: smoke record" in files[f"images/{CELL.slug}.html"].decode()
+    assert len(json.loads(files["status.json"])["problems"]) >= 2
+
+
+def test_broken_catalog_and_a_silent_registry_end_the_command(publisher: Publisher) -> None:
+    broken = Payload(CATALOG_TYPE, b'{"images": 1}')
+    body = upload_artifact(publisher.repository, CATALOG_TYPE, [broken], annotations={})
+    publisher.repository.put_manifest(body, MANIFEST_TYPE, CATALOG)
+    check_failure(publisher.invoke("site"), CatalogError)
+    done = publisher.invoke("site", "--registry", "127.0.0.1:9/nobody/nothing")
+    assert done.returncode != 0
+    check_failure(done)
+    assert not (publisher.factory.root / "build" / "site").exists()

@@ -1,0 +1,68 @@
+"""What the picker knows about images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from imagefactory.build.start.launcher_recipes import TEMPLATED
+from imagefactory.plan.make import make_plan
+from imagefactory.servers.known import SERVERS
+from imagefactory.site.picker import NOT_OFFERED, picker_data, settings_document
+from tests.fixtures.picker import DIGEST, PickerStock, PlannedImage
+
+
+def test_images_have_the_settings_that_they_are_built_with(
+    picker_stock: PickerStock, picker: dict[str, Any]
+) -> None:
+    cells = list(picker_stock.planned)
+    assert [image["target"] for image in picker["images"]] == [str(cell) for cell in cells]
+    for cell, image in list(zip(cells, picker["images"], strict=True))[::9]:
+        plan = make_plan(picker_stock.project, cell)
+        [layer] = [layer for layer in plan.layers if layer.kind == "model"]
+        assert settings_document(picker, image) == layer.settings.description
+        assert image["document"] == layer.settings.model
+
+
+def test_every_image_is_for_a_machine(picker: dict[str, Any]) -> None:
+    machines = {machine["name"]: machine for machine in picker["machines"]}
+    for image in picker["images"]:
+        machine = machines[image["machine"]]
+        assert machine["capability"] == image["facts"]["capability"]
+        assert bool(machine["capability"]) == ("total" in machine)
+
+
+def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker_stock: PickerStock) -> None:
+    cell = next(
+        cell for cell in picker_stock.planned if cell.model == "gemma4-31b" and cell.version == "0.32.0"
+    )
+    [built] = picker_data(replace(picker_stock, planned={cell: PlannedImage()}))["images"]
+    [other] = picker_data(replace(picker_stock, planned={cell: PlannedImage(None)}))["images"]
+    assert built["reference"].endswith(f"@{DIGEST}")
+    assert set(built["recipes"]) == {"eugr", "sparkrun"}
+    assert other["reference"].endswith(":gemma4-31b-v0.32.0")
+    assert other["recipes"] == {}
+
+
+def test_the_picker_of_a_checkout_without_locks_has_no_images(picker_stock: PickerStock) -> None:
+    data = picker_data(replace(picker_stock, planned={}))
+    assert data["images"] == data["machines"] == []
+
+
+def test_secrets_and_files_of_the_user_are_not_offered(picker: dict[str, Any]) -> None:
+    assert picker["not_offered"] == list(NOT_OFFERED)
+    kinds = {
+        entry["name"]: entry["kind"] for server in picker["servers"].values() for entry in server["settings"]
+    }
+    assert {name for name, kind in kinds.items() if kind in {"secret", "path", "flags"}} <= set(NOT_OFFERED)
+
+
+def test_recipes_know_the_flags_that_users_may_override(picker: dict[str, Any]) -> None:
+    for name, server in picker["servers"].items():
+        assert len(server["templated"]) == len(TEMPLATED)
+        assert server["tensor_parallel"] == SERVERS[name].tensor_parallel
+
+
+def test_the_same_checkout_gives_the_same_data(picker_stock: PickerStock, picker: dict[str, Any]) -> None:
+    assert json.dumps(picker_data(picker_stock)) == json.dumps(picker)

@@ -1,0 +1,98 @@
+"""The pieces of pages: pictures, tables of documents, scripts with data, folded commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from imagefactory.site.bars import Bar, bars
+from imagefactory.site.documents import as_script
+from imagefactory.site.guides import read_guides
+from imagefactory.site.layer_picture import WIDTH, PictureLayer, layer_picture
+from imagefactory.site.markdown_tables import inline, plain, rows_of, table_below
+from imagefactory.site.rendering import about, folded, simple
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.small_site import HOSTILE
+
+
+@pytest.mark.parametrize("sizes", [[1000, 1, 0], [0, 0], [5]])
+def test_picture_fills_its_width_and_every_layer_is_seen(sizes: list[int]) -> None:
+    picture = ET.fromstring(str(layer_picture([PictureLayer("wheel", "a", size) for size in sizes])))  # noqa: S314
+    boxes = picture.findall(".//rect")
+    assert len(boxes) == len(sizes)
+    assert all(float(box.attrib["width"]) >= 1 for box in boxes)
+    last = boxes[-1].attrib
+    assert float(last["x"]) + float(last["width"]) == pytest.approx(WIDTH, abs=2)
+
+
+def test_pictures_escape_names() -> None:
+    picture = str(layer_picture([PictureLayer(HOSTILE, HOSTILE, 1)]))
+    chart = str(bars([Bar(HOSTILE, 1.0, own=True), Bar("b", 0.0, own=False)], HOSTILE))
+    for text in (picture, chart):
+        ET.fromstring(text)  # noqa: S314 - it is well-formed
+        assert "<script" not in text
+        assert "<img" not in text
+
+
+def test_own_figures_and_published_ones_look_different() -> None:
+    chart = ET.fromstring(str(bars([Bar("a", 1.0, own=True), Bar("b", 2.0, own=False)], "x")))  # noqa: S314
+    assert [group.attrib["class"] for group in chart.findall("g")] == ["own", "published"]
+
+
+def test_inline_markup_is_rendered_and_the_rest_escaped() -> None:
+    text = "`a<b` and **bold** or *soft* [docs](x.md#y) " + HOSTILE
+    html = str(inline(text))
+    assert html.startswith("<code>a&lt;b</code> and <strong>bold</strong> or <em>soft</em> docs ")
+    assert "<script" not in html
+    assert plain("`a|b` **c**") == "a|b c"
+
+
+def test_table_ends_where_the_next_section_begins() -> None:
+    text = "# One\n\n# Two\n\n| a | b |\n|---|---|\n| 1 \\| x | 2 |\n\n| c |\n|---|\n| 3 |\n"
+    assert table_below(text, "One") == []
+    assert table_below(text, "Two") == [("1 | x", "2")]
+    assert table_below(text, "Three") == []
+    assert rows_of("no table") == []
+
+
+def test_documentation_has_the_tables_that_the_site_needs() -> None:
+    guides = read_guides(REPOSITORY)
+    assert len(guides.choices) == 6
+    assert [choice.turboquant for choice in guides.choices].count(True) == 2
+    assert len(guides.troubles) >= 10
+    assert {"72", "74"} <= {code.code for code in guides.exit_codes}
+
+
+def test_without_documentation_there_is_no_advice(tmp_path: Path) -> None:
+    assert read_guides(tmp_path).choices == ()
+
+
+def test_data_in_a_script_cannot_end_it() -> None:
+    text = as_script("found", {"a": "</script>\u2028<!--"})
+    assert not re.search("[<>\u2028]", text)
+    assert json.loads(text.removeprefix("window.found = ").removesuffix(";\n")) == {
+        "a": "</script>\u2028<!--"
+    }
+
+
+def test_folded_command_has_the_same_words() -> None:
+    lines = ["docker run", *(f"--option-{number} value" for number in range(20)), "image"]
+    command = folded(" \\\n  ".join(lines))
+    assert command.replace("\\\n", " ").split() == " ".join(lines).split()
+    assert 3 < len(command.splitlines()) < 12
+
+
+def test_licences_of_one_line_come_first_and_few() -> None:
+    licences = {"MIT": 9, "A AND " * 20: 8, "ISC": 7, "Zlib": 1}
+    assert simple(licences, most=2) == {"MIT": 9, "ISC": 7}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(33_000_000_000, "33 GB"), (900_000_000, "0.9 GB"), (3600, "3.6 kB")]
+)
+def test_sizes_that_are_estimates_have_few_figures(count: int, text: str) -> None:
+    assert about(count) == text

@@ -1,0 +1,211 @@
+"""The files of a site: complete, linked, escaped, the same every time, and honest about what is missing."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from imagefactory.site.rendering import render
+from tests.fixtures.small_site import HOSTILE, REGISTRY, TINY, small_contents, small_site
+
+BIG = "images/big-v2.0-cpu-arm64.html"
+
+
+class Page(HTMLParser):
+    """Collects what a page links, loads and contains."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: list[str] = []
+        self.inline: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if tag == "link":
+            self.loaded.append(given["href"])
+        if "src" in given:
+            self.loaded.append(given["src"])
+        if "id" in given:
+            self.ids.append(given["id"])
+        bad = tag == "style" or (tag == "script" and "src" not in given)
+        self.inline += [tag] if bad else []
+        self.inline += [name for name in given if name == "style" or name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return small_site(tmp_path_factory.mktemp("site") / "checkout")
+
+
+@pytest.fixture(scope="module")
+def pages(files: dict[str, bytes]) -> dict[str, Page]:
+    return {path: Page(data.decode()) for path, data in files.items() if path.endswith(".html")}
+
+
+def test_same_inputs_give_the_same_bytes_anywhere(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/else")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    again = small_site(tmp_path / "another place")
+    assert again == files
+
+
+def test_no_file_names_the_machine_that_made_it(files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        assert b"/tmp/" not in data, path
+        assert b"/home/" not in data, path
+
+
+def test_every_link_leads_to_a_file_and_an_anchor_that_exist(
+    files: dict[str, bytes], pages: dict[str, Page]
+) -> None:
+    checked = 0
+    for path, page in pages.items():
+        for link in (*page.links, *page.loaded):
+            address = urlsplit(link)
+            if address.scheme:
+                assert link not in page.loaded, f"{path} loads {link}"
+                continue
+            assert not link.startswith("/"), f"{path}: {link} works only at the root of a host"
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(address.path) or "."))
+            target = path if not address.path else target
+            assert target in files, f"{path} links {link}"
+            if address.fragment:
+                assert unquote(address.fragment) in pages[target].ids, f"{path} links {link}"
+            checked += 1
+    assert checked > 200
+
+
+def test_ids_are_unique(pages: dict[str, Page]) -> None:
+    for path, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), path
+
+
+def test_policy_forbids_inline_code_and_pages_have_none(
+    files: dict[str, bytes], pages: dict[str, Page]
+) -> None:
+    for path, page in pages.items():
+        assert b"default-src 'none'; style-src 'self'; script-src 'self'" in files[path], path
+        assert page.inline == [], path
+
+
+def test_hostile_text_is_shown_and_never_markup(files: dict[str, bytes], pages: dict[str, Page]) -> None:
+    shown = [path for path, page in pages.items() if HOSTILE in page.text]
+    assert {"mods.html", "models/tiny.html", "status.html", f"images/{TINY}.html"} <= set(shown)
+    for path, data in files.items():
+        if not path.endswith(".json"):
+            assert b"<script>" not in data, path
+            assert b"<img src=x" not in data, path
+    assert json.loads(files["mods.json"])["mods"][0]["summary"].endswith(HOSTILE)
+
+
+def test_every_page_has_its_data_beside_it(files: dict[str, bytes], pages: dict[str, Page]) -> None:
+    for path in pages:
+        if path != "images.html":
+            assert json.loads(files[path.replace(".html", ".json")])["format"] == 1
+    index = json.loads(files["index.json"])
+    for entry in (*index["models"], *index["images"]):
+        assert entry["page"] in files
+        assert entry["json"] in files
+
+
+def test_published_image_is_current_with_its_evidence(
+    pages: dict[str, Page], files: dict[str, bytes]
+) -> None:
+    page = pages[f"images/{TINY}.html"].text
+    document = json.loads(files[f"images/{TINY}.json"])
+    assert document["state"] == "current"
+    assert document["tested"] == "passed"
+    assert document["reference"] == f"{REGISTRY}@{document['digest']}"
+    assert "SBOM, signature" in page
+    assert [line["changed"] for line in document["history"]] == [["vllm 1.0 → 2.0"], ["first"]]
+    assert f"docker run … {REGISTRY}@sha256:{'1' * 64}" in page
+    assert document["docker_run"].endswith(document["reference"])
+    assert "~/.cache/huggingface:/root/.cache/huggingface" in document["docker_run"]
+
+
+def test_neighbours_say_what_is_left_to_pull(files: dict[str, bytes]) -> None:
+    tiny, big = (
+        json.loads(files[f"images/{name}"])
+        for name in (f"{TINY}.json", f"{TINY.replace('tiny', 'big')}.json")
+    )
+    [other] = tiny["neighbours"]
+    present = {layer["digest"] for layer in big["layers"]}
+    left = [layer["bytes"] for layer in tiny["layers"] if layer["digest"] not in present]
+    assert other == {"slug": big["slug"], "target": "big@2.0/cpu", "bytes": sum(left)}
+    assert 0 < len(left) < len(tiny["layers"])
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (f"images/{TINY.replace('arm64', 'amd64')}.html", "a layer has never been built"),
+        (BIG, "not known to be published"),
+        ("models/big.html", "but are not locked"),
+        ("models/big.html", "This project has not measured this model yet."),
+        ("models/tiny.html", "matrix.yaml has no memory figures"),
+        ("status.html", "broken.json: The benchmark result cannot be read."),
+        ("packages/vllm-2.0-cpu-arm64.html", "not on record"),
+    ],
+)
+def test_what_is_missing_is_said(pages: dict[str, Page], path: str, said: str) -> None:
+    assert said in pages[path].text
+
+
+def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
+    files = render(small_contents(tmp_path / "checkout", published=False))
+    assert "No registry was asked" in Page(files["index.html"].decode()).text
+    index = json.loads(files["index.json"])
+    assert {image["state"] for image in index["images"]} == {"built", "planned"}
+    assert {image["tested"] for image in index["images"]} == {"no record"}
+    assert "Nothing was published yet" in Page(files["status.html"].decode()).text
+
+
+def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
+    feed = ET.fromstring(files["feed.xml"])  # noqa: S314 - our own file
+    atom = "{http://www.w3.org/2005/Atom}"
+    assert feed.findtext(f"{atom}updated") == "2026-11-15T03:04:05Z"
+    entries = feed.findall(f"{atom}entry")
+    assert [entry.findtext(f"{atom}updated") for entry in entries] == [
+        "2026-11-15T03:04:05Z",
+        "2026-11-14T03:04:05Z",
+    ]
+    assert len({entry.findtext(f"{atom}id") for entry in entries}) == 2
+
+
+def test_search_finds_models_images_mods_settings_and_problems(files: dict[str, bytes]) -> None:
+    text = files["search-data.js"].decode()
+    found = re.fullmatch(r"window\.searchData = (\[.*\]);\n", text)
+    assert found
+    entries = json.loads(found[1])
+    assert {entry[0] for entry in entries} == {"model", "image", "mod", "setting", "problem", "exit code"}
+    assert all(entry[2].partition("#")[0] in files for entry in entries)
+
+
+def test_llms_text_names_every_model(files: dict[str, bytes]) -> None:
+    text = files["llms.txt"].decode()
+    assert text.startswith("# ")
+    for path in ("models/big.json", "models/tiny.json", "troubles.json"):
+        assert f"]({path})" in text
+
+
+def test_recipes_come_as_a_registry_and_as_one_file(files: dict[str, bytes]) -> None:
+    assert "recipes/.sparkrun/registry.yaml" in files
+    assert b"registry.yaml" in files["sparkrun-registry.tar"]
