@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from imagefactory.commands import options
@@ -31,6 +32,7 @@ def site(
 ) -> None:
     """Make the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
     import time
+    from contextlib import suppress
 
     from imagefactory.environment.paths import expand_home
     from imagefactory.site.rendering import render
@@ -57,14 +59,17 @@ def site(
     if serve:
         with site_server(folder, number) as server:
             say(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
-            server.serve_forever()
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
 
 
 def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecords:
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.site.registry_records import RegistryRecords, ask_registry
 
-    name = registry or project.matrix.effective_registry
+    if registry:
+        os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too
+    name = project.matrix.effective_registry
     if offline or "OWNER" in name:
         if not offline:
             say(

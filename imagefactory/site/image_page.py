@@ -96,6 +96,8 @@ class ImagePage:
     model: str
     server: str
     version: str
+    runs: str
+    """The server and its version, as people call them."""
     arch: str
     gpu: str
     platform: str
@@ -174,8 +176,9 @@ def image_page(stock: Stock, planned: Planned, packages: PackageList, shared: Ma
         model=cell.model,
         server=cell.server,
         version=cell.version,
+        runs=cell.runs,
         arch=cell.arch,
-        gpu=arch.gpu or "no GPU",
+        gpu=arch.gpu or "machines without a GPU",
         platform=cell.platform,
         base=f"Debian {matrix.bases[base.base].debian}",
         python=project.wheel_lock(cell).python,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from imagefactory.store.sizes import size
 
@@ -15,6 +15,16 @@ HEIGHT: Final = 56
 LABELLED: Final = 40
 """The narrowest part with its name in it."""
 LETTER: Final = 5.8
+COLOURS: Final = {
+    "base": "#6f7c8b",
+    "wheel": "#4a7d33",
+    "bytecode": "#8f7029",
+    "serve": "#2d7280",
+    "mod": "#a34b26",
+    "model": "#6d4b9c",
+    "other": "#666",
+}
+"""Of a file; they are legible on light and dark pages alike."""
 LEAST: Final = 2.0
 """The narrowest part; layers of a few bytes would vanish otherwise."""
 
@@ -29,29 +39,50 @@ class PictureLayer:
 
 
 def layer_picture(parts: Sequence[PictureLayer]) -> Markup:
-    """Draw layers in their order, as wide as they are large."""
-    widths = _widths([part.bytes for part in parts])
+    """Draw layers in their order, as wide as they are large, for a page that styles them."""
+    return Markup(
+        '<svg class="layers" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>'
+    ).format(WIDTH, HEIGHT, _summary(parts), _drawn(parts))
+
+
+def layer_file(parts: Sequence[PictureLayer]) -> str:
+    """Draw layers as a file of its own, with its colours in it."""
+    rules = Markup("").join(
+        Markup(".{0} rect{{fill:{1}}}").format(kind, colour) for kind, colour in COLOURS.items()
+    )
+    head = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    ).format(WIDTH, HEIGHT, _summary(parts))
+    style = Markup(
+        "<style>text{{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}}{}</style>"
+    ).format(rules)
+    return f"{head}{style}{_drawn(parts)}</svg>\n"
+
+
+def _summary(parts: Sequence[PictureLayer]) -> str:
+    return f"{len(parts)} layers, {size(sum(part.bytes for part in parts))} in all"
+
+
+def _drawn(parts: Sequence[PictureLayer]) -> Markup:
     left = 0.0
     drawn = []
-    for part, width in zip(parts, widths, strict=True):
-        title = f"{part.kind} {part.name}: {size(part.bytes)}"
+    for part, width in zip(parts, _widths([part.bytes for part in parts]), strict=True):
         name = part.name.removeprefix("nvidia-")
-        label = name if width >= LABELLED and len(name) * LETTER < width - 8 else ""
-        text = (
-            Markup('<text x="{:.1f}" y="33">{}</text>').format(left + width / 2, label)
-            if label
-            else Markup("")
-        )
+        fits = width >= LABELLED and len(name) * LETTER < width - 8
+        label = Markup('<text x="{:.1f}" y="33">{}</text>').format(left + width / 2, name) if fits else ""
         drawn.append(
             Markup(
                 '<g class="layer {}"><title>{}</title><rect x="{:.1f}" y="1" width="{:.1f}" height="54"/>{}</g>'
-            ).format(kind_class(part.kind), title, left, max(width - 1, 1), text)
+            ).format(
+                kind_class(part.kind),
+                f"{part.kind} {part.name}: {size(part.bytes)}",
+                left,
+                max(width - 1, 1),
+                label,
+            )
         )
         left += width
-    summary = escape(f"{len(parts)} layers, {size(sum(part.bytes for part in parts))} in all")
-    return Markup(
-        '<svg class="layers" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>'
-    ).format(WIDTH, HEIGHT, summary, Markup("").join(drawn))
+    return Markup("").join(drawn)
 
 
 def kind_class(kind: str) -> str:

@@ -10,11 +10,9 @@ from typing import Final
 from imagefactory.bench.published_figures import PublishedFigures
 from imagefactory.bench.result import BenchResult, pooled_acceptance
 from imagefactory.build.start.preview import Preview
-from imagefactory.errors import FactoryError
-from imagefactory.matrix.cells import Cell, drafter_exclusions, exclusions
+from imagefactory.matrix.cells import Cell, drafter_exclusions
 from imagefactory.matrix.served_model import ServedModel
 from imagefactory.matrix.server_names import TITLES
-from imagefactory.matrix.targets import select_one
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.markdown_tables import plain, rows_of
 from imagefactory.site.stock import Stock
@@ -164,10 +162,7 @@ def model_page(
 ) -> ModelPage:
     """Describe a model of the matrix."""
     project, model = stock.project, stock.project.matrix.models[name]
-    try:
-        home: Cell | None = select_one(project.matrix, name)
-    except FactoryError:
-        home = None
+    home = _home(stock, name)
     image = images.get(home) if home else None
     served = stock.served(home) if home else None
     figures = published.about(name)
@@ -203,6 +198,14 @@ def model_page(
             for flag, value in (served.description["image"].get("flags", {}) if served else {}).items()
         ),
     )
+
+
+def _home(stock: Stock, name: str) -> Cell | None:
+    """Return the cell that stands for a model; the machine that makes the site does not matter."""
+    matrix = stock.project.matrix
+    arch = matrix.models[name].arch or matrix.defaults.arch
+    wanted = Cell(name, matrix.defaults.vllm, arch, matrix.archs[arch].platforms[0])
+    return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 
 def _settings(stock: Stock, cell: Cell) -> Iterator[SettingRow]:
@@ -274,7 +277,7 @@ def _versions(stock: Stock, name: str, images: dict[Cell, ImagePage]) -> Iterato
 def _not_built(stock: Stock, name: str) -> tuple[tuple[str, str], ...]:
     """List the excluded combinations; those of all archs with one reason are one line."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in exclusions(stock.project.matrix):
+    for one in stock.excluded:
         if one.cell.model == name:
             archs = reasons.setdefault((one.cell.runs, one.reason), [])
             archs += [one.cell.arch] if one.cell.arch not in archs else []

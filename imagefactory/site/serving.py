@@ -8,6 +8,8 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from imagefactory.errors.commands import OptionError
+
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
@@ -17,5 +19,14 @@ class _Quiet(SimpleHTTPRequestHandler):
 @contextmanager
 def site_server(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
     """Listen on the loopback, on a free port if none is given; the block runs the server."""
-    with ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=folder)) as server:
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=folder))
+    except (OSError, OverflowError) as error:
+        raise OptionError(
+            f"The port {port} cannot be used.",
+            where="the --port option",
+            why=f"{error}.",
+            fix="Name another port, or none for a free one.",
+        ) from None
+    with server:
         yield server

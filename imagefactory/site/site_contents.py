@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,6 @@ from imagefactory.bench.submission import submitted_files
 from imagefactory.build.recipes.exporting import registry_of
 from imagefactory.errors import FactoryError
 from imagefactory.errors.recipes import NothingToExportError
-from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.targets import default_target
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import ImagePage, image_page
@@ -65,12 +65,14 @@ def gather(stock: Stock) -> SiteContents:
     }
     results = list(_results(stock, problems))
     figures = _figures(stock, problems)
-    models = tuple(
-        model_page(stock, name, pages, [one for one in results if _is_about(one, name)], figures)
-        for name in project.matrix.models
-    )
+
+    def model(name: str) -> ModelPage:
+        return model_page(stock, name, pages, [one for one in results if _is_about(one, name)], figures)
+
+    with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
+        models = tuple(pool.map(model, project.matrix.models))
     images = list(pages.values())
-    recipes = _recipes(stock, list(stock.planned), problems)
+    recipes = _recipes(stock, problems)
     return SiteContents(
         stock=stock,
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
@@ -115,9 +117,10 @@ def _is_about(result: BenchResult, model: str) -> bool:
     return result.bound.target.partition("@")[0] == model
 
 
-def _recipes(stock: Stock, cells: list[Cell], problems: list[str]) -> dict[str, str]:
+def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:
     try:
-        return registry_of(stock.project, cells).files
+        digests = {cell: (stock.published(cell) or planned).digest for cell, planned in stock.planned.items()}
+        return registry_of(stock.project, list(digests), digests).files
     except NothingToExportError as error:
         problems.append(f"recipes: {error.what} {error.why}")
         return {}

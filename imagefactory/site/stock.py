@@ -9,7 +9,7 @@ from typing import Any
 
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, buildable, intended_kernels
+from imagefactory.matrix.cells import Cell, Exclusion, buildable, exclusions, intended_kernels
 from imagefactory.mods.choose import choose_mods
 from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers
@@ -63,6 +63,11 @@ class Stock:
         """Return what is attached to the image that users of a cell get."""
         image = self.published(cell)
         return self.records.evidence.get(image.digest, Evidence()) if image else Evidence()
+
+    @cached_property
+    def excluded(self) -> list[Exclusion]:
+        """The combinations that no image is made of, each with the reason."""
+        return exclusions(self.project.matrix)
 
     def served(self, cell: Cell) -> Served:
         """Return how a cell starts; this needs no lock."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.servers.known import server_of
 from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Digest
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
 FOLDERS: Final = {"sparkrun": "recipes", "eugr": "eugr"}
@@ -50,12 +51,17 @@ class Exported:
     account: list[str] = field(default_factory=list)
 
 
-def registry_of(project: Project, cells: Sequence[Cell]) -> Exported:
-    """Return the registry of all cells for a DGX Spark whose image is known by its digest."""
+def registry_of(
+    project: Project, cells: Sequence[Cell], known: Mapping[Cell, Digest | None] | None = None
+) -> Exported:
+    """Return the registry of all cells for a DGX Spark whose image is known by its digest.
+
+    `known` has the digests, if the caller has looked them up already.
+    """
     exported = Exported()
-    known = KnownLayers(project.known_layers)
     spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
-    references = {cell: _reference(project, cell, known) for cell in spark}
+    digests = _digests(project, spark) if known is None else known
+    references = {cell: _reference(project, digests.get(cell)) for cell in spark}
     # Each recipe asks the serve program, which is a process of its own.
     with ThreadPoolExecutor() as pool:
         recipes = pool.map(
@@ -117,12 +123,15 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
             write_text(folder / name, text)
 
 
-def _reference(project: Project, cell: Cell, known: KnownLayers) -> str | None:
-    """Return the image of a cell by digest; None if a layer of it is not on record."""
-    if not project.is_locked(cell):
-        return None
-    image = known.image(make_plan(project, cell))
-    return f"{project.matrix.effective_registry}@{image.digest}" if image else None
+def _digests(project: Project, cells: Iterable[Cell]) -> dict[Cell, Digest | None]:
+    """Look up the images of locked cells; None if a layer is not on record."""
+    layers = KnownLayers(project.known_layers)
+    images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
+    return {cell: image.digest if image else None for cell, image in images.items()}
+
+
+def _reference(project: Project, digest: Digest | None) -> str | None:
+    return f"{project.matrix.effective_registry}@{digest}" if digest else None
 
 
 def _recipes(project: Project, cell: Cell, reference: str) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ from imagefactory.plan.serve.description import Description, describe_image, ima
 from imagefactory.plan.serve.served import serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.servers.known import SERVERS
+from imagefactory.site.layer_picture import PictureLayer, layer_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
@@ -189,13 +190,15 @@ def replace_between(text: str, name: str, table: str) -> str:
 
 
 def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
-    """Draw a plan, a finished build and the compatibility of mods as a terminal shows them; return SVG by path."""
+    """Draw a plan, a build and the mods as a terminal shows them, and layers as the site does; return SVG by path."""
     folder = project.root / "docs" / "pictures"
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
         newcomer = replace(project, store=Store(Path(empty)))
         status = plan_status(newcomer, plan, locked_plans(project))
+    drawn = [PictureLayer(layer.kind, layer.name, blob.size) for layer, blob, _ in status.layers if blob]
     return {
+        folder / "layers.svg": layer_file(drawn),
         folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
         folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
         folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),

@@ -3,10 +3,10 @@
 (() => {
   const root = document.documentElement.dataset.root;
 
-  for (const button of document.querySelectorAll(".command > .copy")) {
+  for (const button of document.querySelectorAll(".command .copy")) {
     button.hidden = false;
     button.addEventListener("click", async () => {
-      const code = button.parentElement.querySelector("code");
+      const code = button.closest(".command").querySelector("code");
       try {
         await navigator.clipboard.writeText(code.textContent);
         button.textContent = "Copied";

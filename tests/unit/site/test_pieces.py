@@ -12,7 +12,7 @@ import pytest
 from imagefactory.site.bars import Bar, bars
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import read_guides
-from imagefactory.site.layer_picture import WIDTH, PictureLayer, layer_picture
+from imagefactory.site.layer_picture import WIDTH, PictureLayer, layer_file, layer_picture
 from imagefactory.site.markdown_tables import inline, plain, rows_of, table_below
 from imagefactory.site.rendering import about, folded, simple
 from tests.fixtures.checkouts import REPOSITORY
@@ -31,8 +31,9 @@ def test_picture_fills_its_width_and_every_layer_is_seen(sizes: list[int]) -> No
 
 def test_pictures_escape_names() -> None:
     picture = str(layer_picture([PictureLayer(HOSTILE, HOSTILE, 1)]))
+    file = layer_file([PictureLayer(HOSTILE, HOSTILE, 1)])
     chart = str(bars([Bar(HOSTILE, 1.0, own=True), Bar("b", 0.0, own=False)], HOSTILE))
-    for text in (picture, chart):
+    for text in (picture, file, chart):
         ET.fromstring(text)  # noqa: S314 - it is well-formed
         assert "<script" not in text
         assert "<img" not in text
