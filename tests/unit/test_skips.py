@@ -24,16 +24,7 @@ GPU = '[[allowed]]\ntest = "tests/test_some.py::test_on_a_*"\nskip = "no GPU"\nb
 TOOL = (
     '[[allowed]]\ntest = "tests/test_some.py::test_with_a_tool"\nskip = "no tool"\nbecause = "it is rare"\n'
 )
-XDIST = ("-n", "2", "--dist", "loadgroup")
-CONFTEST = """
-import pytest
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.location[0]))
-"""
-both_ways = pytest.mark.parametrize("way", [("-p", "no:xdist"), XDIST], ids=["alone", "xdist"])
+both_ways = pytest.mark.parametrize("way", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "xdist"])
 
 
 class Suite:
@@ -43,8 +34,8 @@ class Suite:
         self.pytester = pytester
         self.tests = pytester.mkdir("tests")
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         pytester.makeini("[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib")
-        pytester.makeconftest(CONFTEST)
         self.write(TESTS)
         self.allow("")
 
@@ -69,9 +60,8 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     return Suite(pytester, monkeypatch)
 
 
-@both_ways
-def test_skips_are_counted_by_reason_and_file(suite: Suite, way: tuple[str, ...]) -> None:
-    assert suite.run(*way) == (
+def test_skips_are_counted_by_reason_and_file(suite: Suite) -> None:
+    assert suite.run() == (
         pytest.ExitCode.OK,
         ["1  no GPU here", "tests/test_some.py (1)", "2  no tool on PATH", "tests/test_some.py (2)"],
     )
@@ -97,14 +87,13 @@ def test_an_unlisted_skip_fails_the_run_and_is_named(suite: Suite, way: tuple[st
     assert "tests/test_some.py (1)" in table, "allowed skips are listed as always"
 
 
-@both_ways
-def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite, way: tuple[str, ...]) -> None:
+def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite) -> None:
     suite.allow(GPU + TOOL)
-    code, table = suite.run(*way, "--require-engine")
+    code, table = suite.run("--require-engine")
     assert code == pytest.ExitCode.OK
     assert len(table) == 4
     suite.allow(GPU + TOOL.replace("no tool", "no licence"))
-    assert suite.run(*way, "--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
+    assert suite.run("--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
 
 
 @both_ways

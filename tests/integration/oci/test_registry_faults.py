@@ -17,7 +17,7 @@ from tests.fixtures.fault_proxy import Fault, FaultProxy, Kind, Request
 from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_images import small_image, what_is_missing
 
-PUSHES = 200
+PUSHES = 80
 LAYER = random.Random(7).randbytes(700_000)
 """Larger than the buffers of sockets, so that the client sees a reset while it sends."""
 
