@@ -276,20 +276,6 @@ document.addEventListener("DOMContentLoaded", () => {
     show(names[to % names.length]);
   });
 
-  let copied = 0;
-  element("copy").addEventListener("click", async () => {
-    const code = section.querySelector("#picker-panel code");
-    const button = element("copy");
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      button.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(code);
-      button.textContent = "Press Ctrl-C";
-    }
-    clearTimeout(copied);
-    copied = setTimeout(() => { button.textContent = "Copy"; }, 2500);
-  });
   element("reset").addEventListener("click", () => {
     Object.assign(state, { environment: {}, free: "" });
     commit();
