@@ -122,5 +122,5 @@ def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:
         digests = {cell: (stock.published(cell) or planned).digest for cell, planned in stock.planned.items()}
         return registry_of(stock.project, list(digests), digests).files
     except NothingToExportError as error:
-        problems.append(f"recipes: {error.what} {error.why}")
+        problems.append(f"recipes: {error.what} No image for the DGX Spark has a digest yet.")
         return {}
