@@ -35,7 +35,7 @@ from imagefactory.store.digests import sha256_of
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import MANIFEST
 
-PLACEHOLDER = "https://github.com/vllm-project/vllm/issues/1"
+PLACEHOLDER = "https://example.invalid/name-the-issue"
 """The `why` of a mod whose source names no issue or pull request, as `mods.new` has it."""
 _LARGEST = 64 * 1024**2
 """The largest wheel, besides vLLM's, that a script may change."""

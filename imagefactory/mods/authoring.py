@@ -23,7 +23,7 @@ TEMPLATE = """\
 # yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
 summary: One line on what gets better, and for whom
-why: https://github.com/vllm-project/vllm/issues/1
+why: https://example.invalid/name-the-issue
 licence: Apache-2.0
 distribution: vllm
 needed_when:

@@ -25,7 +25,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fuse import Fuse
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
-IN_PROCESS, WHOLE_PROGRAM = 24, 6
+IN_PROCESS, WHOLE_PROGRAM = 16, 4
 """Kills of a build that works in threads (quick), and of `invoke build` with its worker processes."""
 
 
