@@ -39,7 +39,7 @@ MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
 """The memory of each arch in bytes, as its kernel or driver shows it, and how much of it an idle machine has free."""
 
 
-class Planned(Protocol):
+class PickedImage(Protocol):
     """A cell's image; its digest is None while a layer has never been built."""
 
     @property
@@ -47,7 +47,7 @@ class Planned(Protocol):
         """The digest, if it is known."""
 
 
-class Stock(Protocol):
+class PickedStock(Protocol):
     """The images of a checkout."""
 
     @property
@@ -55,11 +55,11 @@ class Stock(Protocol):
         """The checkout."""
 
     @property
-    def planned(self) -> Mapping[Cell, Planned]:
+    def planned(self) -> Mapping[Cell, PickedImage]:
         """Its cells that are locked."""
 
 
-def picker_data(stock: Stock) -> dict[str, Any]:
+def picker_data(stock: PickedStock) -> dict[str, Any]:
     """Return all that the picker knows."""
     project = stock.project
     servers: dict[str, dict[str, Any]] = {}

@@ -73,16 +73,28 @@ def attach_many(
     attached: list[Descriptor] = []
     unlisted: list[Descriptor] = []
     for one in attachments:
-        body = upload_artifact(
-            repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject
-        )
-        digest, headers = repository.write_manifest(body, MANIFEST_TYPE)
+        body, digest, headers = _push(repository, subject, one)
         attached.append(Descriptor(MANIFEST_TYPE, digest, len(body), one.artifact_type, one.annotations))
         if headers.get("OCI-Subject") != subject.digest:
             unlisted.append(attached[-1])
     if unlisted:
         enlist(repository, subject.digest, *unlisted)
     return attached
+
+
+def _push(
+    repository: Repository, subject: Descriptor, one: Attachment, *, again: bool = True
+) -> tuple[bytes, Digest, Mapping[str, str]]:
+    body = upload_artifact(
+        repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject
+    )
+    try:
+        return body, *repository.write_manifest(body, MANIFEST_TYPE)
+    except ContentMissingError:
+        # A registry may lose a blob that two clients finish at once, such as the empty configuration of all artifacts.
+        if not again:
+            raise
+        return _push(repository, subject, one, again=False)
 
 
 def _from_api(repository: Repository, digest: Digest, artifact_type: str | None) -> list[Descriptor]:

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +192,27 @@ def test_attaching_twice_changes_nothing(repository: Repository) -> None:
     for _ in range(2):
         referrers.attach(repository, image, "application/vnd.sbom", [Payload("application/json", b"{}")])
     assert len(referrers.find(repository, image.digest)) == 1
+
+
+def test_an_attachment_whose_content_got_lost_is_sent_again(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = push_image(repository, small_image(LAYERS)).descriptor
+    write, losses = repository.write_manifest, 1
+
+    def lose(*arguments: Any, **options: Any) -> tuple[Digest, Mapping[str, str]]:
+        nonlocal losses
+        if losses:
+            losses -= 1
+            raise ContentMissingError("Lost.", where="here", why="A race.", fix="Again.")
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(repository, "write_manifest", lose)
+    attached = referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"a")])
+    assert [item.digest for item in referrers.find(repository, image.digest)] == [attached.digest]
+    losses = 2
+    with pytest.raises(ContentMissingError):
+        referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"b")])
 
 
 def test_parallel_attachments_are_all_listed(repository: Repository) -> None:
