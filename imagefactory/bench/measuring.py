@@ -55,7 +55,7 @@ def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
             "The benchmark ended early.",
             where=path,
             why=str(error),
-            fix=f"{len(record.result.measurements)} measurements are kept in the file, marked as incomplete. "
+            fix=f"The file keeps what was measured ({len(record.result.measurements)}), marked as incomplete. "
             "Read the server's log, and measure again.",
         ) from None
     except BenchIncompleteError as error:

@@ -25,7 +25,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import first_of_release
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.server_names import VLLM
-from imagefactory.mods.authoring import new_folder
+from imagefactory.mods.authoring import NO_REASON, new_folder
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
 from imagefactory.mods.exact_edits import blocks
 from imagefactory.mods.manifest_text import manifest_text
@@ -35,8 +35,6 @@ from imagefactory.store.digests import sha256_of
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import MANIFEST
 
-PLACEHOLDER = "https://example.invalid/name-the-issue"
-"""The `why` of a mod whose source names no issue or pull request, as `mods.new` has it."""
 _LARGEST = 64 * 1024**2
 """The largest wheel, besides vLLM's, that a script may change."""
 
@@ -81,7 +79,7 @@ class Importer:
         refuse_fruitless(source, attempts)
         groups = group_attempts(source.name, attempts, self.trees)
         refuse_fruitless(source, [attempt for group in groups for attempt in group.attempts])
-        link = why or source.problem or source.link or PLACEHOLDER
+        link = why or source.problem or source.link or NO_REASON
         made = draft(source, groups, self.project.matrix, self.trees, link)
         return Imported(self._write(folder, source, made), made)
 
@@ -244,7 +242,7 @@ def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> li
     lines += [f"Note: {note}." for note in made.notes]
     todo = ["summary", "needed_when (which models get it)", "the checks"]
     todo += ["licence"] if source.licence == UNKNOWN else []
-    todo += ["why (no issue or pull request was named)"] if made.manifest.why == PLACEHOLDER else []
+    todo += ["why (no issue or pull request was named)"] if made.manifest.why == NO_REASON else []
     return [*lines, f"Review before merging: {', '.join(todo)}."]
 
 

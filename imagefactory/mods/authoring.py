@@ -19,11 +19,13 @@ from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST
 from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
+NO_REASON = "https://example.invalid/name-the-issue"
+"""The `why` of a mod until somebody names the issue or pull request."""
 TEMPLATE = """\
 # yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
 summary: One line on what gets better, and for whom
-why: https://example.invalid/name-the-issue
+why: {why}
 licence: Apache-2.0
 distribution: vllm
 needed_when:
@@ -60,7 +62,9 @@ class FileChange:
 def scaffold(project: Project, name: str) -> Path:
     """Create the folder of a new mod, with a working mod.yaml to fill in."""
     folder = new_folder(project, name)
-    write_text(folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm))
+    write_text(
+        folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm, why=NO_REASON)
+    )
     return folder / MANIFEST
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -138,8 +138,7 @@ class ImagePage:
     @property
     def reference(self) -> str:
         """The image by digest, as it is pulled; by its tag while no digest is known."""
-        digest = self.published_digest or self.digest
-        return f"{self.registry}@{digest}" if digest else f"{self.registry}:{self.tags[0]}"
+        return _reference(self.registry, self.published_digest or self.digest, self.tags)
 
     @property
     def state(self) -> str:
@@ -289,8 +288,12 @@ def _docker_run(stock: Stock, planned: Planned) -> str:
     """Return the command that starts the image, for anybody's home."""
     published = stock.published(planned.cell)
     digest = published.digest if published else planned.digest
-    tag = moving_tags(stock.project.matrix, planned.cell)[0]
-    name = f"{stock.records.registry}@{digest}" if digest else f"{stock.records.registry}:{tag}"
+    tags = moving_tags(stock.project.matrix, planned.cell)
+    name = _reference(stock.records.registry, digest, tags)
     description = planned.plan.layers[-1].settings.model_dump()["description"]
     launch = Launch(planned.cell, name, description, models=f"{SOMEBODY}/.cache/huggingface")
     return re.sub(rf"(?<= ){SOMEBODY}/", "~/", shell_line(docker_run(launch)))
+
+
+def _reference(registry: str, digest: str | None, tags: Sequence[str]) -> str:
+    return f"{registry}@{digest}" if digest else f"{registry}:{tags[0]}"

@@ -36,7 +36,7 @@ MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
     "b200": {"total": 192_265_846_784, "free": 191_000_000_000, "unified": False},
     "h100": {"total": 85_520_809_984, "free": 84_900_000_000, "unified": False},
 }
-"""The memory of each arch in bytes, as its kernel or driver shows it, and how much of it an idle machine has free."""
+"""The memory of each arch in bytes, and how much of it an idle machine has free; taken from documents, not measured."""
 
 
 class PickedImage(Protocol):

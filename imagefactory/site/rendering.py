@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterator, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,11 +26,11 @@ from imagefactory.site.image_page import ImagePage
 from imagefactory.site.layer_picture import PictureLayer, kind_class, layer_picture
 from imagefactory.site.markdown_tables import inline
 from imagefactory.site.model_page import ModelPage
+from imagefactory.site.picker import picker_data
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.store.sizes import size
 
 HERE: Final = Path(__file__).parent
-PICKER: Final = "imagefactory.site.picker"
 RECIPES: Final = "recipes"
 _FIGURES: Final = 24
 _SHORT: Final = 32
@@ -56,19 +54,11 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    picker = _picker_data(contents)
-    if picker is not None:
-        yield "picker-data.js", as_script("pickerData", picker)
-    yield from _pages(contents, documents, has_picker=picker is not None)
+    yield "picker-data.js", as_script("pickerData", picker_data(contents.stock))
+    yield from _pages(contents, documents)
 
 
-def _picker_data(contents: SiteContents) -> Any:  # noqa: ANN401 - a document
-    return import_module(PICKER).picker_data(contents.stock) if find_spec(PICKER) else None
-
-
-def _pages(
-    contents: SiteContents, documents: dict[str, Any], *, has_picker: bool
-) -> Iterator[tuple[str, str]]:
+def _pages(contents: SiteContents, documents: dict[str, Any]) -> Iterator[tuple[str, str]]:
     environment = make_environment()
 
     def page(path: str, template: str, **values: object) -> tuple[str, str]:
@@ -76,7 +66,7 @@ def _pages(
             site=contents,
             root="../" * path.count("/"),
             document=f"{path.rpartition('/')[2]}.json" if path in documents or path == "index" else "",
-            has_picker=has_picker and template in {"home.html", "model.html"},
+            has_picker=template in {"home.html", "model.html"},
             **values,
         )
         return f"{path}.html", text

@@ -6,12 +6,10 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -26,13 +24,9 @@ from imagefactory.errors.registry import (
 from imagefactory.errors.store import DigestMismatchError, DiskFullError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, push_artifact
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import Pushable, index_document, push_image
-from imagefactory.oci.registry.reference import is_digest
-from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
@@ -45,12 +39,6 @@ from tests.fixtures.small_images import small_image, what_is_missing
 from tests.fixtures.token_server import USERS
 
 LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
-
-
-@pytest.fixture
-def repository(guarded_registry: GuardedRegistry) -> Repository:
-    """Open a new repository."""
-    return guarded_registry.repository()
 
 
 def test_image_is_pushed_by_digest_and_not_tagged(repository: Repository) -> None:
@@ -167,115 +155,6 @@ def test_files_of_an_artifact_survive_a_round_trip(repository: Repository, tmp_p
     assert all(
         repository.blob(item.digest) == (tmp_path / item.annotations[TITLE]).read_bytes() for item in held
     )
-
-
-def test_referrers_are_found_when_the_registry_has_no_api(
-    repository: Repository,
-) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    assert referrers.find(repository, image.digest) == []
-    sbom = referrers.attach(
-        repository, image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
-    )
-    signature = referrers.attach(
-        repository, image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')]
-    )
-    assert referrers.find(repository, image.digest) == [sbom, signature]
-    assert referrers.find(repository, image.digest, "application/vnd.sig") == [signature]
-    manifest = repository.require_manifest(sbom.digest).document()
-    assert manifest["subject"]["digest"] == image.digest
-    assert repository.tags() == [fallback_tag(image.digest)]
-
-
-def test_attaching_twice_changes_nothing(repository: Repository) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    for _ in range(2):
-        referrers.attach(repository, image, "application/vnd.sbom", [Payload("application/json", b"{}")])
-    assert len(referrers.find(repository, image.digest)) == 1
-
-
-def test_an_attachment_whose_content_got_lost_is_sent_again(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    write, losses = repository.write_manifest, 1
-
-    def lose(*arguments: Any, **options: Any) -> tuple[Digest, Mapping[str, str]]:
-        nonlocal losses
-        if losses:
-            losses -= 1
-            raise ContentMissingError("Lost.", where="here", why="A race.", fix="Again.")
-        return write(*arguments, **options)
-
-    monkeypatch.setattr(repository, "write_manifest", lose)
-    attached = referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"a")])
-    assert [item.digest for item in referrers.find(repository, image.digest)] == [attached.digest]
-    losses = 2
-    with pytest.raises(ContentMissingError):
-        referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"b")])
-
-
-def test_parallel_attachments_are_all_listed(repository: Repository) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-
-    def attach(number: int) -> None:
-        referrers.attach(
-            repository, image, "application/vnd.test", [Payload("text/plain", str(number).encode())]
-        )
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(attach, range(8)))
-    assert len(referrers.find(repository, image.digest)) == 8
-
-
-class Interrupted(Repository):
-    """A repository whose user is interrupted once, after a kind of request for a tag."""
-
-    after = ""
-    interruption: Callable[[], object] = lambda: None
-
-    def _then(self, kind: str, name: str, answer: Any) -> Any:
-        if kind == self.after and not is_digest(name):
-            self.after = ""
-            self.interruption()
-        return answer
-
-    def manifest(self, name: str) -> Any:
-        return self._then("read", name, super().manifest(name))
-
-    def resolve(self, name: str) -> Any:
-        return self._then("look", name, super().resolve(name))
-
-    def write_manifest(self, body: bytes, media_type: str, tag: str | None = None, **options: Any) -> Any:
-        return self._then(
-            "write", tag or digest_of(body), super().write_manifest(body, media_type, tag, **options)
-        )
-
-
-@pytest.mark.parametrize("moment", ["read", "look", "write"])
-def test_of_two_writers_of_attachments_neither_loses_its_own(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    # Processes do not share locks.
-    monkeypatch.setattr(referrers, "_ONE_AT_A_TIME", SimpleNamespace(setdefault=lambda _, lock: lock))
-
-    def attach(writer: Repository, *texts: bytes) -> list[Descriptor]:
-        several = [Attachment("application/vnd.sig", [Payload("text/plain", text)]) for text in texts]
-        return referrers.attach_many(writer, image, several)
-
-    slow = Interrupted(repository.connection)
-    slow.after = moment
-    theirs: list[Descriptor] = []
-    slow.interruption = lambda: theirs.extend(attach(repository, b"theirs", b"theirs too"))
-    ours = attach(slow, b"ours", b"ours too")
-    assert slow.after == ""
-    found = {item.digest for item in referrers.find(repository, image.digest)}
-    assert found == {item.digest for item in (*ours, *theirs)}
-    assert len(found) == 4
-
-
-# --- permissions ---------------------------------------------------------------------------------
 
 
 def push_to(repository: Repository) -> object:

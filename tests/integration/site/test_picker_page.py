@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from imagefactory.site.serving import site_server
 from tests.fixtures.picker import DEFAULTS
 from tests.integration.site.conftest import Tabs, violations
 
 START = "#model=gemma4-31b&machine=gb10&version=0.32.0"
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def address(picker_page: Path) -> Iterator[str]:
     """The page, served on the loopback."""
-    handler = partial(_Quiet, directory=str(picker_page.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with site_server(picker_page.parent) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/index.html"
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
         server.shutdown()
 
 
