@@ -10,14 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagefactory.compile.capacity import groups_for
 from imagefactory.compile.git_sources import head_of
-from imagefactory.compile.settings import load_settings
 from imagefactory.environment.progress import Say
 from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
-from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.publish.automation.jobs import Compile
@@ -47,8 +44,6 @@ def find_compiles(
     shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
-    costs = load_settings(project.root).costs if wanted else {}
-    groups: dict[str, int] = {what: groups_for(cost) for what, cost in costs.items()}
     for cell, names in wanted.items():
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
@@ -60,9 +55,7 @@ def find_compiles(
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
-                kind, _ = choice_for(version.compile, cell.arch)
-                count = 1 if kind == "graft" else groups[what]  # a graft has a sixth of the objects
-                job = Compile(what, cell.version, cell.arch, cell.platform, why, count)
+                job = Compile(what, cell.version, cell.arch, cell.platform, why)
                 jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
