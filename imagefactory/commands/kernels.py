@@ -137,7 +137,7 @@ def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -
 
 def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
     from imagefactory.commands.show import tables
-    from imagefactory.resolve.audit.side_by_side import audit_all
+    from imagefactory.resolve.audit.auditing import audit_all
 
     audited = audit_all(project, subjects, arch)
     if style == "json":
@@ -150,8 +150,7 @@ def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style:
 
 def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
     from imagefactory.commands.show import tables
-    from imagefactory.resolve.audit.auditing import audit, refuse_failing
-    from imagefactory.resolve.audit.side_by_side import grafted_libraries
+    from imagefactory.resolve.audit.auditing import audit, grafted_libraries, refuse_failing
 
     verdicts = audit(project, subject, arch)
     if style == "json":

@@ -32,8 +32,7 @@ from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, Un
 from imagefactory.errors.store import DiskFullError
 from imagefactory.oci.format import MTIME
 from imagefactory.plan.plan import Plan
-from imagefactory.resolve.audit.auditing import audit, refuse_failing
-from imagefactory.resolve.audit.side_by_side import grafted_libraries
+from imagefactory.resolve.audit.auditing import audit, grafted_libraries, refuse_failing
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.digests import sha256_of

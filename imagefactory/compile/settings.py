@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -158,18 +157,13 @@ class CompileSettings(_Model):
 
     def need(self, what: What, version: ServerVersion) -> CompilerNeed | None:
         """Return the compiler that a source needs, if it needs a particular one."""
-        for need in self.compilers:
-            if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True):
-                return need
-        return None
+        return next(
+            (need for need in self.compilers if need.what == what and version.within(need.vllm)), None
+        )
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         """Return the patterns of the files that a vLLM version takes over from its published wheel."""
-        found = (
-            item
-            for item in self.carried
-            if SpecifierSet(item.vllm).contains(version.version, prereleases=True)
-        )
+        found = (item for item in self.carried if version.within(item.vllm))
         return tuple(pattern for item in found for pattern in item.files)
 
     def toolchain_for(self, what: What, version: ServerVersion) -> str:

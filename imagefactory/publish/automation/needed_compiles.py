@@ -19,7 +19,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.publish.automation.jobs import Compile
 from imagefactory.resolve.making import make_locks
-from imagefactory.resolve.wheelhouse.adopt import mods_of_sources, why_not_for
+from imagefactory.resolve.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
 
 Heads = Callable[[str, str], str | None]
@@ -84,13 +84,11 @@ def _choose(
     project: Project, cell: Cell, name: str, shared: Sequence[RemoteWheel], commit: str | None
 ) -> tuple[RemoteWheel | None, str]:
     """Return the wheel that a cell needs, or the reason why it must be compiled."""
-    arch = project.matrix.archs[cell.arch]
-    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    wanted = (name, cell.platform, chips_of(project, cell, name))
     mine = [
         wheel
         for wheel in shared
-        if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list)
-        == (name, cell.platform, chips or "")
+        if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list) == wanted
         and why_not_for(project, cell, wheel.inputs) is None
     ]
     if name != "vllm":
