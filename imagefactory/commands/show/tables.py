@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from imagefactory.publish.history import CurrentImage, Line
     from imagefactory.publish.promote import Promoted
     from imagefactory.publish.prune import Pruning
+    from imagefactory.resolve.audit.auditing import Audited
     from imagefactory.resolve.audit.reaching import Reached
-    from imagefactory.resolve.audit.side_by_side import Audited
     from imagefactory.resolve.doctor import Diagnosis
     from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
