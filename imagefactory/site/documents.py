@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from imagefactory.site.markdown_tables import plain
+from imagefactory.site.guides import plain
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.store.sizes import size
 
@@ -42,12 +42,14 @@ def page_documents(contents: SiteContents) -> dict[str, dict[str, Any]]:
     for packages in contents.packages:
         documents[f"packages/{packages.slug}"] = asdict(packages)
     documents["mods"] = {"mods": [asdict(mod) for mod in contents.mods]}
-    documents["configurations"] = {"choices": [asdict(choice) for choice in contents.guides.choices]}
+    documents["configurations"] = {"choices": contents.guides.model_dump()["choices"]}
     documents["troubles"] = {
         "troubles": [
             {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
         ],
-        "exit_codes": [asdict(code) for code in contents.guides.exit_codes],
+        "exit_codes": [
+            {"code": code, "meaning": meaning} for code, meaning in contents.guides.exit_codes.items()
+        ],
     }
     documents["status"] = asdict(contents.status)
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
@@ -162,5 +164,5 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
         yield "setting", setting.name, path, plain(setting.meaning)
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
-    for code in contents.guides.exit_codes:
-        yield "exit code", code.code, f"troubles.html#code-{code.code}", code.meaning
+    for code, meaning in contents.guides.exit_codes.items():
+        yield "exit code", str(code), f"troubles.html#code-{code}", meaning

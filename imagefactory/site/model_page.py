@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from imagefactory.bench.published_figures import PublishedFigures
+from imagefactory.bench.profiles import PublishedFigures
 from imagefactory.bench.result import BenchResult, pooled_acceptance
 from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import Cell, drafter_exclusions
 from imagefactory.matrix.served_model import ServedModel
 from imagefactory.matrix.server_names import TITLES
+from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
-from imagefactory.site.markdown_tables import plain, rows_of
 from imagefactory.site.stock import Stock
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
-_COLUMNS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -212,10 +211,8 @@ def _settings(stock: Stock, cell: Cell) -> Iterator[SettingRow]:
     """Yield the settings that the image itself prints."""
     served = stock.served(cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
-    for row in rows_of(table):
-        if len(row) >= _COLUMNS:
-            name, default, allowed, meaning = row[:_COLUMNS]
-            yield SettingRow(plain(name), plain(default), plain(allowed), meaning)
+    for name, default, allowed, meaning in table_rows(table, 4):
+        yield SettingRow(plain(name), plain(default), plain(allowed), meaning)
 
 
 def _memory(model: ServedModel) -> MemoryFacts | None:

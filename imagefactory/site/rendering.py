@@ -22,9 +22,9 @@ from imagefactory.site.documents import (
     to_json,
 )
 from imagefactory.site.feed import feed
+from imagefactory.site.guides import inline
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.layer_picture import PictureLayer, kind_class, layer_picture
-from imagefactory.site.markdown_tables import inline
 from imagefactory.site.model_page import ModelPage
 from imagefactory.site.picker import picker_data
 from imagefactory.site.site_contents import SiteContents
@@ -47,14 +47,15 @@ def render(contents: SiteContents) -> dict[str, bytes]:
 
 
 def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
-    documents = page_documents(contents)
+    documents, stock = page_documents(contents), contents.stock
+    digests = {cell: planned.digest for cell, planned in stock.planned.items()}
     yield from ((f"{path}.json", to_json(document)) for path, document in documents.items())
     yield "index.json", to_json(index_document(contents))
     yield "llms.txt", llms_text(contents)
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    yield "picker-data.js", as_script("pickerData", picker_data(contents.stock))
+    yield "picker-data.js", as_script("pickerData", picker_data(stock.project, digests))
     yield from _pages(contents, documents)
 
 

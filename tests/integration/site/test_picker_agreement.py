@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page
 
 from imagefactory.build.start.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.build.start.launcher_recipes import Format, recipe
+from imagefactory.matrix.cells import Cell
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
@@ -30,7 +31,7 @@ from images.serve.program import checks, errors, readings, servers
 from images.serve.program import image as program_images
 from images.serve.program import settings as program_settings
 from images.serve.program.findings import Start
-from tests.fixtures.picker import SITE, PickerStock
+from tests.fixtures.picker import DIGEST, PROJECT, SITE
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.random_settings import MACHINES, random_environment
 
@@ -176,17 +177,17 @@ WRITE = """(environment) => pickerData.images.map((entry) => {
 )
 def test_commands_and_files_are_those_that_the_factory_prints(
     page: Page,
-    picker_stock: PickerStock,
+    picker_cells: list[Cell],
     programs: list[program_images.Image],
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    project, written = picker_stock.project, page.evaluate(WRITE, environment)
-    for cell, image, texts in zip(picker_stock.planned, programs, written, strict=True):
+    project, written = PROJECT, page.evaluate(WRITE, environment)
+    for cell, image, texts in zip(picker_cells, programs, written, strict=True):
         chosen = choose_mods(project.matrix, cell, project.mods)
         served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
-        name = f"{project.matrix.effective_registry}@{picker_stock.planned[cell].digest}"
+        name = f"{project.matrix.effective_registry}@{DIGEST}"
         launch = Launch(cell, name, served.description, environment)
         line = shell_line(docker_run(launch))
         assert texts["docker"] == line.replace("/home/somebody/", "~/") + "\n"

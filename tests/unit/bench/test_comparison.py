@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.bench.comparison import compare, differences, refuse_incomparable
-from imagefactory.bench.intervals import paired_ratio, welch_ratio
+from imagefactory.bench.comparison import (
+    compare,
+    differences,
+    paired_ratio,
+    refuse_incomparable,
+    welch_ratio,
+)
 from imagefactory.errors.bench import NotComparableError
 from tests.fixtures.benchmarks import BOUND, MACHINE, measurement, result
 
