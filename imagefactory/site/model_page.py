@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from imagefactory.bench.profiles import PublishedFigures
+from imagefactory.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.bench.result import BenchResult, pooled_acceptance
 from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import Cell, drafter_exclusions
@@ -98,19 +98,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """A figure that somebody else published."""
-
-    source: str
-    gpu: str
-    drafter: str
-    kind: str
-    users: int
-    tokens_per_second: float
-    acceptance_length: float | None
-
-
-@dataclass(frozen=True)
 class ModelPage:
     """A model."""
 
@@ -130,7 +117,7 @@ class ModelPage:
     not_built: tuple[tuple[str, str], ...]
     """Combinations that are excluded, each with the reason."""
     measured: tuple[Measured, ...]
-    reported: tuple[Reported, ...]
+    reported: tuple[PublishedFigure, ...]
     environment: dict[str, str]
     flags: tuple[str, ...]
     """Flags that no setting covers."""
@@ -164,7 +151,6 @@ def model_page(
     home = _home(stock, name)
     image = images.get(home) if home else None
     served = stock.served(home) if home else None
-    figures = published.about(name)
     return ModelPage(
         name=name,
         repo=model.repo,
@@ -180,16 +166,7 @@ def model_page(
         not_built=_not_built(stock, name),
         measured=tuple(map(_measured, sorted(results, key=lambda one: one.started, reverse=True))),
         reported=tuple(
-            Reported(
-                source=published.sources[figure.source],
-                gpu=figure.gpu,
-                drafter=figure.drafter,
-                kind=figure.kind,
-                users=figure.users,
-                tokens_per_second=figure.tokens_per_second,
-                acceptance_length=figure.acceptance_length,
-            )
-            for figure in figures
+            one.model_copy(update={"source": published.sources[one.source]}) for one in published.about(name)
         ),
         environment=dict(served.extra) if served else {},
         flags=tuple(

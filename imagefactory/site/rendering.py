@@ -12,21 +12,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from imagefactory.publish.tags import short_digest
-from imagefactory.site.bars import Bar, bars
 from imagefactory.site.documents import (
     as_script,
+    feed,
     index_document,
     llms_text,
     page_documents,
     search_entries,
     to_json,
 )
-from imagefactory.site.feed import feed
 from imagefactory.site.guides import inline
 from imagefactory.site.image_page import ImagePage
-from imagefactory.site.layer_picture import PictureLayer, kind_class, layer_picture
 from imagefactory.site.model_page import ModelPage
 from imagefactory.site.picker import picker_data
+from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.store.sizes import size
 

@@ -37,7 +37,7 @@ from imagefactory.plan.serve.served import serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.servers.known import SERVERS
 from imagefactory.site.guides import read_guides
-from imagefactory.site.layer_picture import PictureLayer, layer_file
+from imagefactory.site.pictures import PictureLayer, layer_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest

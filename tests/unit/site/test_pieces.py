@@ -9,10 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagefactory.site.bars import Bar, bars
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import inline, plain, read_guides, table_rows
-from imagefactory.site.layer_picture import WIDTH, PictureLayer, layer_file, layer_picture
+from imagefactory.site.pictures import WIDTH, Bar, PictureLayer, bars, layer_file, layer_picture
 from imagefactory.site.rendering import about, folded, simple
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import HOSTILE
