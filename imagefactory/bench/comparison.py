@@ -8,7 +8,7 @@ can draw only what it has seen. Logarithms, because the result is a ratio, and A
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 from typing import Final
@@ -152,13 +152,13 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
                 why=wrong,
                 fix="Measure again.",
             )
-    more = [difference for difference in differences(left, right) if difference.name not in asked]
+    more = {name: words for name, words in differences(left, right).items() if name not in asked}
     if more:
-        names = " ".join(f"--by {difference.name!r}" for difference in more)
+        names = " ".join(f"--by {name!r}" for name in more)
         raise NotComparableError(
             "The results differ in more than was asked.",
             where=f"{left.bound.target or left.bound.model} and {right.bound.target or right.bound.model}",
-            why="; ".join(map(str, more)) + ".",
+            why="; ".join(more.values()) + ".",
             fix=f"Measure both alike; or, if that is what you want to compare: {names}.",
         )
 
@@ -175,25 +175,14 @@ def _unusable(result: BenchResult) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class ResultDifference:
-    """Something in which two results differ."""
-
-    name: str
-    left: str
-    right: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.left or 'none'} and {self.right or 'none'}"
-
-
-def differences(left: BenchResult, right: BenchResult) -> Iterator[ResultDifference]:
-    """List everything in which two results differ, apart from what was measured."""
-    sides = [_facts(result) for result in (left, right)]
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        values = [side.get(name, "") for side in sides]
-        if values[0] != values[1]:
-            yield ResultDifference(name, *values)
+def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:
+    """Return everything in which two results differ, apart from what was measured, by name and in words."""
+    one, other = _facts(left), _facts(right)
+    return {
+        name: f"{name}: {one.get(name) or 'none'} and {other.get(name) or 'none'}"
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name, "") != other.get(name, "")
+    }
 
 
 def _facts(result: BenchResult) -> dict[str, str]:

@@ -16,7 +16,6 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.targets import default_target
 from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import Description
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
 from imagefactory.plan.serve.served import Served, describe
 from imagefactory.publish.tags import moving_tags
@@ -58,17 +57,6 @@ def picker_data(project: Project, digests: Mapping[Cell, Digest | None]) -> dict
         "model": default_target(project.matrix),
         "version": project.matrix.defaults.vllm,
     }
-
-
-def settings_document(data: Mapping[str, Any], image: Mapping[str, Any]) -> Description:
-    """Return the settings.json of an image, put together as the picker does."""
-    server = data["servers"][image["server"]]
-    settings = [
-        {**entry, "default": image["defaults"].get(entry["name"], entry["default"])}
-        for entry in server["settings"]
-    ]
-    refused = {"refused": server["refused"]} if server["refused"] else {}
-    return {"format": 1, "image": image["facts"], "settings": settings, **refused}
 
 
 def _rules(project: Project) -> dict[str, Any]:

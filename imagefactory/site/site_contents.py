@@ -67,7 +67,9 @@ def gather(stock: Stock) -> SiteContents:
     figures = _figures(stock, problems)
 
     def model(name: str) -> ModelPage:
-        return model_page(stock, name, pages, [one for one in results if _is_about(one, name)], figures)
+        return model_page(
+            stock, name, pages, [one for one in results if one.bound.matrix_model == name], figures
+        )
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
         models = tuple(pool.map(model, project.matrix.models))
@@ -103,10 +105,6 @@ def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
     except FactoryError as error:
         problems.append(f"published figures: {error.what} {error.why}")
         return PublishedFigures(sources={}, figures=())
-
-
-def _is_about(result: BenchResult, model: str) -> bool:
-    return result.bound.target.partition("@")[0] == model
 
 
 def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:

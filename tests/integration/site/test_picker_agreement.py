@@ -25,13 +25,12 @@ from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.plan.serve.served import describe
 from imagefactory.servers.known import server_of
-from imagefactory.site.picker import settings_document
 from imagefactory.smoke.containers import docker
 from images.serve.program import checks, errors, readings, servers
 from images.serve.program import image as program_images
 from images.serve.program import settings as program_settings
 from images.serve.program.findings import Start
-from tests.fixtures.picker import DIGEST, PROJECT, SITE
+from tests.fixtures.picker import DIGEST, PROJECT, SITE, settings_document
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.random_settings import MACHINES, random_environment
 

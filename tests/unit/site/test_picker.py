@@ -8,8 +8,8 @@ from imagefactory.build.start.launcher_recipes import TEMPLATED
 from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.servers.known import SERVERS
-from imagefactory.site.picker import NOT_OFFERED, picker_data, settings_document
-from tests.fixtures.picker import DIGEST, PROJECT
+from imagefactory.site.picker import NOT_OFFERED, picker_data
+from tests.fixtures.picker import DIGEST, PROJECT, settings_document
 
 
 def test_images_have_the_settings_that_they_are_built_with(
