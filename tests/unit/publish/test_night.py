@@ -44,7 +44,7 @@ from imagefactory.publish.automation.run_summary import (
 from imagefactory.publish.catalog import ImagePart
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion
-from imagefactory.smoke.cpu_counterparts import cpu_counterparts, serving_elsewhere
+from imagefactory.smoke.levels import cpu_counterparts, serving_elsewhere
 from imagefactory.store.digests import checksum
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.platforms import MACHINE, PLATFORMS
