@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 
 import requests
+from filelock import FileLock, Timeout
 
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
@@ -28,7 +30,6 @@ from imagefactory.compile.tended import tended
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.compile.under_way import forget
 from imagefactory.compile.weights import FACTORY, WEIGHTS
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.kernels import (
@@ -101,7 +102,7 @@ def compile_kernels(
     if job.left_out:
         say(f"left out, since no target needs them: {', '.join(job.left_out)}")
     folder = job.folder(project.store)
-    with project.store.in_use(), exclusive(folder / ".lock", busy=lambda: _refuse_second(folder)):
+    with project.store.in_use(), _alone(folder):
         return _compile(project, job, compiler, jobs, watch=watch, say=say)
 
 
@@ -118,14 +119,18 @@ def _check_room(project: CompileProject, job: Job, compiler: Compiler) -> int:
     return jobs
 
 
-def _refuse_second(folder: Path) -> NoReturn:
+def _alone(folder: Path) -> AbstractContextManager[object]:
     """Refuse a second run of the same compile, rather than let it wait for hours."""
-    raise CompileBusyError(
-        "The same compile is already running.",
-        where=folder,
-        why="Its inputs are the same to the last byte, and both would write to one tree.",
-        fix="Wait for it; its result will be in the wheelhouse.",
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(folder / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise CompileBusyError(
+            "The same compile is already running.",
+            where=folder,
+            why="Its inputs are the same to the last byte, and both would write to one tree.",
+            fix="Wait for it; its result will be in the wheelhouse.",
+        ) from None
 
 
 def _compile(

@@ -47,7 +47,7 @@ class Shared:
 
 def cache_folder(store: Store, toolchain: str) -> Path:
     """Return ccache's folder of a toolchain; no toolchain sees the objects of another."""
-    return store.own / "ccache" / toolchain.removeprefix("sha256:")[:_IN_NAME]
+    return store.root / "ccache" / toolchain.removeprefix("sha256:")[:_IN_NAME]
 
 
 def tag_of(toolchain: str) -> str:

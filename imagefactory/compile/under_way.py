@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal
+
+from filelock import FileLock, Timeout
 
 from imagefactory.compile.estimate import ObjectWork, read_work
 from imagefactory.compile.job import Job, Request
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.cleaning import folder_size
@@ -79,7 +80,7 @@ def command_of(request: Request) -> str:
 
 
 def _found(store: Store) -> Iterator[UnderWay]:
-    for folder in (store.own / "compile").glob("*"):
+    for folder in (store.root / "compile").glob("*"):
         noted = _noted(folder / _RUN)
         if not noted and not (folder / "src").exists():
             continue
@@ -111,18 +112,10 @@ def _noted(path: Path) -> dict[str, Any]:
 
 def _is_held(lock: Path) -> bool:
     try:
-        with exclusive(lock, busy=_is_running):
+        with FileLock(lock, blocking=False):
             return False
-    except _RunningError:
+    except Timeout:
         return True
-
-
-class _RunningError(Exception):
-    """A compile holds its lock."""
-
-
-def _is_running() -> NoReturn:
-    raise _RunningError
 
 
 def _last_line(log: Path) -> str:

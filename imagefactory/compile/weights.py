@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock
+
 from imagefactory.compile.job import Request
 from imagefactory.compile.settings import CompileSettings
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -106,8 +107,9 @@ def learn(store: Store, inputs: CompileInputs, folder: Path) -> dict[str, float]
     measured = {
         name: seconds for name, seconds in taken if found and is_measured(found.expected[name], seconds)
     }
-    file = store.own / "weights.json"
-    with exclusive(file.with_suffix(".lock")):
+    file = store.root / "weights.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
         known = _read(file)
         own = known.setdefault(f"{inputs.name} {inputs.arch_list} {inputs.platform}", {})
         if not measured.items() <= own.items():

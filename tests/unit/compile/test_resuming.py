@@ -92,7 +92,7 @@ def test_compile_killed_three_times_has_the_result_of_one_that_was_not(
     )
 
     undisturbed = CompileProject(compile_checkout.root, Store(tmp_path / "other"))
-    (undisturbed.store.own / "tools").symlink_to(compile_checkout.store.root / "tools")
+    (undisturbed.store.root / "tools").symlink_to(compile_checkout.store.root / "tools")
     other, _ = compile_with_ninja(undisturbed, sources)
     assert made.wheel is not None
     assert other.wheel is not None
@@ -121,7 +121,7 @@ def test_times_of_a_killed_compile_are_learnt_by_the_next(
     _, _, *others = first.split("\t")
     log.write_text("".join([head, "\t".join(["0", "70000", *others]), *rest]))
     compile_with_ninja(compile_checkout, sources)
-    known = json.loads((compile_checkout.store.own / "weights.json").read_text())
+    known = json.loads((compile_checkout.store.root / "weights.json").read_text())
     assert [list(own.values()) for own in known.values()] == [[70.0]], (
         "the others were too short for a compiler"
     )
