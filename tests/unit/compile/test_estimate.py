@@ -123,6 +123,7 @@ def test_times_are_learnt_for_the_same_chips_only(store: Store, tmp_path: Path) 
 
 def test_damaged_memory_is_only_forgotten(store: Store, tmp_path: Path) -> None:
     compiled(tmp_path / "one", {"0.o": 200})
+    store.root.mkdir()
     store.root.joinpath("weights.json").write_text('{"vllm')
     assert learn(store, INPUTS, tmp_path / "one") == {"0.o": 200}
 
