@@ -8,6 +8,7 @@ import socket
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # A module follows those that it imports: pytest rewrites assertions only if it imports the module first.
@@ -48,6 +49,19 @@ UNIT = Path(__file__).parent / "unit"
 SURPRISES = re.compile(
     r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE
 )
+
+EXAMPLES = {"quick": 20, "slow": 300}
+"""How many examples of a property each profile of Hypothesis tries; a run without slow tests is quick."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unfit = [hypothesis.HealthCheck.function_scoped_fixture]  # examples may share our fixtures
+    for name, number in EXAMPLES.items():
+        hypothesis.settings.register_profile(
+            name, max_examples=number, deadline=None, suppress_health_check=unfit
+        )
+    chosen = config.getoption("--hypothesis-profile", None)
+    hypothesis.settings.load_profile(chosen or ("quick" if config.option.markexpr == "not slow" else "slow"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
