@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import HealthCheck
 
 # A module follows those that it imports: pytest rewrites assertions only if it imports the module first.
 pytest_plugins = (
@@ -55,7 +56,8 @@ EXAMPLES = {"quick": 20, "slow": 300}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    unfit = [hypothesis.HealthCheck.function_scoped_fixture]  # examples may share our fixtures
+    # Examples may share our fixtures, take their time, and often be no valid input.
+    unfit = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
     for name, number in EXAMPLES.items():
         hypothesis.settings.register_profile(
             name, max_examples=number, deadline=None, suppress_health_check=unfit

@@ -41,8 +41,8 @@ ROOMS = (
 class Modules:
     """The modules of a tree, and what each imports: at the top, in functions, or for annotations alone."""
 
-    def __init__(self, root: Path) -> None:
-        paths = [path for tree in (LIBRARY, IMAGES) for path in sorted((root / tree).rglob("*.py"))]
+    def __init__(self, root: Path, *trees: str) -> None:
+        paths = [path for tree in trees or (LIBRARY, IMAGES) for path in sorted((root / tree).rglob("*.py"))]
         self.paths = {_name(root, path): path for path in paths}
         self.imports = {name: sorted(self._imported(name)) for name in self.paths}
 

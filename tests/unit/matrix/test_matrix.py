@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefactory.commands.show.terminal import error_message
@@ -153,11 +153,6 @@ STRUCTURES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-QUICK = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 def check(path: Path, text: str | bytes) -> None:
@@ -181,7 +176,6 @@ def _check_cells(matrix: Matrix) -> None:
 
 
 @given(data=st.data())
-@QUICK
 def test_fuzz_lines_dropped_doubled_or_swapped(tmp_path: Path, data: st.DataObject) -> None:
     lines = MATRIX.splitlines(keepends=True)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -202,7 +196,6 @@ def test_fuzz_lines_dropped_doubled_or_swapped(tmp_path: Path, data: st.DataObje
 
 
 @given(data=st.data())
-@QUICK
 def test_fuzz_values_replaced(tmp_path: Path, data: st.DataObject) -> None:
     document = yaml.safe_load(MATRIX)
     parent, key = data.draw(st.sampled_from(places(document)))
@@ -227,7 +220,6 @@ def test_fuzz_values_replaced(tmp_path: Path, data: st.DataObject) -> None:
 )
 @example(at=0, length=0, junk=b"[" * 50_000)
 @example(at=0, length=len(MATRIX), junk=b"\xff")
-@QUICK
 def test_fuzz_random_bytes(tmp_path: Path, at: int, length: int, junk: bytes) -> None:
     raw = MATRIX.encode()
     check(tmp_path / "matrix.yaml", raw[:at] + junk + raw[at + length :])

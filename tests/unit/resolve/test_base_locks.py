@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pysequoia
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
@@ -262,7 +262,6 @@ TANGLE = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(order=st.permutations(range(len(TANGLE))), roots=st.permutations(["a", "d"]))
 def test_order_of_index_and_roots_does_not_matter(
     archive: DebianArchive, order: Sequence[int], roots: Sequence[str]

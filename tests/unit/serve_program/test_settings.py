@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.servers.vllm_settings import NAMES
@@ -150,7 +150,6 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6))
 def test_any_environment_leads_to_a_command_or_an_error_with_an_exit_code(
     program_image: Images, environment: dict[str, str]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError
@@ -274,7 +274,6 @@ def disjoint_edits(draw: st.DrawFn) -> tuple[str, list[Data]]:
     return text, mods
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(disjoint_edits(), st.randoms(use_true_random=False))
 def test_the_order_of_mods_on_different_lines_does_not_matter(
     drawn: tuple[str, list[Data]], shuffle: random.Random
@@ -296,7 +295,6 @@ def outcome(results: list[Applied]) -> list[tuple[str, dict[str, str]]]:
     return [(result.mod.name, result.files) for result in results]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 4), st.integers(1, 4))
 def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long: int, wide: int) -> None:
     lines = [f"line_{number:02} = {number}\n" for number in range(14)]

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -170,7 +170,6 @@ def test_a_path_that_no_mod_may_bring_is_refused(tmp_path: Path, path: str, said
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # most texts are no paths
 @given(path=st.text(st.characters() | st.sampled_from("/.\0\n"), min_size=1, max_size=300))
 @example(path="vllm/__init__.py\0.txt")
 @example(path=f"vllm/{'ä' * 100}/x")
