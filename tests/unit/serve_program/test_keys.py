@@ -130,11 +130,16 @@ def test_a_missing_key_file_is_refused_however_vllm_is_started(quick_start: Quic
         assert (ran.returncode, ran.became) == (69, []), arguments
 
 
-def test_two_keys_are_refused(quick_start: QuickStart) -> None:
-    for arguments in (["--api-key", "another"], [MODEL, "--api-key=another"]):
-        ran = quick_start(*arguments, VLLM_API_KEY=KEY)
-        assert (ran.returncode, ran.became) == (67, []), arguments
+def test_two_keys_are_refused(quick_start: QuickStart, key_file: str) -> None:
+    for arguments, variables in (
+        (["--api-key", "another"], {}),
+        ([MODEL, "--api-key=another"], {}),
+        ([], {"VLLM_API_KEY_FILE": key_file}),
+    ):
+        ran = quick_start(*arguments, VLLM_API_KEY="another-key", **variables)
+        assert (ran.returncode, ran.became) == (67, []), ran.stderr
         assert "another" not in ran.stderr
+        assert KEY not in ran.stderr
 
 
 def test_a_key_cannot_add_headers_to_requests(quick_start: QuickStart) -> None:

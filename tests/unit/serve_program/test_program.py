@@ -6,14 +6,8 @@ import json
 import re
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pytest
-
-from images.serve.program import health, own_files
 from images.serve.program.errors import StartError
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
@@ -151,35 +145,6 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     ran = finished(start(MODS="bad"))
     assert ran.returncode == 79
     assert "anchor not found" in ran.stderr
-
-
-@pytest.fixture
-def server() -> Iterator[int]:
-    """Serve /health as vLLM does; return the port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/health" else 404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        yield serving.server_address[1]
-        serving.shutdown()
-
-
-def test_health_uses_the_noted_port_else_the_setting(
-    server: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
-    assert health.address({"PORT": str(server)}) == health.Address("127.0.0.1", server)
-    assert health.is_well(health.Address("127.0.0.1", server))
-    assert not health.is_well(health.Address("127.0.0.1", 1), timeout=1)
-    health.leave_note(health.Address("127.0.0.1", server))
-    assert health.address({"PORT": "1"}).port == server
 
 
 def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:

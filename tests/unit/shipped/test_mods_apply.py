@@ -58,8 +58,11 @@ def test_an_edit_inserts_before_or_after_its_anchor_or_replaces_it(
     assert applied(tmp_path, manifest("m", edit(FILE, "two = 2\n", **action), checks=[check])) == text
 
 
-def test_an_anchor_may_be_a_part_of_a_line(tmp_path: Path) -> None:
-    assert applied(tmp_path, one_edit("= 2", "0")) == TREE[FILE].replace("= 2", "= 20")
+def test_an_anchor_may_be_a_part_of_a_line_and_keeps_line_ends(tmp_path: Path) -> None:
+    assert applied(tmp_path / "part", one_edit("= 2", "0")) == TREE[FILE].replace("= 2", "= 20")
+    data = manifest("m", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")])
+    ends = {FILE: "one\r\ntwo\r\nthree\x0c"}
+    assert applied(tmp_path / "ends", data, ends) == "one\r\nTWO\r\nthree\x0c"
 
 
 @pytest.mark.parametrize(
@@ -84,11 +87,6 @@ def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and
 def test_overlapping_occurrences_of_an_anchor_count(tmp_path: Path) -> None:
     with pytest.raises(AnchorError, match="occurs 2 times"):
         applied(tmp_path, one_edit("aXa", "!"), {FILE: "aXaXa\n"})
-
-
-def test_an_edit_keeps_line_ends(tmp_path: Path) -> None:
-    data = manifest("m", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")])
-    assert applied(tmp_path, data, {FILE: "one\r\ntwo\r\nthree\x0c"}) == "one\r\nTWO\r\nthree\x0c"
 
 
 def test_an_edit_of_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -363,8 +361,8 @@ def test_a_new_source_file_may_be_anywhere_in_the_sources(tmp_path: Path) -> Non
     assert result.added == ["csrc/new.h"]
 
 
-@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000)])
-def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path, deep: str) -> None:
+def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep = "-" * 100_000 + "1"
     data = manifest("m", edit(FILE, "two = 2\n", after=f"x = {deep}\n"), checks=[has(FILE, "x =")])
     with pytest.raises(ModSyntaxError, match="breaks") as caught:
         applied(tmp_path, data)
