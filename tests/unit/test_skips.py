@@ -120,8 +120,8 @@ def test_an_entry_without_a_test_fails_a_full_run_alone(suite: Suite) -> None:
     for part in ((), ("-m", "not slow")):
         code, table = suite.run(*part)
         assert (code, table[-1]) == (pytest.ExitCode.TESTS_FAILED, STALE), part
-    for part in (("tests/test_some.py",), ("-k", "gpu"), ("-m", "slow or not slow")):
-        assert suite.run(*part, "--require-engine")[0] == pytest.ExitCode.OK, part
+    for some in (["tests/test_some.py"], ["-k", "gpu"], ["-m", "slow or not slow"]):
+        assert suite.run(*some, "--require-engine")[0] == pytest.ExitCode.OK, some
 
 
 def test_a_slow_test_that_is_left_out_keeps_its_entry(suite: Suite) -> None:
