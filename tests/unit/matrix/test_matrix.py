@@ -124,12 +124,12 @@ def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
         load_matrix(small_matrix.matrix)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "42", "registry: 1", "null"])
-def test_file_without_a_matrix_is_refused(tmp_path: Path, text: str) -> None:
+def test_file_without_a_matrix_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
-    path.write_text(text)
-    with pytest.raises(MatrixError):
-        load_matrix(path)
+    for text in ("", "# nothing\n", "[]", "42", "registry: 1", "null"):
+        path.write_text(text)
+        with pytest.raises(MatrixError):
+            load_matrix(path)
 
 
 def test_environment_overrides_the_registry(matrix: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
