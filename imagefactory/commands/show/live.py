@@ -6,21 +6,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn
-from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from imagefactory.build.watch import LayerState
 from imagefactory.commands.show.terminal import err
-from imagefactory.compile.estimate import ObjectWork
-from imagefactory.compile.ninja_progress import CompileProgress, duration
-from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.sizes import size
+
+if TYPE_CHECKING:
+    # For annotations only: a build must not import what compiles.
+    from rich.progress import Progress as Bar
+
+    from imagefactory.build.watch import LayerState
+    from imagefactory.compile.estimate import ObjectWork
+    from imagefactory.compile.ninja_progress import CompileProgress
+    from imagefactory.plan.plan import Layer
 
 _STYLES = {
     "splicing": "yellow",
@@ -127,6 +130,8 @@ def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
+    from rich.live import Live
+
     display = LiveDisplay()
     with Live(display, console=console, refresh_per_second=8, vertical_overflow="crop"):
         yield display
@@ -139,6 +144,8 @@ def work_left(work: ObjectWork) -> str:
 
 def compile_progress(progress: CompileProgress) -> str:
     """Describe a compile's progress in one line."""
+    from imagefactory.compile.ninja_progress import duration
+
     left = "" if progress.left is None else f", about {duration(progress.left)} left"
     if progress.work is not None:
         left += f" ({work_left(progress.work)})"
@@ -176,6 +183,8 @@ class LiveCompile:
 
     def step(self, progress: CompileProgress) -> None:
         """Report how many objects are compiled."""
+        from imagefactory.compile.ninja_progress import duration
+
         left = "" if progress.left is None else f"about {duration(progress.left)} left"
         if progress.work is not None:
             left += f" ({work_left(progress.work)})"
@@ -190,6 +199,9 @@ def watching_compile(console: Console = err) -> Iterator[PlainCompile | LiveComp
     if not console.is_terminal:
         yield PlainCompile(console)
         return
+    from rich.progress import BarColumn, MofNCompleteColumn
+    from rich.progress import Progress as Bar
+
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[left]}")
     with Bar(*columns, console=console) as bar:
         yield LiveCompile(bar)
