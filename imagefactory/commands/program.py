@@ -60,8 +60,9 @@ class FactoryProgram(Program):
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: ARG002 - we always exit
         """Parse the command line and run its commands."""
         prepare_streams()
+        root = Path(self.namespace.configuration()["checkout"] if self.namespace else ".")
         try:
-            with in_words("the command line", Path(self.namespace.configuration()["checkout"])):
+            with in_words("the command line", root):
                 self._parse(argv)
                 self.execute()
         except Exit as ending:
