@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from imagefactory.commands.collection import collection
-from imagefactory.commands.program import main
+from imagefactory.commands.program import collection, main
 
 namespace = collection(root=Path(__file__).resolve().parent)
 

@@ -108,16 +108,19 @@ def lock(
         "target": options.TARGET,
         "json": f"{options.JSON} (schema: docs/schemas/plan.schema.json)",
         "diff": "show what changed since the last build on this machine",
+        "shared": "also count the bytes that other locked targets share; this plans them all",
     },
 )
-def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
-    """Show what would be built: the layers and their keys, and which of them are cached or shared."""
+def plan(
+    project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False
+) -> None:
+    """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.environment.clock import today
     from imagefactory.matrix.cells import support_warnings
     from imagefactory.matrix.targets import select
     from imagefactory.plan.make import locked_plans, make_plan
 
-    options.at_most_one(json=json, diff=diff)
+    options.at_most_one(json=json, diff=diff, shared=shared)
     cells = select(project.matrix, target)
     for warning in support_warnings(project.matrix, cells, today()):
         say(f"warning: {warning}")
@@ -129,7 +132,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     from imagefactory.plan.changes import diff_plans, last_plan
     from imagefactory.plan.status import plan_status
 
-    others = [] if diff else locked_plans(project)
+    others = locked_plans(project) if shared else None
     for plan in plans:
         if diff:
             last = last_plan(project.build_folder(plan.cell))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from imagefactory.environment.paths import expand_home
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.store import OutputError
-from imagefactory.errors.system import FileMissingError, NotPermittedError, PathUnusableError
+from imagefactory.errors.system import PathUnusableError, from_system
 
 T = TypeVar("T", int, float)
 TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
@@ -32,14 +32,14 @@ _SHOWN = 60
 _MOST_AT_ONCE = 1024  # more processes would only compete for memory
 
 
-def whole_number(option: str, text: str, *, least: int = 0) -> int | None:
+def whole_number(option: str, text: str, *, least: int = 0, most: int = _MOST) -> int | None:
     """Return a whole number, or None if the option was not given."""
-    return _number(option, text, int, least=least, most=_MOST)
+    return _number(option, text, int, least=least, most=most)
 
 
 def processes(option: str, text: str) -> int | None:
     """Return how many processes to run at the same time, or None if the option was not given."""
-    return _number(option, text, int, least=1, most=_MOST_AT_ONCE)
+    return whole_number(option, text, least=1, most=_MOST_AT_ONCE)
 
 
 def number(option: str, text: str) -> float | None:
@@ -65,29 +65,19 @@ def _number(option: str, text: str, kind: type[T], *, least: int, most: int) -> 
 def existing(option: str, text: str, *, folder: bool) -> Path:
     """Return the path of an existing, readable folder or file."""
     path = _path(option, text)
+    kind = "folder" if folder else "file"
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileMissingError(
-            f"There is no {_short(path)}.",
-            where=option,
-            why="Nothing of that name exists.",
-            fix="Check the path; it is relative to the current folder.",
-        ) from None
-    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
-        raise NotPermittedError(
-            f"{_short(path)} cannot be read.",
-            where=option,
-            why="You do not have permission.",
-            fix="Check its owner and permissions with `ls -ld`.",
-        )
-    if path.is_dir() != folder:
-        raise PathUnusableError(
-            f"{_short(path)} is {'not a folder' if folder else 'a folder'}.",
-            where=option,
-            why=f"This option needs a {'folder' if folder else 'file'}.",
-            fix="Name the folder instead of a file in it." if folder else "Name a file in it.",
-        )
+        if path.is_dir() != folder:
+            raise PathUnusableError(
+                f"{_short(path)} is {'not a folder' if folder else 'a folder'}.",
+                where=option,
+                why=f"This option needs a {kind}.",
+                fix=f"Name a {kind}.",
+            )
+        (os.scandir(path) if folder else path.open("rb")).close()
+    except OSError as error:
+        raise from_system(error, option) or error from None
     return path
 
 
@@ -97,15 +87,13 @@ def new_file(option: str, text: str) -> Path:
     parent = path.parent
     if path.is_dir():
         what, why = "There is a folder of that name.", "This option needs a file."
-        fix = f"Name a file in it, such as {path / 'image.tar'}."
     elif not parent.is_dir():
         what, why = "There is no such folder.", f"{_short(parent)} does not exist, or is not a folder."
-        fix = "Create it first, or name a file in another folder."
     elif not os.access(path if path.exists() else parent, os.W_OK):
         what, why = "The file cannot be written.", f"{_short(parent)} is not writable."
-        fix = "Change its permissions, or name a file in another folder."
     else:
         return path
+    fix = "Name a file in a folder that exists and that you can write to."
     raise OutputError(what, where=f"{option} {_short(path)}", why=why, fix=fix)
 
 

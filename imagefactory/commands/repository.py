@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
+from imagefactory.commands import options
 from imagefactory.commands.command import command, show
 
 if TYPE_CHECKING:
@@ -76,23 +77,28 @@ def schemas(project: Project, check: bool = False) -> None:
 @command(
     needs="test",
     help={
-        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
-        "fast": "unit tests only",
+        "fast": "linters, type checks and unit tests only",
+        "all": "also the tests marked slow, and show which lines no test reaches",
         "match": "run only tests whose names match (pytest -k)",
+        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
     },
 )
-def test(project: Project, require_engine: bool = False, fast: bool = False, match: str = "") -> None:
+def test(
+    project: Project, fast: bool = False, all: bool = False, match: str = "", require_engine: bool = False
+) -> None:
     """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
-    options = [
+    options.at_most_one(fast=fast, all=all)
+    arguments = [
         *("-n", "auto", "--maxprocesses", "4"),
         *(["tests/unit"] if fast else []),
-        *(["--require-engine"] if require_engine else []),
+        *(["--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else ["-m", "not slow"]),
         *(["-k", match] if match else []),
+        *(["--require-engine"] if require_engine else []),
     ]
     # The tools of this environment, whether it is activated or not.
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path}
-    for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *options])):
+    for line in (*CHECKS, shlex.join(["python", "-m", "pytest", *arguments])):
         print(f"$ {line}", file=sys.stderr, flush=True)
         done = subprocess.run(line, shell=True, cwd=project.root, env=environment, check=False)  # noqa: S602 - lines of our own, with globs
         if done.returncode:

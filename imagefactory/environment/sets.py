@@ -6,10 +6,9 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FOLDER: Final = Path("locks", "environment")
 RUN: Final = "run"
@@ -32,7 +31,7 @@ _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LockedSet:
-    """A committed requirements file with hashes and the names of the wheels."""
+    """A committed requirements file with hashes."""
 
     name: str
     path: Path
@@ -55,25 +54,27 @@ class LockedSet:
         found = _MADE_FROM.search(self.text())
         return found[1] if found else None
 
-    def blocks(self) -> Iterator[str]:
-        """Yield each requirement with its wheels and hashes."""
-        return filter(_PIN.search, self.text().split("\n\n"))
-
     def only(self, package: str) -> str:
         """Return a requirements file for one package of the set."""
-        blocks = [block for block in self.blocks() if re.search(rf"^{package}==", block, re.MULTILINE)]
-        return "\n\n".join(["--only-binary :all:", *blocks, ""])
+        found = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
+        return f"--only-binary :all:\n{found[0] if found else package}"
 
 
-def requirements(root: Path, name: str) -> list[str]:
-    """Return the requirements of a set in pyproject.toml."""
-    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    extras: dict[str, list[str]] = project["optional-dependencies"]
-    chosen = {RUN: [], "test": [extra for extra in extras if extra not in APART]}.get(name, [name])
-    return [*project["dependencies"], *(line for extra in chosen for line in extras[extra])]
+def extras(root: Path, name: str) -> list[str]:
+    """Return the extras of pyproject.toml that a set includes."""
+    if name == "test":
+        return [extra for extra in _project(root)["optional-dependencies"] if extra not in APART]
+    return [] if name == RUN else [name]
 
 
 def checksum(root: Path, name: str) -> str:
     """Return a checksum of a set's requirements and the supported Pythons."""
-    wanted = {"requirements": sorted(requirements(root, name)), "pythons": PYTHONS}
+    project = _project(root)
+    more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
+    wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+
+
+def _project(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return found

@@ -79,19 +79,32 @@ def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
         return
     started = time.monotonic()
     sets = [LockedSet.of(root, name) for name in wanted]
-    pins = {package: version for one in sets for package, version in one.pins().items()}
-    purpose = "; ".join(SETS[name] for name in wanted)
     shown = prefix.relative_to(root) if prefix.is_relative_to(root) else prefix
-    say(f"setting up {shown}: {len(pins)} packages, pinned by hash (for {purpose})")
+    say(f"setting up {shown} with packages pinned by hash, for {'; '.join(SETS[name] for name in wanted)}")
     if not _works(python):
-        create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)]
-        _run(create, "create the environment")
+        _run(
+            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)], "create the environment"
+        )
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
-    _install(uv, sets, python)
+    # Hashes identify the files, so any index may provide them. Without bytecode, every start would compile it.
+    options = [
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--index-strategy",
+        "unsafe-best-match",
+        "--compile-bytecode",
+    ]
+    files = [str(one.path) for one in sets]
+    command = [uv, "pip", "sync", "--python", str(python), *files, *options, *options_for_uv()]
+    _run(command, "install the packages", env=environment_for_uv())
     for site in prefix.glob("lib/python3.*/site-packages"):
         (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
+    (prefix / STAMPS).mkdir(exist_ok=True)
     for one in sets:
-        _write_stamp(prefix, one)
+        fresh = prefix / STAMPS / f"{one.name}.new"
+        fresh.write_text(one.text(), "utf-8")
+        fresh.replace(fresh.with_suffix(".txt"))
     say(f"ready after {time.monotonic() - started:.0f} s")
 
 
@@ -115,30 +128,13 @@ def _fetch_uv(locked: LockedSet, python: Path) -> str:
     return str(python.with_name("uv"))
 
 
-def _install(uv: str, sets: Iterable[LockedSet], python: Path) -> None:
-    """Install the packages of the sets with uv, and remove all others."""
-    files = [str(one.path) for one in sets]
-    command = [uv, "pip", "sync", "--python", str(python), *files]
-    # Hashes identify the files, so any index may provide them.
-    options = ["--require-hashes", "--only-binary", ":all:", "--index-strategy", "unsafe-best-match"]
-    _run([*command, *options, *options_for_uv()], "install the packages", env=environment_for_uv())
-
-
 def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None) -> None:
     """Run a step of the set-up; show its output on a terminal, otherwise only if it fails."""
     seen = sys.stderr.isatty()
-    try:
-        done = subprocess.run(  # noqa: S603 - our own arguments
-            command, env=env, stdout=2 if seen else subprocess.PIPE, stderr=None if seen else subprocess.STDOUT,
-            stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
-        )  # fmt: skip
-    except OSError as error:
-        raise SetUpError(
-            f"The set-up could not {purpose}.",
-            where=command[0],
-            why=str(error),
-            fix="Remove .venv and run ./inv again.",
-        ) from None
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        command, env=env, stdout=2 if seen else subprocess.PIPE, stderr=None if seen else subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, text=True, errors="replace", check=False,
+    )  # fmt: skip
     if done.returncode:
         said = " ".join(redact(done.stdout or "").split())[-600:]
         raise SetUpError(
@@ -160,14 +156,6 @@ def _succeeds(command: list[str]) -> bool:
 def _works(python: Path) -> bool:
     """Return whether an environment's Python starts; it does not if its base Python was removed."""
     return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
-
-
-def _write_stamp(prefix: Path, locked: LockedSet) -> None:
-    folder = prefix / STAMPS
-    folder.mkdir(exist_ok=True)
-    fresh = folder / f"{locked.name}.new"
-    fresh.write_text(locked.text(), "utf-8")
-    fresh.replace(folder / f"{locked.name}.txt")
 
 
 def _stamp(prefix: Path, name: str) -> str | None:

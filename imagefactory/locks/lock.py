@@ -28,7 +28,7 @@ MadeFrom = dict[str, Hash]
 class Frozen(BaseModel):
     """Part of a lock; nothing changes it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
 
 
 class Lock(Frozen):

@@ -27,7 +27,7 @@ Day = Annotated[date, Field(strict=False)]
 class Base(BaseModel):
     """A Debian system that the images of an arch are based on."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     debian: Name
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]

@@ -20,7 +20,7 @@ Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
 class LeaveOut(BaseModel):
     """A distribution that is not installed, or files of one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     distribution: Distribution
     files: Annotated[list[Pattern], AfterValidator(unique)] = []

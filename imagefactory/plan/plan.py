@@ -27,7 +27,7 @@ _OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
 
 class Input(_Value):

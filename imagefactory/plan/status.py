@@ -31,17 +31,19 @@ class PlanStatus:
     layers: tuple[LayerStatus, ...]
     image: Image | None
     """The resulting image; None if a layer was never built."""
-    shared: int
-    """Bytes of the layers that other targets have too."""
+    shared: int | None
+    """Bytes of the layers that other targets have too; None if nobody asked."""
 
 
-def plan_status(project: Project, plan: Plan, others: Iterable[Plan]) -> PlanStatus:
+def plan_status(project: Project, plan: Plan, others: Iterable[Plan] | None = None) -> PlanStatus:
     """Return the status of a plan; `others` are the plans it may share layers with."""
     known = KnownLayers(project.known_layers)
     layers = tuple(
         LayerStatus(layer, known.blob(layer.key), read_blob_record(layer.key, project.store) is not None)
         for layer in plan.layers
     )
+    if others is None:
+        return PlanStatus(plan, layers, known.image(plan), shared=None)
     elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
     shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
     return PlanStatus(plan, layers, known.image(plan), shared)

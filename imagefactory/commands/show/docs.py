@@ -30,7 +30,6 @@ from imagefactory.matrix.server_names import TITLES, VLLM
 from imagefactory.matrix.targets import select_one
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
 from imagefactory.plan.serve.served import serve_document
@@ -203,7 +202,7 @@ def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Pat
     with tempfile.TemporaryDirectory() as empty:
         # What is cached differs from machine to machine; a newcomer has nothing.
         newcomer = replace(project, store=Store(Path(empty)))
-        status = plan_status(newcomer, plan, locked_plans(project))
+        status = plan_status(newcomer, plan)
     drawn = [PictureLayer(layer.kind, layer.name, blob.size) for layer, blob, _ in status.layers if blob]
     return {
         folder / "layers.svg": layer_file(drawn),

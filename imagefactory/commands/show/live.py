@@ -6,19 +6,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
-from imagefactory.build.watch import LayerState
 from imagefactory.commands.show.terminal import err
-from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.sizes import size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from imagefactory.build.watch import LayerState
+    from imagefactory.plan.plan import Layer
 
 _STYLES = {
     "splicing": "yellow",
@@ -125,6 +127,8 @@ def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
+    from rich.live import Live
+
     display = LiveDisplay()
     with Live(display, console=console, refresh_per_second=8, vertical_overflow="crop"):
         yield display
@@ -170,6 +174,9 @@ def watching_compile(console: Console = err) -> Iterator[PlainCompile | LiveComp
     if not console.is_terminal:
         yield PlainCompile(console)
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console) as bar:
         yield LiveCompile(bar)

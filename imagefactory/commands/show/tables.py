@@ -82,9 +82,10 @@ def plan_table(status: PlanStatus) -> RenderableType:
     here = sum(layer.cached for layer in status.layers)
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
+    shared = "" if status.shared is None else f"; {size(status.shared)} shared with other targets"
     summary = (
         f"{len(plan.layers)} layers ({here} cached), {size(download)} of inputs, "
-        f"{size(unpacked)} unpacked; {size(status.shared)} shared with other targets\nplan  {plan.key}\n"
+        f"{size(unpacked)} unpacked{shared}\nplan  {plan.key}\n"
         f"image {status.image.digest if status.image else 'not known before it is built'}"
     )
     title = f"{plan.target} for {plan.platform}, kernels {plan.kernels}"

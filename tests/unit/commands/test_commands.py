@@ -11,7 +11,7 @@ import pytest
 from invoke.config import Config
 from invoke.context import Context
 
-from imagefactory.commands.collection import collection
+from imagefactory.commands.program import collection
 from imagefactory.errors import FactoryError
 from imagefactory.errors.locks import (
     CompileNeededError,
@@ -134,8 +134,11 @@ def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(
 
 
 def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> None:
-    totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked; .* shared with other targets"
-    assert re.search(totals, inv("plan", "--target", "big").stdout)
+    totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked"
+    assert re.search(f"{totals}\n", inv("plan", "--target", "big").stdout)
+    assert re.search(
+        f"{totals}; .* shared with other targets", inv("plan", "--target", "big", "--shared").stdout
+    )
     assert "never built here" in inv("plan", "--diff").stdout
 
 
