@@ -13,7 +13,6 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
 from imagefactory.publish.catalog import ImagePart, Published
-from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.smoke.levels import required_levels
@@ -31,11 +30,11 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
 
     `trust` says whose signatures count; without it, unsigned images pass.
     """
-    plan = staged.plan
-    record = read_records(repository, staged.digest, plan.key)
+    staged = staged.with_attached(repository)
+    plan, record = staged.plan, staged.record
     missing = [*_unlocked(staged), *_untested(project, plan, record)]
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)[1]]
-    unsigned = _unsigned(repository, staged, trust) if trust else []
+    unsigned = _unsigned(staged, trust) if trust else []
     if unsigned and not missing:
         raise UnsignedError(
             f"{plan.target} is not signed, and gets no tag.",
@@ -71,12 +70,15 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def _unsigned(repository: Repository, staged: Staged, trust: Verifier) -> list[str]:
-    from imagefactory.publish.attest.attachments import STATEMENTS, statements_of  # noqa: PLC0415 - with cryptography
+def _unsigned(staged: Staged, trust: Verifier) -> list[str]:
+    from imagefactory.publish.attest.attachments import (  # noqa: PLC0415 - with cryptography
+        STATEMENTS,
+        trusted_statements,
+    )
 
     there = {
         statement.predicate_type
-        for _, statement in statements_of(repository, staged.digest, trust)
+        for _, statement in trusted_statements(staged.attached.bundles if staged.attached else (), trust)
         if statement.subject == staged.digest
     }
     return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]

@@ -21,8 +21,8 @@ from imagefactory.publish.catalog import CATALOG_TYPE
 from imagefactory.publish.catalog_writes import PREVIOUS, Snapshot, read_catalog
 from imagefactory.store.digests import Digest
 
-HoldingKind = Literal["catalog", "index", "image", "list", "attached"]
-KINDS: tuple[HoldingKind, ...] = ("catalog", "index", "image", "list", "attached")
+ManifestKind = Literal["catalog", "index", "image", "list", "attached"]
+KINDS: tuple[ManifestKind, ...] = ("catalog", "index", "image", "list", "attached")
 """In the order of deletion: whatever can still be found is complete."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 _CREATED = "org.opencontainers.image.created"
@@ -35,7 +35,7 @@ def subject_of(tag: str) -> Digest | None:
 
 
 @dataclass
-class Holdings:
+class Inventory:
     """A repository at the time it was examined."""
 
     snapshot: Snapshot
@@ -78,7 +78,7 @@ class Holdings:
                     waiting.extend(_children(self.manifests[digest]))
         return reached
 
-    def kind(self, digest: Digest) -> HoldingKind:
+    def kind(self, digest: Digest) -> ManifestKind:
         """Return the kind of a manifest."""
         document = self.manifests[digest].document()
         if document.get("artifactType") == CATALOG_TYPE:
@@ -101,36 +101,36 @@ class Holdings:
         return max((str(_annotations(manifest).get(_CREATED, "")) for manifest in attached), default="")
 
 
-def survey(repository: Repository, also: Iterable[Digest] = ()) -> Holdings:
+def take_inventory(repository: Repository, also: Iterable[Digest] = ()) -> Inventory:
     """Examine everything that tags, the catalog and `also` lead to."""
     snapshot = read_catalog(repository)
-    holdings = Holdings(snapshot)
+    inventory = Inventory(snapshot)
     with ThreadPoolExecutor(PARALLEL) as pool:
         names = repository.tags()
         for tag, manifest in zip(names, pool.map(repository.manifest, names), strict=True):
             if manifest is not None:  # else it was deleted this very moment
-                holdings.tags[tag] = manifest.digest
-                holdings.manifests[manifest.digest] = manifest
+                inventory.tags[tag] = manifest.digest
+                inventory.manifests[manifest.digest] = manifest
         catalog = snapshot.catalog
         waiting = {*also, *(image.digest for image in catalog.images)}
         waiting |= {pointer.digest for event in catalog.events for pointer in event.moved.values()}
         looked_at: set[Digest] = set()
         while True:
-            unread = sorted(waiting - holdings.manifests.keys())
+            unread = sorted(waiting - inventory.manifests.keys())
             found = [manifest for manifest in pool.map(repository.manifest, unread) if manifest is not None]
-            holdings.manifests |= {manifest.digest: manifest for manifest in found}
+            inventory.manifests |= {manifest.digest: manifest for manifest in found}
             looked_at |= waiting
-            unasked = [digest for digest in holdings.manifests if digest not in holdings.referrers]
+            unasked = [digest for digest in inventory.manifests if digest not in inventory.referrers]
             lists = pool.map(partial(referrers.find, repository), unasked)
             for digest, attached in zip(unasked, lists, strict=True):
-                holdings.referrers[digest] = [item.digest for item in attached]
+                inventory.referrers[digest] = [item.digest for item in attached]
             waiting = {
                 other
-                for digest, manifest in holdings.manifests.items()
-                for other in (*_children(manifest), *predecessor(manifest), *holdings.referrers[digest])
+                for digest, manifest in inventory.manifests.items()
+                for other in (*_children(manifest), *predecessor(manifest), *inventory.referrers[digest])
             } - looked_at
             if not waiting:
-                return holdings
+                return inventory
 
 
 def predecessor(manifest: StoredManifest) -> list[Digest]:

@@ -11,7 +11,14 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Published, now
 from imagefactory.publish.catalog_writes import Snapshot, write_catalog
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.inventory import KINDS, HoldingKind, Holdings, predecessor, subject_of, survey
+from imagefactory.publish.inventory import (
+    KINDS,
+    Inventory,
+    ManifestKind,
+    predecessor,
+    subject_of,
+    take_inventory,
+)
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
 from imagefactory.store.digests import Digest
 
@@ -31,11 +38,11 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Doomed:
+class Deletion:
     """A manifest that nothing kept reaches."""
 
     digest: Digest
-    kind: HoldingKind
+    kind: ManifestKind
     tags: tuple[str, ...]
     size: int
     """The bytes it refers to. Some may be shared with what stays."""
@@ -45,7 +52,7 @@ class Doomed:
 class Pruning:
     """What goes and what stays."""
 
-    doomed: tuple[Doomed, ...]
+    deletions: tuple[Deletion, ...]
     kept: int
     undated: tuple[str, ...]
     """Staging tags that stay because their age is unknown."""
@@ -55,49 +62,49 @@ class Pruning:
     @property
     def announced(self) -> set[Digest]:
         """What goes, or is gone, and might get a tag otherwise: somebody may be pushing it again."""
-        return {item.digest for item in self.doomed if item.kind != "catalog"} | {*self.forgotten}
+        return {item.digest for item in self.deletions if item.kind != "catalog"} | {*self.forgotten}
 
 
-def plan_pruning(holdings: Holdings, policy: Policy, moment: datetime) -> Pruning:
+def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Pruning:
     """Decide what to delete."""
-    catalog = holdings.snapshot.catalog
+    catalog = inventory.snapshot.catalog
     moving = [found for tag in catalog.moving_tags() if (found := catalog.pointer(tag)) is not None]
     in_use = {digest for pointer in moving for digest in pointer.images.values()}
     undated: list[str] = []
     roots = {pointer.digest for pointer in moving} | {
         image.digest
         for image in catalog.images
-        if image.digest in holdings.manifests
+        if image.digest in inventory.manifests
         and (image.digest in in_use or not _outdated(catalog, image, policy, moment))
     }
-    for tag, digest in holdings.tags.items():
+    for tag, digest in inventory.tags.items():
         if subject_of(tag):
             continue  # stays or goes with what it is about
         if catalog.image(digest) and (tag.startswith(STAGING) or catalog.owner_of(tag) == digest):
             continue  # stays or goes with its image
         if tag.startswith(STAGING):
-            age = _age(holdings, digest, moment)
+            age = _age(inventory, digest, moment)
             if age is None:
                 undated.append(tag)
             if age is not None and age > timedelta(days=policy.staging_days):
                 continue
         roots.add(digest)
-    roots |= _catalogs(holdings)
-    kept = holdings.reach(roots)
-    doomed = [
-        Doomed(digest, holdings.kind(digest), tuple(holdings.tags_on(digest)), _size(manifest.document()))
-        for digest, manifest in holdings.manifests.items()
+    roots |= _catalogs(inventory)
+    kept = inventory.reach(roots)
+    deletions = [
+        Deletion(digest, inventory.kind(digest), tuple(inventory.tags_on(digest)), _size(manifest.document()))
+        for digest, manifest in inventory.manifests.items()
         if digest not in kept
     ]
-    gone = {item.digest for item in doomed}
+    gone = {item.digest for item in deletions}
     return Pruning(
-        doomed=tuple(sorted(doomed, key=lambda item: (KINDS.index(item.kind), item.tags, item.digest))),
-        kept=len(kept & holdings.manifests.keys()),
+        deletions=tuple(sorted(deletions, key=lambda item: (KINDS.index(item.kind), item.tags, item.digest))),
+        kept=len(kept & inventory.manifests.keys()),
         undated=tuple(sorted(undated)),
         forgotten=tuple(
             image.digest
             for image in catalog.images
-            if image.digest in gone or image.digest not in holdings.manifests
+            if image.digest in gone or image.digest not in inventory.manifests
         ),
     )
 
@@ -111,26 +118,28 @@ def prune(
     remove = packages.delete if packages else repository.delete
     uploaded = packages.versions() if packages else {}
     # What was uploaded just now may be about to get a tag.
-    holdings = survey(repository, [digest for digest, came in uploaded.items() if moment - came > _SETTLED])
-    pruning = plan_pruning(holdings, policy, moment)
+    inventory = take_inventory(
+        repository, [digest for digest, came in uploaded.items() if moment - came > _SETTLED]
+    )
+    pruning = plan_pruning(inventory, policy, moment)
     if not delete:
         return pruning
-    _announce(repository, holdings.snapshot, pruning)
-    for item in pruning.doomed:
+    _announce(repository, inventory.snapshot, pruning)
+    for item in pruning.deletions:
         remove(item.digest)
-    before = holdings.snapshot.catalog
-    gone = {*pruning.announced, *before.doomed}
+    before = inventory.snapshot.catalog
+    gone = {*pruning.announced, *before.deleting}
     if gone or before.without(pruning.forgotten) != before:
         write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone))
-    for subject, lost in holdings.unlisted.items():
-        if subject in holdings.manifests and subject not in gone:
-            referrers.enlist(repository, subject, *map(holdings.attachment, lost))
+    for subject, lost in inventory.unlisted.items():
+        if subject in inventory.manifests and subject not in gone:
+            referrers.enlist(repository, subject, *map(inventory.attachment, lost))
     return pruning
 
 
 def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
     """Note in the catalog what is about to be deleted, so that nobody gives it a tag meanwhile."""
-    marked = seen.catalog.with_doomed(pruning.announced)
+    marked = seen.catalog.with_deleting(pruning.announced)
 
     def mark(catalog: Catalog) -> Catalog:
         if catalog not in (seen.catalog, marked):
@@ -164,17 +173,17 @@ def _newest(catalog: Catalog, image: Published, count: int) -> list[Digest]:
     return list(dict.fromkeys(promoted))[:count]
 
 
-def _age(holdings: Holdings, digest: Digest, moment: datetime) -> timedelta | None:
+def _age(inventory: Inventory, digest: Digest, moment: datetime) -> timedelta | None:
     try:
-        return moment - datetime.fromisoformat(holdings.created(digest))
+        return moment - datetime.fromisoformat(inventory.created(digest))
     except (ValueError, TypeError):  # no date, or one without a time zone
         return None
 
 
-def _catalogs(holdings: Holdings) -> set[Digest]:
+def _catalogs(inventory: Inventory) -> set[Digest]:
     """Return the catalog and its predecessor, in case somebody has to go back to it."""
-    current = holdings.snapshot.digest
-    return {current, *predecessor(holdings.manifests[current])} if current else set()
+    current = inventory.snapshot.digest
+    return {current, *predecessor(inventory.manifests[current])} if current else set()
 
 
 def _size(document: dict[str, object]) -> int:

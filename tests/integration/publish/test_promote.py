@@ -227,6 +227,7 @@ def whole_and_tested(publisher: Publisher, tested: set[Digest]) -> None:
         assert event.image in tested
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_write_leaves_every_tag_at_a_complete_tested_image(publisher: Publisher) -> None:
     tested = set(publisher.publish())
     for writes in count():
@@ -260,6 +261,7 @@ def test_a_crash_at_any_write_of_a_push_moves_no_tag(publisher: Publisher) -> No
     assert writes >= 3
 
 
+@pytest.mark.usefixtures("rivals")
 def test_of_two_promotions_at_once_one_wins_and_the_other_fails(publisher: Publisher) -> None:
     publisher.publish()
     candidates = []
@@ -289,6 +291,7 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_fails(publisher: Publi
     assert winner in loser.why
 
 
+@pytest.mark.usefixtures("rivals")
 def test_promotions_of_different_models_at_once_both_succeed(publisher: Publisher) -> None:
     for staged in publisher.push(CELL, SECOND):
         publisher.vouch(staged)
@@ -324,11 +327,12 @@ def test_a_rollback_during_a_promotion_is_not_undone_by_it(
         return passed(*arguments)
 
     monkeypatch.setattr("imagefactory.publish.promote.pass_gate", roll_back_then_pass)
-    with pytest.raises(PromotionLostError, match="was first"):
+    with pytest.raises(PromotionLostError, match="won the race"):
         publisher.promote()
     assert tiny_images(publisher) == {first}
 
 
+@pytest.mark.slow
 def test_a_rollback_that_was_interrupted_is_finished_by_the_next_one(publisher: Publisher) -> None:
     for writes in count():
         good, _ = publisher.publish_changed(3000 + 2 * writes, 3001 + 2 * writes)
@@ -342,6 +346,7 @@ def test_a_rollback_that_was_interrupted_is_finished_by_the_next_one(publisher: 
     assert writes == 6  # the catalog (its content, the empty config, the tag), three moving tags
 
 
+@pytest.mark.slow
 def test_promotions_through_a_faulty_network_leave_every_tag_complete(
     publisher: Publisher, guarded_registry: GuardedRegistry, fault_proxy: FaultProxy
 ) -> None:

@@ -18,11 +18,11 @@ from imagefactory.errors.registry import (
     UnsafeAddressError,
 )
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.auth import Authenticator, Challenge, Scope, read_challenge
+from imagefactory.oci.registry.answers import Answer, Challenge, read_challenge
+from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.wire import Answer, Wire
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import Asked, ScriptedServer, scripted
@@ -50,14 +50,6 @@ ME = Credentials("me", "secret", "the test")
 )
 def test_challenge_is_parsed(header: str, expected: Challenge | None) -> None:
     assert read_challenge(header) == expected
-
-
-def test_scope_to_write_covers_reading_but_not_vice_versa() -> None:
-    read, write = Scope.to("a/b", "pull"), Scope.to("a/b", "push", "pull")
-    assert str(write) == "repository:a/b:pull,push"
-    assert write.covers(read)
-    assert not read.covers(write)
-    assert not write.covers(Scope.to("a/c", "pull"))
 
 
 class TokenRegistry:
@@ -100,6 +92,19 @@ def test_token_is_fetched_once_with_the_password_and_reused(registry: TokenRegis
     [asked] = registry.token_requests()
     assert asked.query == {"service": ["it"], "scope": ["repository:o/n:pull"]}
     assert asked.headers["authorization"] == ME.basic()
+
+
+def test_token_to_write_serves_to_read_but_not_vice_versa(registry: TokenRegistry) -> None:
+    repository = registry.repository()
+    assert repository.manifest("latest")
+    repository.put_manifest(b"{}", MANIFEST_TYPE)
+    repository.manifest("latest")
+    scopes = [asked.query["scope"] for asked in registry.token_requests()]
+    assert scopes == [["repository:o/n:pull"], ["repository:o/n:pull,push"]]
+    writer = registry.repository()
+    writer.put_manifest(b"{}", MANIFEST_TYPE)
+    assert writer.manifest("latest")
+    assert len(registry.token_requests()) == 3
 
 
 def test_anonymous_request_for_a_token_sends_no_password(registry: TokenRegistry) -> None:
@@ -157,17 +162,17 @@ def test_wrong_or_missing_credentials_are_named(registry: TokenRegistry) -> None
     registry.token_status = 401
     with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
         registry.repository().manifest("latest")
-    assert "'me' from the test" in failure.value.where
+    assert "'me' from the test" in failure.value.why
     assert "secret" not in str(failure.value)
-    with pytest.raises(CredentialsError, match="there are none"):
+    with pytest.raises(CredentialsError, match="without credentials"):
         registry.repository(None).manifest("latest")
 
 
-def test_denied_token_is_reported_with_both_possible_causes(registry: TokenRegistry) -> None:
+def test_denied_token_is_reported_with_both_remedies(registry: TokenRegistry) -> None:
     registry.token_status = 403
-    with pytest.raises(AccessDeniedError, match="issues no token for repository:o/n:pull") as failure:
+    with pytest.raises(AccessDeniedError, match="get a token for repository:o/n:pull") as failure:
         registry.repository().manifest("latest")
-    assert "about wrong credentials" in failure.value.why
+    assert "docker login" in failure.value.fix
     assert "packages: write" in failure.value.fix
 
 
@@ -186,11 +191,12 @@ def test_unusable_answer_of_a_token_server_is_refused(registry: TokenRegistry, t
 
 
 def test_password_is_not_sent_to_a_token_server_without_tls() -> None:
-    authenticator = Authenticator("ghcr.io", Wire(Reference("ghcr.io", "o/n")), ME, HURRIED)
+    connection = Connection(Reference("ghcr.io", "o/n"), ME, HURRIED)
     challenge = {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:1/token"'}
-    authenticator.refused(Answer(401, challenge, b"", ""), None)
-    with pytest.raises(UnsafeAddressError, match="without TLS"):
-        authenticator.header(Scope.to("o/n", "pull"))
+    connection._learn(Answer(401, challenge, b"", ""), None)
+    with pytest.raises(UnsafeAddressError, match="unsafe address") as failure:
+        connection._authorization("pull")
+    assert "without TLS" in failure.value.why
 
 
 @contextmanager
@@ -217,6 +223,6 @@ def test_wrong_password_is_named() -> None:
 def test_missing_challenge_is_named() -> None:
     with (
         scripted(lambda _: Served(status=401)) as server,
-        pytest.raises(RegistryError, match="does not say which kind"),
+        pytest.raises(RegistryError, match="unusable answer"),
     ):
         opened(server, ME).manifest("latest")

@@ -11,20 +11,15 @@ import pytest
 import requests
 from requests.structures import CaseInsensitiveDict
 
+from imagefactory.oci.registry.answers import Answer, RegistryRequest, judge_answer, read_answer
+from imagefactory.oci.registry.connection import Connection
+from imagefactory.oci.registry.failures import UnsafeRedirectError
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.wire import (
-    Answer,
-    RegistryRequest,
-    UnsafeRedirectError,
-    Wire,
-    judge_answer,
-    read_answer,
-)
 from tests.fixtures.registries import HURRIED
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import ScriptedServer, scripted
 
-GHCR = Wire(Reference("ghcr.io", "owner/name"))
+GHCR = Connection(Reference("ghcr.io", "owner/name"))
 
 
 def answer(status: int = 429, body: str = "", **headers: str) -> Answer:
@@ -32,8 +27,13 @@ def answer(status: int = 429, body: str = "", **headers: str) -> Answer:
     return Answer(status, CaseInsensitiveDict(names), body.encode(), "https://ghcr.io/v2/")
 
 
-def wire_to(server: ScriptedServer) -> Wire:
-    return Wire(Reference(server.address, "x"))
+def connect(server: ScriptedServer) -> Connection:
+    return Connection(Reference(server.address, "x"))
+
+
+def ask(server: ScriptedServer, authorization: str | None = None) -> Answer:
+    with connect(server).send(RegistryRequest("GET", f"{server.url}/v2/"), authorization) as response:
+        return read_answer(response)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,8 @@ def test_refused_connection_is_retried_less_often() -> None:
 
     def refused() -> Answer:
         asked.append(1)
-        return Wire(Reference("127.0.0.1:1", "x")).ask(RegistryRequest("GET", "http://127.0.0.1:1/v2/"))
+        nobody = Connection(Reference("127.0.0.1:1", "x"))
+        return nobody.ask_once(RegistryRequest("GET", "http://127.0.0.1:1/v2/"))
 
     with pytest.raises(requests.ConnectionError):
         HURRIED.run(refused, later=judge_answer)
@@ -151,7 +152,7 @@ def test_redirect_to_another_host_carries_no_secret() -> None:
     with scripted(lambda _: Served(b"content")) as storage:
         redirect = Served(status=307, headers={"Location": f"{storage.url}/blob"})
         with scripted(lambda _: redirect) as registry:
-            got = wire_to(registry).ask(RegistryRequest("GET", f"{registry.url}/v2/"), "Bearer secret")
+            got = ask(registry, "Bearer secret")
             assert got.body == b"content"
             assert registry.log[0].headers["authorization"] == "Bearer secret"
             assert "authorization" not in storage.log[0].headers
@@ -162,22 +163,22 @@ def test_endless_redirects_are_refused() -> None:
         scripted(lambda _: Served(status=307, headers={"Location": "/again"})) as registry,
         pytest.raises(requests.TooManyRedirects),
     ):
-        wire_to(registry).ask(RegistryRequest("GET", f"{registry.url}/v2/"))
+        ask(registry)
 
 
 def test_netrc_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text("default login me password x\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with scripted(lambda _: Served()) as registry:
-        wire = wire_to(registry)
-        wire._session.trust_env = True
-        wire.ask(RegistryRequest("GET", f"{registry.url}/v2/"))
+        connection = connect(registry)
+        connection._session.trust_env = True
+        connection.ask(RegistryRequest("GET", f"{registry.url}/v2/"))
         assert "authorization" not in registry.log[0].headers
 
 
 def test_answer_is_read_up_to_a_limit() -> None:
     with (
         scripted(lambda _: Served(b"x" * 1_000_000)) as registry,
-        wire_to(registry).stream(RegistryRequest("GET", registry.url)) as response,
+        connect(registry).send(RegistryRequest("GET", registry.url), None) as response,
     ):
         assert len(read_answer(response, 1000).body) == 1001
