@@ -33,7 +33,7 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
     staged = staged.with_attached(repository)
     plan, record = staged.plan, staged.record
     missing = [*_unlocked(staged), *_untested(project, plan, record)]
-    missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)[1]]
+    missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
     unsigned = _unsigned(staged, trust) if trust else []
     if unsigned and not missing:
         raise UnsignedError(
@@ -114,8 +114,8 @@ def _part(layer: Layer) -> tuple[str, ImagePart]:
     return name, ImagePart(key=layer.key[:KEY_DIGITS], version=version)
 
 
-def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
-    """Return whether the kernels of an image allow publishing it, and the reasons if not."""
+def audit_verdict(project: Project, plan: Plan) -> list[str]:
+    """List the reasons why the kernels of an image do not allow publishing it."""
     lock, arch = project.wheel_lock(plan.cell), project.matrix.archs[plan.arch]
     audit = recorded_audit(lock, arch, project.kernel_lock)
     reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
@@ -124,4 +124,4 @@ def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
     stated = plan.config.labels.get(AUDIT_LABEL)
     if stated != audit.result:
         reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")
-    return not reasons, reasons
+    return reasons

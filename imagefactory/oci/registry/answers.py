@@ -23,10 +23,6 @@ MOST_TEXT = 8 * 1024 * 1024
 """The longest response that is kept in memory; in practice, manifests have at most 4 MiB."""
 _TIMEOUT = (10.0, 60.0)
 """Seconds to connect, and to wait for the next bytes."""
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
-_RETRY_AFTER = re.compile(rf"retry-after:?\s*((?:{_DURATION.pattern})+)", re.IGNORECASE)
-_PARAMETER = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
 @dataclass(frozen=True)
@@ -91,17 +87,8 @@ class Answer:
         expired = 'error="invalid_token"' in self.headers.get("WWW-Authenticate", "")
         refused = self.status == HTTPStatus.UNAUTHORIZED and expired
         if limited or refused or judge_status(self.status, self.headers):
-            return Again(self.retry_after() or 0.0)
+            return Again(retry_after(self.headers) or 0.0)
         return None
-
-    def retry_after(self) -> float | None:
-        """Return how many seconds to wait, from the header or from GHCR's message in the body."""
-        if self.headers.get("Retry-After"):
-            return retry_after(self.headers)
-        found = _RETRY_AFTER.search(self.body[:4096].decode("utf-8", "replace"))
-        if found is None:
-            return None
-        return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(found[1].lower()))
 
 
 def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
@@ -128,24 +115,17 @@ def judge_answer(outcome: Answer | OSError) -> Again | None:
 class Challenge:
     """The authorization that a registry requests with a 401."""
 
-    scheme: Literal["basic", "bearer"]
+    scheme: str
+    """`basic` or `bearer`."""
     realm: str
     service: str | None = None
 
 
 def read_challenge(header: str) -> Challenge | None:
     """Parse a WWW-Authenticate header; prefer Bearer if it offers both."""
-    found: dict[str, Challenge] = {}
-    starts = list(re.finditer(r"(?:^|,\s*)(basic|bearer)\s+(?=[a-z_]+\s*=)", header, re.IGNORECASE))
-    ends = [*(start.start() for start in starts[1:]), len(header)]
-    for start, end in zip(starts, ends, strict=False):
-        given = {
-            name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain
-            for name, quoted, plain in _PARAMETER.findall(header[start.end() : end])
-        }
-        realm = given.get("realm", "")
-        if start[1].lower() == "bearer" and realm:
-            found["bearer"] = Challenge("bearer", realm, given.get("service"))
-        elif start[1].lower() == "basic":
-            found["basic"] = Challenge("basic", realm)
-    return found.get("bearer") or found.get("basic")
+    for scheme in ("bearer", "basic"):
+        found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
+        given = requests.utils.parse_dict_header(found[1]) if found else {}
+        if given.get("realm"):
+            return Challenge(scheme, given["realm"], given.get("service"))
+    return None

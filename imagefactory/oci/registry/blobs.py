@@ -25,7 +25,7 @@ import requests
 
 from imagefactory.environment.progress import Progress
 from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
+from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
@@ -96,12 +96,8 @@ class _Download:
         if answer is None:
             return
         if answer.status == HTTPStatus.NOT_FOUND and not answer.has_error("NAME_UNKNOWN"):
-            raise ContentMissingError(
-                "The repository does not have that blob.",
-                where=f"{self.connection.reference.name}@{self.digest}",
-                why=f"The registry answered {answer.said()}.",
-                fix="Check the reference; the content may have been deleted, or pushed to another repository.",
-            )
+            where = f"{self.connection.reference.name}@{self.digest}"
+            raise self.connection.failures.make("absent", where, f"It answered {answer.said()}.")
         raise self.connection.failure(answer, "read a blob")
 
     def _judge(self, outcome: Answer | OSError | None) -> Again | None:

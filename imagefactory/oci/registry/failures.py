@@ -12,6 +12,7 @@ import requests
 from imagefactory.errors import LibraryError
 from imagefactory.errors.registry import (
     AccessDeniedError,
+    ContentMissingError,
     CredentialsError,
     RegistryBusyError,
     RegistryError,
@@ -33,7 +34,7 @@ class UnsafeRedirectError(requests.RequestException, ValueError):
 
 FailureKind = Literal[
     "credentials", "denied", "missing", "busy", "failed",
-    "certificate", "unreachable", "unsafe", "oversized", "unusable", "mismatch",
+    "certificate", "unreachable", "unsafe", "oversized", "unusable", "absent", "mismatch",
 ]  # fmt: skip
 _FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
     "credentials": (
@@ -86,9 +87,14 @@ _FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
         "{registry} sent an unusable answer.",
         "Check that the address is that of a container registry; if it is, tell the registry's owner.",
     ),
+    "absent": (
+        ContentMissingError,
+        "{registry} does not have that content.",
+        "Check the tag or digest; `invoke history` lists what was published. Pushing uploads what is missing.",
+    ),
     "mismatch": (
         DigestMismatchError,
-        "The registry sent something other than what was requested.",
+        "{registry} has other content than its digest says.",
         "Try again; if it persists, do not use this registry or the proxy in front of it.",
     ),
 }
@@ -127,14 +133,12 @@ class Failures:
 
     def of(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> LibraryError:
         """Return the error for an unsuccessful answer."""
-        wait = answer.retry_after() if answer.again() else None
+        again = answer.again()
         kind = kind or _STATUSES.get(answer.status)
         why = f"It answered {answer.said()}."
-        if wait is not None and wait > self.patience:
+        if again is not None and again.after > self.patience:
             kind = "busy"
-            why = (
-                f"It asks for a wait of {wait:,.0f} s; a command waits {self.patience:,.0f} s at most. {why}"
-            )
+            why = f"It asks for a wait of {again.after:,.0f} s; a command waits {self.patience:,.0f} s. {why}"
         elif kind is not None:
             why = f"It answered {answer.said()} to {self._who}."
         else:

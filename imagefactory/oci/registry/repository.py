@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagefactory.environment.progress import Progress
-from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import blobs
 from imagefactory.oci.registry.answers import Answer, RegistryRequest
@@ -171,13 +170,8 @@ class Repository:
         """Read a manifest or index, and raise an error if there is none."""
         manifest = self.manifest(name)
         if manifest is None:
-            separator = "@" if is_digest(name) else ":"
-            raise ContentMissingError(
-                "There is no such image.",
-                where=f"{self.reference.name}{separator}{name}",
-                why="The registry has no manifest of that name.",
-                fix="Check the tag or digest; `invoke history` lists what was published.",
-            )
+            where = f"{self.reference.name}{'@' if is_digest(name) else ':'}{name}"
+            raise self._failures.make("absent", where, "It has no manifest of that name.")
         return manifest
 
     def resolve(self, name: str) -> Digest | None:
@@ -213,22 +207,14 @@ class Repository:
             RegistryRequest("PUT", url, "pull,push", headers, body=body, stopped=stopped)
         )
         if answer.has_error("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"):
-            raise ContentMissingError(
-                f"{self.reference.registry} does not accept a manifest before its content.",
-                where=f"{self.reference.name}@{digest}",
-                why=f"It answered {answer.said()}.",
-                fix="Push the image again, which uploads what is missing.",
-            )
+            why = f"It answered {answer.said()} to a manifest that names it."
+            raise self._failures.make("absent", f"{self.reference.name}@{digest}", why)
         if not answer.ok:
             raise self.connection.failure(answer, "write a manifest")
         told = answer.headers.get("Docker-Content-Digest")
         if told and is_digest(told) and told != digest:
-            raise DigestMismatchError(
-                "The registry stored another manifest than the one that was sent.",
-                where=f"{self.reference.name}@{digest}",
-                why=f"It answered with the digest {told}.",
-                fix="Do not use what was pushed. The registry, or a proxy in front of it, changes content.",
-            )
+            why = f"It stored a manifest as {told}."
+            raise self._failures.make("mismatch", f"{self.reference.name}@{digest}", why)
         return digest, answer.headers
 
     def tags(self) -> list[str]:

@@ -151,7 +151,7 @@ def test_an_image_that_failed_the_audit_gets_no_tag(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher.push_tested()
-    monkeypatch.setattr(gate, "audit_verdict", lambda *_: (False, ["vllm/_C.abi3.so: no code for 12.1"]))
+    monkeypatch.setattr(gate, "audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
     refusal = publisher.refusal()
     assert isinstance(refusal, NotPromotableError)
     assert refusal.why == "audit: vllm/_C.abi3.so: no code for 12.1."

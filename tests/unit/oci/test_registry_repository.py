@@ -41,12 +41,12 @@ Use = Callable[[Repository], object]
 @pytest.mark.parametrize(
     ("answer", "use", "error", "message"),
     [
-        (Answer(b'{"other": 1}'), lambda it: it.manifest(DIGEST), DigestMismatchError, "other than what"),
+        (Answer(b'{"other": 1}'), lambda it: it.manifest(DIGEST), DigestMismatchError, "other content than"),
         (
             Answer(b"{}", 200, WRONG_DIGEST),
             lambda it: it.manifest("x"),
             DigestMismatchError,
-            "other than what",
+            "other content than",
         ),
         (Answer(b"not JSON"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"[]"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
@@ -69,7 +69,7 @@ Use = Callable[[Repository], object]
             Answer(b"", 201, WRONG_DIGEST),
             lambda it: it.put_manifest(b"{}", MANIFEST_TYPE, "x"),
             DigestMismatchError,
-            "another manifest",
+            "other content",
         ),
     ],
 )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -34,32 +31,6 @@ def connect(server: ScriptedServer) -> Connection:
 def ask(server: ScriptedServer, authorization: str | None = None) -> Answer:
     with connect(server).send(RegistryRequest("GET", f"{server.url}/v2/"), authorization) as response:
         return read_answer(response)
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        (answer(Retry_After="3"), 3.0),
-        (answer(retry_after="0.5"), 0.5),
-        (answer(Retry_After="soon"), None),
-        (answer(), None),
-        (answer(body="toomanyrequests: retry-after: 12.5ms, allowed: 2000/minute"), 0.0125),
-        (answer(body="retry-after: 1.889377ms, allowed: 44000/minute"), 0.001889377),
-        (answer(body="retry-after: 1m2.5s, allowed: 1/minute"), 62.5),
-        (answer(body="Retry-After: 250µs"), 0.00025),
-        (answer(body="retry-after: 1.2.3s"), None),
-        (answer(body="retry-after: .s"), None),
-        (answer(body=f"retry-after: {'9' * 400}h"), float("inf")),
-        (answer(Retry_After=format_datetime(datetime.now(UTC) - timedelta(hours=1))), 0.0),
-    ],
-)
-def test_wait_is_read_from_the_header_or_the_body(given: Answer, seconds: float | None) -> None:
-    assert given.retry_after() == (None if seconds is None else pytest.approx(seconds))
-
-
-def test_wait_may_be_a_date() -> None:
-    given = answer(Retry_After=format_datetime(datetime.now(UTC) + timedelta(seconds=30)))
-    assert 28 < (given.retry_after() or 0) <= 30
 
 
 @pytest.mark.parametrize(
@@ -98,13 +69,6 @@ def test_errors_are_summarized_on_one_line() -> None:
 @pytest.mark.parametrize("body", ['{"errors": [3]}', '{"errors": 3}', "[]", "í³¿", "[" * 100_000])
 def test_malformed_errors_are_ignored(body: str) -> None:
     assert answer(403, body).errors() == []
-
-
-def test_retries_honour_the_wait_in_the_body() -> None:
-    answers = iter([answer(429, "retry-after: 150ms"), answer(200)])
-    started = time.monotonic()
-    assert HURRIED.run(lambda: next(answers), later=judge_answer).status == 200
-    assert time.monotonic() - started >= 0.15
 
 
 def test_refused_connection_is_retried_less_often() -> None:
