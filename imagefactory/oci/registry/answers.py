@@ -125,7 +125,7 @@ def read_challenge(header: str) -> Challenge | None:
     """Parse a WWW-Authenticate header; prefer Bearer if it offers both."""
     for scheme in ("bearer", "basic"):
         found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
-        given = requests.utils.parse_dict_header(found[1]) if found else {}
+        given = requests.utils.parse_dict_header(found[1]) if found else {}  # type: ignore[no-untyped-call]
         if given.get("realm"):
             return Challenge(scheme, given["realm"], given.get("service"))
     return None
