@@ -20,7 +20,7 @@ from imagefactory.oci.registry.answers import RegistryRequest
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
-from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.store.digests import Digest
 
@@ -48,7 +48,10 @@ def find(repository: Repository, digest: Digest, artifact_type: str | None = Non
     # A registry that has learned the API may not know what was listed under the tag before.
     index = repository.manifest(fallback_tag(digest))
     found: dict[Digest, Descriptor] = {}
-    for item in (*_from_api(repository, digest, artifact_type), *_entries(repository, digest, index)):
+    for item in (
+        *_from_api(repository, digest, artifact_type),
+        *_entries(repository, digest, index.body if index else None),
+    ):
         if artifact_type is None or item.artifact_type == artifact_type:
             found.setdefault(item.digest, item)
     return list(found.values())
@@ -106,14 +109,12 @@ def _from_api(repository: Repository, digest: Digest, artifact_type: str | None)
         return []
     if not answer.ok:
         raise connection.failure(answer, "list referrers")
-    return _descriptors(repository, digest, answer.body)
+    return _entries(repository, digest, answer.body)
 
 
-def _entries(repository: Repository, digest: Digest, index: StoredManifest | None) -> list[Descriptor]:
-    return _descriptors(repository, digest, index.body) if index else []
-
-
-def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[Descriptor]:
+def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list[Descriptor]:
+    if body is None:
+        return []
     try:
         listed = repository.connection.failures.parse(
             body, f"{repository.reference.name}, referrers of {digest}"
@@ -140,7 +141,7 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
     with _ONE_AT_A_TIME.setdefault(f"{repository.reference.name}:{tag}", threading.Lock()):
         for attempt in range(_ATTEMPTS):
             index = repository.manifest(tag)
-            listed = _entries(repository, subject, index)
+            listed = _entries(repository, subject, index.body if index else None)
             known = {item.digest for item in listed}
             missing = [item for item in attached if item.digest not in known]
             # An entry that this call wrote counts only once nobody can overwrite it any more.

@@ -12,6 +12,9 @@ from imagefactory.build import assemble, recording
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan import make
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.outcomes import Outcomes
@@ -21,7 +24,7 @@ from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.smoke.record import Level, SmokeRecord
 from imagefactory.smoke.runner import RECORD, results_folder
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -129,6 +132,22 @@ def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     assert publisher.tags()["tiny"] == digest
     publish_with(publisher, smoke_tests([], ran), CELL, retest=True)
     assert ran[1:] == [(digest, levels)]
+
+
+def test_what_is_attached_to_an_image_is_read_once(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = referrers.find
+    asked: list[Digest] = []
+
+    def count(repository: Repository, digest: Digest, *kind: str) -> list[Descriptor]:
+        asked.append(digest)
+        return find(repository, digest, *kind)
+
+    monkeypatch.setattr(referrers, "find", count)
+    for _ in range(2):  # with nothing attached, and with everything
+        [promoted] = publish_with(publisher, smoke_tests([], []), CELL).promoted
+    assert asked == [promoted.image.digest] * 2
 
 
 def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:
