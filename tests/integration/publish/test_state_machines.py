@@ -138,7 +138,7 @@ RIVALS = [
 """The shorter ones first: a rival after each answer takes a while."""
 
 
-@pytest.mark.parametrize(("before", "run"), one_always(EACH, 1))
+@pytest.mark.parametrize(("before", "run"), one_always(EACH, 2))
 def test_a_crash_after_any_write_is_made_good(world: World, before: Sequence[Run], run: Run) -> None:
     start = prepared(world, *before)
     for number in count(1):
