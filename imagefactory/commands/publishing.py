@@ -167,20 +167,17 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
-@command(help={"json": "print catalog.json as the registry stores it", "markdown": options.MARKDOWN})
-def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
+@command(help={"json": "print catalog.json as the registry stores it"})
+def catalog(project: Project, json: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish.catalog_writes import read_catalog
-    from imagefactory.publish.history import current_images, current_markdown
+    from imagefactory.publish.history import current_images
 
-    options.at_most_one(json=json, markdown=markdown)
     with open_repository(project) as repository:
         found = read_catalog(repository).catalog
     if json:
         print(found.to_json().decode("utf-8"), end="")
-    elif markdown:
-        print(current_markdown(repository.reference.name, current_images(found)))
     else:
         show(offers_table(current_images(found)))
 

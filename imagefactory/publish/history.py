@@ -151,18 +151,3 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> datetime:
     same = takewhile(lambda event: event.moved[tag].images.get(platform) == digest, reversed(moves))
     return min(event.time for event in same)
-
-
-def current_markdown(repository: str, found: Iterable[CurrentImage]) -> str:
-    """Format current images as a Markdown table."""
-    rows = [
-        "| tag | platform | version | mods | since | to pull | digest |",
-        "|---|---|---|---|---|---:|---|",
-    ]
-    rows += [
-        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.version} "
-        f"| {', '.join(current.image.mods) or 'none'} | {current.since:%Y-%m-%d} "
-        f"| {current.image.size / 1e9:.2f} GB | `{current.image.digest}` |"
-        for current in found
-    ]
-    return "\n".join(rows)

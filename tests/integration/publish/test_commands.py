@@ -51,7 +51,6 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     ]
     assert digests[1][7:19] in publisher.invoke("history").stdout
 
-    assert digests[1] in publisher.invoke("catalog", "--markdown").stdout
     assert len(json.loads(publisher.invoke("catalog", "--json").stdout)["images"]) == 2
 
     back = publisher.invoke("rollback", "--target", "tiny")

@@ -12,7 +12,7 @@ from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
-from imagefactory.publish.history import changes, current_images, current_markdown, history, misplaced_tags
+from imagefactory.publish.history import changes, current_images, history, misplaced_tags
 from imagefactory.publish.rollback import choose
 from imagefactory.store.digests import Digest, Sha256
 
@@ -267,5 +267,3 @@ def test_current_images_are_listed_with_the_day_they_came(three: Catalog) -> Non
     assert {offer.since for offer in found} == {START + timedelta(days=12)}
     # The same image once more is no news.
     assert {offer.since for offer in current_images(again)} == {START + timedelta(days=2)}
-    table = current_markdown("registry.example/a/b", found)
-    assert "| `registry.example/a/b:gemma` | linux/arm64 | 0.32.0 | none | 2026-11-13 | 0.00 GB |" in table
