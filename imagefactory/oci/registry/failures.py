@@ -34,7 +34,7 @@ class UnsafeRedirectError(requests.RequestException, ValueError):
 
 FailureKind = Literal[
     "credentials", "denied", "missing", "busy", "failed",
-    "certificate", "unreachable", "unsafe", "oversized", "unusable", "absent", "mismatch",
+    "unreachable", "unsafe", "oversized", "unusable", "absent", "mismatch",
 ]  # fmt: skip
 _FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
     "credentials": (
@@ -62,15 +62,10 @@ _FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
         "{registry} failed to {doing}.",
         "Run the command again later: it continues where it stopped. If it persists, see the registry's status page.",
     ),
-    "certificate": (
-        RegistryUnreachableError,
-        "{registry} has no trusted certificate.",
-        "Check the registry's name and this machine's certificates (REQUESTS_CA_BUNDLE).",
-    ),
     "unreachable": (
         RegistryUnreachableError,
         "{registry} cannot be reached, or does not respond.",
-        "Check the name, the network and the proxy, then run the command again to continue.",
+        "Check the name, the network, the proxy and the certificates (REQUESTS_CA_BUNDLE), then run the command again.",
     ),
     "unsafe": (
         UnsafeAddressError,
@@ -100,7 +95,6 @@ _FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
 }
 _STATUSES: dict[int, FailureKind] = {401: "credentials", 403: "denied"}
 _EXCEPTIONS: dict[type[requests.RequestException], FailureKind] = {
-    requests.exceptions.SSLError: "certificate",
     requests.ConnectionError: "unreachable",
     requests.Timeout: "unreachable",
     requests.exceptions.ChunkedEncodingError: "unreachable",

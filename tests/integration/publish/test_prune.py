@@ -127,6 +127,7 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     assert before <= everything(publisher)
 
 
+@pytest.mark.slow
 def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,13 +127,6 @@ def test_identity_token_is_exchanged(registry: TokenRegistry) -> None:
     assert form["scope"] == ["repository:o/n:pull"]
 
 
-@pytest.mark.parametrize("seconds", [10**400, "soon", [1]])
-def test_token_with_an_absurd_lifetime_is_refused(registry: TokenRegistry, seconds: object) -> None:
-    registry.token = {"token": "t1", "expires_in": seconds}
-    with pytest.raises(RegistryError, match="did not issue a token"):
-        registry.repository().manifest("latest")
-
-
 def test_refused_token_is_replaced(registry: TokenRegistry) -> None:
     repository = registry.repository()
     assert repository.manifest("latest")
@@ -183,7 +176,10 @@ def test_busy_token_server_is_asked_again(registry: TokenRegistry) -> None:
     assert len(registry.token_requests()) == HURRIED.attempts
 
 
-@pytest.mark.parametrize("token", [[], {}, {"token": 3}, {"token": "x", "expires_in": "long"}])
+@pytest.mark.parametrize(
+    "token",
+    [[], {}, {"token": 3}, {"token": "x", "expires_in": "long"}, {"token": "x", "expires_in": 10**400}],
+)
 def test_unusable_answer_of_a_token_server_is_refused(registry: TokenRegistry, token: object) -> None:
     registry.token = token
     with pytest.raises(RegistryError, match="did not issue a token"):
