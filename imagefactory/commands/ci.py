@@ -174,9 +174,9 @@ def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     from imagefactory.publish.automation.github import GitHub
     from imagefactory.publish.automation.run_summary import history_page
     from imagefactory.publish.catalog_writes import read_catalog
-    from imagefactory.publish.handovers import Vouchers
+    from imagefactory.publish.handovers import ExpectedImages
 
-    layers = Vouchers(project, workflow.pushed_folders(project, pushed)).record()
+    layers = ExpectedImages(project, workflow.pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
     page = history_page(catalog, repository.reference.name)

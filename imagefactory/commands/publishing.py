@@ -162,33 +162,29 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         show(history_table(found.lines))
     for digest, event in found.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"
-        say(f"{short_digest(digest)} is held back: {since}; only `invoke promote --again` gives it its tags")
-    for tag in found.astray:
+        say(f"{short_digest(digest)} is held back: {since}; only `invoke promote --again` can tag it again")
+    for tag in found.misplaced_tags:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
-@command(help={"json": "print catalog.json as the registry stores it", "markdown": options.MARKDOWN})
-def catalog(project: Project, json: bool = False, markdown: bool = False) -> None:
+@command(help={"json": "print catalog.json as the registry stores it"})
+def catalog(project: Project, json: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.commands.show.tables import offers_table
     from imagefactory.publish.catalog_writes import read_catalog
-    from imagefactory.publish.history import current_images, current_markdown
+    from imagefactory.publish.history import current_images
 
-    options.at_most_one(json=json, markdown=markdown)
     with open_repository(project) as repository:
         found = read_catalog(repository).catalog
     if json:
         print(found.to_json().decode("utf-8"), end="")
-    elif markdown:
-        print(current_markdown(repository.reference.name, current_images(found)))
     else:
         show(offers_table(current_images(found)))
 
 
 @command(
     help={
-        "delete": "delete them",
-        "dry_run": "only list them (the default)",
+        "delete": "delete them (default: only list them)",
         "staging": "keep images that were pushed but never promoted for this many days (default: 14)",
         "nightlies": "keep nightlies for this many days (default: forever)",
         "keep": "keep this many published images of each target, the newest (default: all)",
@@ -197,7 +193,6 @@ def catalog(project: Project, json: bool = False, markdown: bool = False) -> Non
 def prune(
     project: Project,
     delete: bool = False,
-    dry_run: bool = False,
     staging: str = "",
     nightlies: str = "",
     keep: str = "",
@@ -206,7 +201,6 @@ def prune(
     from imagefactory.commands.show.tables import pruning_table
     from imagefactory.publish.prune import Policy, prune
 
-    options.at_most_one(delete=delete, dry_run=dry_run)
     days = options.number("--staging", staging)
     policy = Policy(
         staging_days=14.0 if days is None else days,
@@ -215,12 +209,12 @@ def prune(
     )
     with open_repository(project) as repository:
         found = prune(repository, policy, delete=delete)
-    if found.doomed:
+    if found.deletions:
         show(pruning_table(found))
     for tag in found.undated:
         say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
-    say(f"{len(found.doomed)} manifests {verb}, {found.kept} are kept")
+    say(f"{len(found.deletions)} manifests {verb}, {found.kept} are kept")
 
 
 @command(

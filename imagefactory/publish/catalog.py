@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, Self
 
-from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from imagefactory.errors.publishing import CatalogError
 from imagefactory.locks.lock import first_problem
@@ -39,7 +39,7 @@ class Published(_Value):
 
     digest: Digest = Field(pattern=_DIGEST)
     model: str
-    version: str = Field(validation_alias=AliasChoices("version", "vllm"))
+    version: str
     arch: str
     platform: str
     plan_key: Sha256
@@ -89,7 +89,7 @@ class Catalog(_Value):
     format: Literal[1] = 1
     images: tuple[Published, ...] = ()
     events: tuple[Event, ...] = ()
-    doomed: tuple[Digest, ...] = ()
+    deleting: tuple[Digest, ...] = ()
     """Manifests that a prune is about to delete."""
     pruned: int = 0
     """How often a prune deleted something."""
@@ -145,10 +145,6 @@ class Catalog(_Value):
                     held[tag, event.left] = event
         return {digest: event for (_, digest), event in held.items()}
 
-    def taken_off(self, digest: Digest, tags: Iterable[str]) -> Event | None:
-        """Find the rollback that holds an image back from one of these tags."""
-        return self.holds(tags).get(digest)
-
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
         pointers = [found for tag in tags if (found := self.pointer(tag)) is not None]
@@ -172,14 +168,14 @@ class Catalog(_Value):
         events = tuple(event for event in self.events if event.kind == "rollback" or event.image not in gone)
         return self.model_copy(update={"images": images, "events": events})
 
-    def with_doomed(self, digests: Iterable[Digest]) -> Catalog:
+    def with_deleting(self, digests: Iterable[Digest]) -> Catalog:
         """Note which manifests are about to be deleted."""
-        return self.model_copy(update={"doomed": tuple(sorted({*self.doomed, *digests}))})
+        return self.model_copy(update={"deleting": tuple(sorted({*self.deleting, *digests}))})
 
     def with_deleted(self, digests: Collection[Digest]) -> Catalog:
         """Note that these manifests are deleted."""
-        left = tuple(digest for digest in self.doomed if digest not in digests)
-        return self.model_copy(update={"doomed": left, "pruned": self.pruned + 1})
+        left = tuple(digest for digest in self.deleting if digest not in digests)
+        return self.model_copy(update={"deleting": left, "pruned": self.pruned + 1})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         """List the events that an earlier catalog did not have."""

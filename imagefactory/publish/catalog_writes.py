@@ -15,7 +15,7 @@ from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.tag_writes import claim, replace_tag, window_of
+from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.publish.catalog import CATALOG_TYPE, Catalog
 from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest
@@ -66,7 +66,6 @@ def write_catalog(
     Raise if somebody else moved one of `tags`, or pruned the registry, since `seen`.
     `own` names the events that `change` adds: a write that came too late to count may have left them there.
     """
-    window = window_of(repository)
     latest = read_catalog(repository)
     first = seen or latest
     for attempt in range(ATTEMPTS):
@@ -81,13 +80,13 @@ def write_catalog(
         if written is not None:
             return Snapshot(changed, written)
         # A random pause, so that two writers do not keep colliding.
-        time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
+        time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)
     raise PromotionLostError(
         "The catalog could not be written.",
         where=str(repository.reference.tagged(CATALOG)),
         why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
-        f"{window:g} s for a request.",
+        f"{repository.window.longest:g} s for a request.",
         fix="Try again when fewer others publish, or when the registry is faster. No tag was moved.",
     )
 
@@ -105,7 +104,7 @@ def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: 
     if rival is not None:
         both = sorted(set(tags) & set(rival.moved))
         raise PromotionLostError(
-            "Somebody else published at the same moment, and was first.",
+            "Another publish won the race.",
             where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
             why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
             fix="Look at `invoke history`; publish again if yours is newer. No tag was moved.",

@@ -13,7 +13,6 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
 from imagefactory.publish.catalog import ImagePart, Published
-from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.smoke.levels import required_levels
@@ -31,11 +30,11 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
 
     `trust` says whose signatures count; without it, unsigned images pass.
     """
-    plan = staged.plan
-    record = read_records(repository, staged.digest, plan.key)
+    staged = staged.with_attached(repository)
+    plan, record = staged.plan, staged.record
     missing = [*_unlocked(staged), *_untested(project, plan, record)]
-    missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)[1]]
-    unsigned = _unsigned(repository, staged, trust) if trust else []
+    missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
+    unsigned = _unsigned(staged, trust) if trust else []
     if unsigned and not missing:
         raise UnsignedError(
             f"{plan.target} is not signed, and gets no tag.",
@@ -71,12 +70,15 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def _unsigned(repository: Repository, staged: Staged, trust: Verifier) -> list[str]:
-    from imagefactory.publish.attest.attachments import STATEMENTS, statements_of  # noqa: PLC0415 - with cryptography
+def _unsigned(staged: Staged, trust: Verifier) -> list[str]:
+    from imagefactory.publish.attest.attachments import (  # noqa: PLC0415 - with cryptography
+        STATEMENTS,
+        trusted_statements,
+    )
 
     there = {
         statement.predicate_type
-        for _, statement in statements_of(repository, staged.digest, trust)
+        for _, statement in trusted_statements(staged.attached.bundles if staged.attached else (), trust)
         if statement.subject == staged.digest
     }
     return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]
@@ -112,8 +114,8 @@ def _part(layer: Layer) -> tuple[str, ImagePart]:
     return name, ImagePart(key=layer.key[:KEY_DIGITS], version=version)
 
 
-def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
-    """Return whether the kernels of an image allow publishing it, and the reasons if not."""
+def audit_verdict(project: Project, plan: Plan) -> list[str]:
+    """List the reasons why the kernels of an image do not allow publishing it."""
     lock, arch = project.wheel_lock(plan.cell), project.matrix.archs[plan.arch]
     audit = recorded_audit(lock, arch, project.kernel_lock)
     reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
@@ -122,4 +124,4 @@ def audit_verdict(project: Project, plan: Plan) -> tuple[bool, list[str]]:
     stated = plan.config.labels.get(AUDIT_LABEL)
     if stated != audit.result:
         reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")
-    return not reasons, reasons
+    return reasons

@@ -98,8 +98,8 @@ def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
     return found
 
 
-class Vouchers:
-    """What vouches for images: the record of layers, and hand-overs."""
+class ExpectedImages:
+    """The images that plans must have, by the record of layers and by hand-overs."""
 
     def __init__(self, project: Project, folders: Iterable[Path] = ()) -> None:
         """Read the record of a checkout, and the hand-overs below some folders."""
@@ -108,7 +108,7 @@ class Vouchers:
         self._handed = read_handovers(folders)
 
     def image(self, plan: Plan) -> Image | None:
-        """Return the image that a plan must have; None if nobody vouches for one.
+        """Return the image that a plan must have; None if neither says.
 
         Raises:
             HandoverError: the hand-over contradicts the plan, or the record of a layer.
@@ -117,11 +117,11 @@ class Vouchers:
         return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
 
     def require(self, plan: Plan, where: str) -> Image:
-        """Return the image that a plan must have; raise UnvouchedError if nobody vouches for what is at `where`."""
+        """Return the image that a plan must have; raise UnvouchedError if neither record nor hand-over says."""
         image = self.image(plan)
         if image is None:
             raise UnvouchedError(
-                f"Nobody vouches for the image of {plan.target}.",
+                f"No record or hand-over says which image {plan.target} has.",
                 where=where,
                 why="Its layers are not on record, and no job that built it handed its digest on.",
                 fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "

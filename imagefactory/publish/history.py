@@ -43,7 +43,7 @@ class History:
     lines: list[Line]
     held: dict[Digest, Event]
     """Image -> the rollback that took it off the tags; also for images that were deleted since."""
-    astray: list[str]
+    misplaced_tags: list[str]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
             fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
         )
-    return History(lines, catalog.holds(tags), astray(repository, catalog, tags))
+    return History(lines, catalog.holds(tags), misplaced_tags(repository, catalog, tags))
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -130,7 +130,7 @@ def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
     return f"{name} changed"
 
 
-def astray(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> list[str]:
+def misplaced_tags(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
     wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
     return [tag for tag, digest in wanted.items() if repository.resolve(tag) != digest]
@@ -151,18 +151,3 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> datetime:
     same = takewhile(lambda event: event.moved[tag].images.get(platform) == digest, reversed(moves))
     return min(event.time for event in same)
-
-
-def current_markdown(repository: str, found: Iterable[CurrentImage]) -> str:
-    """Format current images as a Markdown table."""
-    rows = [
-        "| tag | platform | version | mods | since | to pull | digest |",
-        "|---|---|---|---|---|---:|---|",
-    ]
-    rows += [
-        f"| `{repository}:{current.tag}` | {current.image.platform} | {current.image.version} "
-        f"| {', '.join(current.image.mods) or 'none'} | {current.since:%Y-%m-%d} "
-        f"| {current.image.size / 1e9:.2f} GB | `{current.image.digest}` |"
-        for current in found
-    ]
-    return "\n".join(rows)

@@ -1,13 +1,15 @@
-"""The steps from a plan to its tags: stage, smoke-test, attest, promote.
+"""The steps from a plan to its tags: stage, smoke-test, attest, pass the gate, promote.
 
-`invoke publish` takes all of them in one process. The nightly takes the same steps, one per job, and finds in the
-registry what an earlier job staged.
+Each step takes a `Staged` image and hands it on with what is attached to it, which is read once. `invoke publish` takes
+all steps in one process. The nightly takes the same steps, one per job, and finds in the registry what an earlier job
+staged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +24,8 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promote
-from imagefactory.publish.smoke_records import attach_record, read_records
-from imagefactory.publish.staging import Staged, stage
+from imagefactory.publish.smoke_records import attach_record
+from imagefactory.publish.staging import Attached, Staged, stage
 from imagefactory.smoke.levels import required_levels
 from imagefactory.smoke.record import Level, SmokeRecord
 
@@ -51,15 +53,16 @@ def publish(
 ) -> Promotion:
     """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry."""
 
-    def test_and_attest(staged: Staged) -> Staged:
-        say(f"{staged.plan.target}: {staged.digest}")
-        lay_out_if_here(project, staged.plan, staged.image)
-        record = smoke_test(project, repository, staged, say, retest=retest, run=run)
-        return attest(project, repository, staged, [record] if record else [], signer)
+    def test_and_attest(one: Staged) -> Staged:
+        say(f"{one.plan.target}: {one.digest}")
+        lay_out_if_here(project, one.plan, one.image)
+        one = one.with_attached(repository)
+        record = smoke_test(project, repository, one, say, retest=retest, run=run)
+        return attest(project, repository, one, [record] if record else [], signer)
 
     staged = stage(project, repository, plans, watch, say, pushing=pushing)
-    tested = staged.then(test_and_attest, say)
-    return promote(project, repository, tested, trust, nightly=nightly, again=again)
+    attested = staged.then(test_and_attest, say)
+    return promote(project, repository, attested, trust, nightly=nightly, again=again)
 
 
 def smoke_test(
@@ -80,7 +83,7 @@ def smoke_test(
     Docker. With `must_pass`, raise SmokeFailedError unless every level that ran passed. `retest` tests every level.
     """
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
-    published = None if retest else read_records(repository, staged.digest, staged.plan.key)
+    published = None if retest else staged.with_attached(repository).record
     lacking = _not_passed(wanted, published, staged, say)
     if not lacking:
         return None
@@ -125,13 +128,21 @@ def attest(
     records: Iterable[SmokeRecord],
     signer: Signer | None,
 ) -> Staged:
-    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image."""
-    from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with the signing of statements
+    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image.
 
-    for record in records:
+    The image comes back with everything that is attached to it now, so that the gate need not read it again.
+    """
+    from imagefactory.publish.attest.attachments import attach_missing  # noqa: PLC0415 - with cryptography
+
+    staged = staged.with_attached(repository)
+    there = staged.attached or Attached((), ())
+    new = tuple(records)
+    for record in new:
         attach_record(repository, record)
-    attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
-    return staged
+    descriptor = staged.pushed.descriptor
+    _, bundles = attach_missing(repository, project, staged.plan, descriptor, signer, there=there.bundles)
+    attached = Attached((*there.records, *new), (*there.bundles, *bundles))
+    return replace(staged, attached=attached)
 
 
 def _smoke_pulled(

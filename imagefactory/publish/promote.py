@@ -29,7 +29,7 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.gate import pass_gate
-from imagefactory.publish.history import astray
+from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
@@ -91,11 +91,17 @@ def promote(
         # The first image of a day keeps the day's tag.
         free = tuple(tag for tag in tags.dated if repository.resolve(tag) in (None, image.digest))
         _refuse_taken(repository, catalog, image, tags)
-        if not again and catalog.taken_off(image.digest, tags.moving):
+        held = catalog.holds(tags.moving).get(image.digest)
+        if held and not again:
             # The rollback may have been interrupted before it moved them all.
-            wrong = astray(repository, catalog, tags.moving)
+            wrong = misplaced_tags(repository, catalog, tags.moving)
             set_tags(repository, Manifests(repository), snapshot, wrong, ())
-            raise _taken_off(catalog, image, tags)
+            raise HeldBackError(
+                f"{image.cell} was rolled back from this very image.",
+                where=image.digest,
+                why=f"On {held.time:%Y-%m-%d %H:%M} UTC its tags were set back to {held.image}.",
+                fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
+            )
         return _Ready(staged, image, replace(tags, dated=free))
 
     checked = staged.then(check)
@@ -112,7 +118,7 @@ def _promote(
 
     def change(catalog: Catalog) -> Catalog:
         for identity, one in events.items():
-            refuse_doomed(catalog, one.image)
+            refuse_deleting(catalog, one.image)
             manifests.keep(one.staged.manifest)
             dated = [tag for tag in one.tags.dated if catalog.owner_of(tag) in (None, one.image.digest)]
             event = Event(
@@ -231,23 +237,12 @@ def _refuse_taken(repository: Repository, catalog: Catalog, image: Published, ta
         )
 
 
-def refuse_doomed(catalog: Catalog, image: Published) -> None:
+def refuse_deleting(catalog: Catalog, image: Published) -> None:
     """Raise if a prune is deleting an image at this moment, or was interrupted while it did."""
-    if image.digest in catalog.doomed:
+    if image.digest in catalog.deleting:
         raise BeingPrunedError(
             f"{image.tag} is being deleted.",
             where=image.digest,
             why="A prune found that nothing needed it, and has not finished.",
             fix="Run `invoke prune --delete` to finish it, then `invoke publish`. No tag was moved.",
         )
-
-
-def _taken_off(catalog: Catalog, image: Published, tags: Tags) -> HeldBackError:
-    event = catalog.holds(tags.moving)[image.digest]
-    return HeldBackError(
-        f"{image.cell} was rolled back from this very image.",
-        where=image.digest,
-        why=f"On {event.time:%Y-%m-%d %H:%M} UTC its tags were set back to {event.image}.",
-        fix="Whoever maintains the target: fix what was wrong with the image. If it was right after all, promote it "
-        "with --again.",
-    )

@@ -14,8 +14,8 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.catalog_writes import read_catalog, write_catalog
-from imagefactory.publish.history import astray
-from imagefactory.publish.promote import Manifests, pointers, refuse_doomed, set_tags
+from imagefactory.publish.history import misplaced_tags
+from imagefactory.publish.promote import Manifests, pointers, refuse_deleting, set_tags
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 
@@ -54,7 +54,7 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
     events = {uuid.uuid4().hex: item for item in _leaving(catalog, image, moved).items()}
 
     def change(catalog: Catalog) -> Catalog:
-        refuse_doomed(catalog, image)
+        refuse_deleting(catalog, image)
         for identity, (left, tags) in events.items():
             event = Event(
                 id=identity,
@@ -81,7 +81,7 @@ def _rolled_back(
 def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], cell: Cell) -> Event | None:
     """Return the rollback that was last, if it was interrupted before it moved all tags: it goes first."""
     last = next((event for event in reversed(catalog.events) if set(tags) & event.moved.keys()), None)
-    if last is None or last.kind != "rollback" or not astray(repository, catalog, last.moved):
+    if last is None or last.kind != "rollback" or not misplaced_tags(repository, catalog, last.moved):
         return None
     image = catalog.image(last.image)
     return last if image is not None and image.platform == cell.platform else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from imagefactory.oci.registry import referrers
@@ -23,18 +24,30 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
-    """Merge all smoke records of an image; of a level that ran more than once, the last result counts."""
-    found = [
+    """Merge all smoke records of an image."""
+    return merge_records(
+        records_among(repository, referrers.find(repository, digest, SMOKE_TYPE)), digest, key
+    )
+
+
+def records_among(repository: Repository, attached: Iterable[Descriptor]) -> list[SmokeRecord]:
+    """Read the smoke records among what is attached to an image."""
+    return [
         SmokeRecord.from_json(
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
         )
-        for referrer in referrers.find(repository, digest, SMOKE_TYPE)
+        for referrer in attached
+        if referrer.artifact_type == SMOKE_TYPE
         if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
         for item in contents(repository, manifest)
         if item.media_type == SMOKE_TYPE
     ]
+
+
+def merge_records(records: Iterable[SmokeRecord], digest: Digest, key: Sha256) -> SmokeRecord | None:
+    """Merge the records of an image; of a level that ran more than once, the last result counts."""
     # A record counts for the image that it names, whatever it is attached to.
-    own = [record for record in found if (record.digest, record.plan_key) == (digest, key)]
+    own = [record for record in records if (record.digest, record.plan_key) == (digest, key)]
     merged: SmokeRecord | None = None
     for record in sorted(own, key=lambda record: record.started):
         merged = record.with_earlier(merged) if merged else record

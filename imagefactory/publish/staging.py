@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagefactory.build.assemble import make_layers
 from imagefactory.build.recording import remember
@@ -19,15 +20,29 @@ from imagefactory.errors.publishing import NotPromotableError, NotStagedError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import MANIFEST_TYPE, Image
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
-from imagefactory.publish.handovers import Vouchers
+from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.publish.outcomes import Outcomes
+from imagefactory.publish.smoke_records import merge_records, records_among
 from imagefactory.publish.tags import staging_tag
+from imagefactory.smoke.record import SmokeRecord
 from imagefactory.store.digests import Digest, Sha256
+
+if TYPE_CHECKING:
+    from imagefactory.publish.attest.bundles import Bundle
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What is attached to an image: smoke records, whatever they say, and statements, whoever signed them."""
+
+    records: tuple[SmokeRecord, ...]
+    bundles: tuple[tuple[Digest, Bundle], ...]
 
 
 @dataclass(frozen=True)
@@ -38,16 +53,34 @@ class Staged:
     image: Image
     pushed: Pushed
     """What this process uploaded: nothing, if another one staged the image."""
+    attached: Attached | None = None
+    """None until somebody looks."""
 
     @property
     def digest(self) -> Digest:
-        """Return the digest of the image."""
+        """The digest of the image."""
         return self.image.digest
 
     @property
     def manifest(self) -> StoredManifest:
-        """Return the manifest as the registry stores it."""
+        """The manifest as the registry stores it."""
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
+
+    @property
+    def record(self) -> SmokeRecord | None:
+        """All attached smoke records of this very image and plan, in one."""
+        return merge_records(self.attached.records if self.attached else (), self.digest, self.plan.key)
+
+    def with_attached(self, repository: Repository) -> Staged:
+        """Look at what is attached, unless somebody did."""
+        if self.attached is not None:
+            return self
+        from imagefactory.publish.attest.attachments import bundles_among  # noqa: PLC0415 - with cryptography
+
+        found = referrers.find(repository, self.digest)
+        records, bundles = records_among(repository, found), bundles_among(repository, found)
+        readable = tuple((digest, one) for digest, one in bundles if not isinstance(one, str))
+        return replace(self, attached=Attached(tuple(records), readable))
 
 
 def stage(
@@ -93,12 +126,12 @@ def stage(
 def find_staged(
     project: Project, repository: Repository, plans: Outcomes[Plan], handed_on: Iterable[Path] = ()
 ) -> Outcomes[Staged]:
-    """Find images that were staged earlier, perhaps by another machine, by the digests that are vouched for.
+    """Find images that were staged earlier, perhaps by another machine, by the digests that they must have.
 
     `handed_on` are folders with the hand-overs of the jobs that staged them. The staging tag is only compared: what it
     points at says nothing about what was built.
     """
-    vouchers = Vouchers(project, handed_on)
+    expected = ExpectedImages(project, handed_on)
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
@@ -111,7 +144,7 @@ def find_staged(
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
             )
-        image = vouchers.require_same(plan, staged, where)
+        image = expected.require_same(plan, staged, where)
         manifest = repository.require_manifest(image.digest)
         return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.tag_writes import window_of
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest.signing import find_trust
 from imagefactory.publish.outcomes import Outcomes
@@ -46,7 +45,7 @@ def main() -> None:
             (timed(lambda: rollback(project, repository, cell)).seconds, timed(promote_again).seconds)
             for _ in range(ROUNDS)
         ]
-        window = window_of(repository)
+        window = repository.window.wait
     for name, values in zip(("rollback", "promote"), zip(*rounds, strict=True), strict=True):
         print(f"{name:<10} median {statistics.median(values):.2f} s, slowest {max(values):.2f} s")
     print(f"of which {window:g} s are the wait for others")

@@ -375,6 +375,6 @@ def promoted_table(promoted: Iterable[Promoted]) -> Table:
 def pruning_table(pruning: Pruning) -> Table:
     """Show the manifests that are deleted, or would be."""
     table = Table("what", "digest", "bytes", "tags", box=None)
-    for item in pruning.doomed:
+    for item in pruning.deletions:
         table.add_row(item.kind, short_digest(item.digest), size(item.size), "\n".join(item.tags))
     return table

@@ -1,46 +1,60 @@
-"""Requests to one repository: authorized, retried, and with failures that have remedies."""
+"""Requests to one repository: authorized, retried, with bounded memory and safe redirects.
+
+A registry's first 401 names its token server (https://distribution.github.io/distribution/spec/auth/token/), or asks
+for the password itself. After that, tokens are fetched ahead of requests, reused until they expire, and replaced if the
+registry refuses them.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from http.cookiejar import DefaultCookiePolicy
+from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    RegistryBusyError,
-    RegistryError,
-    RegistryUnreachableError,
-    RepositoryMissingError,
-    UnboundedAnswerError,
-    UnsafeAddressError,
-)
-from imagefactory.errors.store import DigestMismatchError
-from imagefactory.oci.registry.auth import Authenticator, Scope
-from imagefactory.oci.registry.credentials import Credentials, find_credentials
-from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.wire import (
-    MOST_TEXT,
+from imagefactory.errors import LibraryError
+from imagefactory.errors.registry import RegistryError
+from imagefactory.oci.registry.answers import (
+    BLOCK,
+    Access,
     Answer,
+    Challenge,
     RegistryRequest,
-    UnsafeRedirectError,
-    Wire,
     judge_answer,
     read_answer,
+    read_challenge,
 )
+from imagefactory.oci.registry.credentials import Credentials, find_credentials
+from imagefactory.oci.registry.failures import FailureKind, Failures, UnsafeRedirectError
+from imagefactory.oci.registry.reference import Reference
 from imagefactory.store.digests import Digest
-from imagefactory.store.json_text import TooDeepError, parse_json
+from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry
 
 _RETRY = Retry(attempts=7)
+_CLIENT = "spark-image-factory"
+_CONNECTIONS = 8
+_REDIRECTS = 5
+_LIFETIME = 60.0
+"""Seconds that a token is valid if the server does not say."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    value: str = field(repr=False)
+    until: float
+    """On the monotonic clock, because the clocks of two machines may disagree."""
 
 
 class Connection:
@@ -50,216 +64,220 @@ class Connection:
         self, reference: Reference, credentials: Credentials | None = None, retry: Retry | None = None
     ) -> None:
         self.reference = reference
+        self.credentials = credentials or find_credentials(reference.registry, reference.repository)
         self.retry = retry or _RETRY
-        self.wire = Wire(reference)
-        self.reading = Scope.to(reference.repository, "pull")
-        self.writing = Scope.to(reference.repository, "pull", "push")
-        credentials = credentials or find_credentials(reference.registry, reference.repository)
-        self._authenticator = Authenticator(reference.registry, self.wire, credentials, self.retry)
+        self.failures = Failures(reference, self.credentials, self.retry.patience)
+        self._challenge: Challenge | None = None
+        self._tokens: dict[Access, _Token] = {}
+        self._lock = threading.Lock()
+        self._session = requests.Session()
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+        # A proxy cannot reach a registry on this machine.
+        self._session.trust_env = not reference.is_local
+        self._session.headers["User-Agent"] = _CLIENT
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, _LargeBlocks(pool_maxsize=_CONNECTIONS))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
 
     def url(self, path: str) -> str:
         """Return the URL of a path in the repository."""
         return f"{self.reference.url}/v2/{self.reference.repository}/{path}"
 
-    def ask(self, request: RegistryRequest, scope: Scope, stopped: threading.Event | None = None) -> Answer:
+    # --- requests --------------------------------------------------------------------------------
+
+    def ask(self, request: RegistryRequest) -> Answer:
         """Send a request, and retry it where that may help; the caller judges the final answer."""
-        with self.naming_failures():
-            send = partial(self.ask_once, request, scope, stopped=stopped)
-            return self.retry.run(send, later=judge_answer, stopped=stopped)
+        with self.failures.named():
+            return self.retry.run(
+                partial(self.ask_once, request), later=judge_answer, stopped=request.stopped
+            )
 
-    def ask_once(
-        self,
-        request: RegistryRequest,
-        scope: Scope,
-        *,
-        replay: bool = True,
-        stopped: threading.Event | None = None,
-    ) -> Answer:
-        """Send a request once; if its token is refused, again with a new one, unless `replay` is false.
+    def ask_once(self, request: RegistryRequest) -> Answer:
+        """Send a request without retries."""
+        with self.stream(request) as response:
+            return response if isinstance(response, Answer) else read_answer(response)
 
-        A new token may take long: if `stopped` is set by then, raise CancelledError instead of sending it again.
-        """
-        sent = self._authorization(request.url, scope)
-        answer = self.wire.ask(request, sent)
-        if answer.status != HTTPStatus.UNAUTHORIZED or not self._is_ours(request.url):
-            return answer
-        self._authenticator.refused(answer, sent)
-        renewed = self._authorization(request.url, scope)
-        if not replay or renewed == sent:
-            return answer
-        if stopped is not None and stopped.is_set():
-            raise CancelledError
-        return self.wire.ask(request, renewed)
-
-    @contextmanager
-    def stream(self, request: RegistryRequest, scope: Scope) -> Iterator[requests.Response | Answer]:
-        """Yield a successful response before its body is read, or the answer that came instead."""
-        sent = self._authorization(request.url, scope)
-        for attempt in range(2):
-            with self.wire.stream(request, sent) as response:
-                if response.status_code != HTTPStatus.UNAUTHORIZED or attempt:
-                    yield response if response.ok else read_answer(response)
-                    return
-                answer = read_answer(response)
-            self._authenticator.refused(answer, sent)
-            sent = self._authorization(request.url, scope)
-
-    def has_blob(self, digest: Digest, scope: Scope, stopped: threading.Event | None = None) -> bool:
-        """Return whether the repository has a blob."""
-        answer = self.ask(RegistryRequest("HEAD", self.url(f"blobs/{digest}")), scope, stopped)
+    def has_blob(
+        self, digest: Digest, access: Access = "pull", stopped: threading.Event | None = None
+    ) -> bool:
+        """Whether the repository has a blob."""
+        answer = self.ask(RegistryRequest("HEAD", self.url(f"blobs/{digest}"), access, stopped=stopped))
         if answer.ok or answer.status == HTTPStatus.NOT_FOUND:
             return answer.ok
-        raise self.failure(answer, "look up a blob", write=scope == self.writing)
+        raise self.failure(answer, "look up a blob")
 
-    def _authorization(self, url: str, scope: Scope) -> str | None:
-        return self._authenticator.header(scope) if self._is_ours(url) else None
-
-    def _is_ours(self, url: str) -> bool:
-        """Return whether a URL is on the registry's host; an upload may go to another one, which gets no secret."""
-        return urlsplit(url).netloc == self.reference.host
+    def failure(self, answer: Answer, doing: str) -> LibraryError:
+        """Return the error for an unsuccessful answer."""
+        # A registry that issued a token knows the user, and still refuses this.
+        refused = answer.status == HTTPStatus.UNAUTHORIZED and not self._is_basic
+        return self.failures.of(answer, doing, "denied" if refused and self.credentials else None)
 
     @contextmanager
-    def naming_failures(self) -> Iterator[None]:
-        """Turn exceptions of requests into errors with a remedy."""
+    def stream(self, request: RegistryRequest) -> Iterator[requests.Response | Answer]:
+        """Yield a successful response before its body is read, or the answer that came instead.
+
+        A request whose token is refused is sent once more with a new one, unless its body is a stream.
+        """
+        ours = urlsplit(request.url).netloc == self.reference.host  # another host gets no secret
+        sent = self._authorization(request.access) if ours else None
+        with self.send(request, sent) as response:
+            if response.status_code != HTTPStatus.UNAUTHORIZED or not ours:
+                yield response if response.ok else read_answer(response)
+                return
+            answer = read_answer(response)
+        self._learn(answer, sent)
+        renewed = self._authorization(request.access)
+        if renewed == sent or not isinstance(request.body, bytes | None):
+            yield answer
+            return
+        if request.stopped is not None and request.stopped.is_set():  # a new token may take long
+            raise CancelledError
+        with self.send(request, renewed) as response:
+            yield response if response.ok else read_answer(response)
+
+    @contextmanager
+    def send(self, request: RegistryRequest, authorization: str | None) -> Iterator[requests.Response]:
+        """Send a request and yield its response before the body is read; follow redirects of GET and HEAD."""
+        url, params = request.url, dict(request.params)
+        own = urlsplit(url).netloc
+        for _ in range(_REDIRECTS):
+            response = self._session.request(
+                request.method,
+                url,
+                # identity: a compressed body would have another size and other offsets.
+                headers={"Accept-Encoding": "identity", **request.headers},
+                params=params,
+                data=request.body,
+                # A redirect to another host gets no secret, and registries do not use .netrc.
+                auth=partial(_authorize, authorization if urlsplit(url).netloc == own else None),
+                timeout=request.timeout,
+                allow_redirects=False,
+                stream=True,
+            )
+            with response:
+                if request.method not in ("GET", "HEAD") or not response.is_redirect:
+                    yield response
+                    return
+                read_answer(response, BLOCK)  # a connection is reused only after its response was read
+                url, params = self.locate(response.headers["Location"], url), {}
+        raise requests.TooManyRedirects("the registry redirects endlessly")
+
+    def locate(self, location: str, asked: str) -> str:
+        """Resolve a Location header; refuse one that drops TLS or enters a private network."""
+        target = urljoin(asked, location)
+        here, there = urlsplit(self.reference.url), urlsplit(target)
+        if (there.scheme, there.netloc) == (here.scheme, here.netloc):
+            return target
+        if there.scheme != "https" and not (there.scheme == here.scheme == "http"):
+            raise UnsafeRedirectError(
+                f"the registry redirects to {there.scheme}://{there.netloc}, without TLS"
+            )
+        if _is_private(there.hostname or "") and not _is_private(here.hostname or ""):
+            raise UnsafeRedirectError(
+                f"the registry redirects to {there.netloc}, an address of a private network"
+            )
+        return target
+
+    # --- authorization ---------------------------------------------------------------------------
+
+    @property
+    def _is_basic(self) -> bool:
+        return self._challenge is not None and self._challenge.scheme == "basic"
+
+    def _authorization(self, access: Access) -> str | None:
+        """Return an Authorization header; None until the registry has asked for one."""
+        with self._lock:
+            if self._challenge is None:
+                return None
+            if self._is_basic:
+                return self.credentials.basic() if self.credentials else None
+            now = time.monotonic()
+            for wider, token in self._tokens.items():
+                if wider.startswith(access) and now < token.until:
+                    return f"Bearer {token.value}"
+            token = self._tokens[access] = self._fetch(self._challenge, access)
+            return f"Bearer {token.value}"
+
+    def _learn(self, answer: Answer, sent: str | None) -> None:
+        """Remember the challenge of a 401, and discard the token that it refused."""
+        challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
+        if challenge is None:
+            why = f"It answered {answer.said()} without a WWW-Authenticate header for Basic or Bearer."
+            raise self.failures.make("unusable", self.reference.url, why)
+        with self._lock:
+            self._challenge = challenge
+            kept = {one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent}
+            self._tokens = kept
+
+    def _fetch(self, challenge: Challenge, access: Access) -> _Token:
+        if urlsplit(challenge.realm).scheme != "https" and not self.reference.is_local:
+            raise self.failures.make(
+                "unsafe", challenge.realm, "Its token server takes passwords without TLS."
+            )
+        scope = f"repository:{self.reference.repository}:{access}"
+        asked = time.monotonic()
+        answer = self.retry.run(partial(self._ask_for_token, challenge, scope), later=judge_answer)
+        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
+            kind: FailureKind = "denied" if answer.status == HTTPStatus.FORBIDDEN else "credentials"
+            raise self.failures.of(answer, f"get a token for {scope}", kind)
         try:
-            yield
-        except requests.exceptions.SSLError as error:
-            raise RegistryUnreachableError(
-                f"{self.reference.registry} has no trusted certificate.",
-                where=self.reference.url,
-                why=_innermost(error),
-                fix="Check the registry's name and this machine's certificates (REQUESTS_CA_BUNDLE).",
-            ) from None
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-        ) as error:
-            raise RegistryUnreachableError(
-                f"{self.reference.registry} cannot be reached, or does not respond.",
-                where=_url_of(error) or self.reference.url,
-                why=_innermost(error),
-                fix="Check the name, the network and the proxy, then run the command again to continue.",
-            ) from None
-        except UnsafeRedirectError as error:
-            raise UnsafeAddressError(
-                f"{self.reference.registry} sends its clients to an unsafe address.",
-                where=self.reference.url,
-                why=_innermost(error),
-                fix="Nothing was sent there. The owner of the registry has to correct the address; you: do not use "
-                "the registry, or the proxy in front of it, before.",
-            ) from None
-        except requests.TooManyRedirects as error:
-            raise self.unbounded(self.reference.url, _innermost(error)) from None
-        except requests.RequestException as error:
-            raise self.nonsense(self.reference.url, _innermost(error)) from None
-
-    def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
-        """Parse the JSON of an answer; raise ValueError if it is none, UnboundedAnswerError if it is too much."""
-        self.refuse_large(body, where)
-        try:
-            return parse_json(body)
-        except TooDeepError:
-            raise self.unbounded(where, "It is nested too deeply.") from None
-
-    def refuse_large(self, body: bytes, where: str) -> None:
-        """Raise UnboundedAnswerError if a body was cut off."""
-        if len(body) > MOST_TEXT:
-            raise self.unbounded(where, f"It has more than {MOST_TEXT:,} bytes.")
-
-    def unbounded(self, where: str, why: str) -> UnboundedAnswerError:
-        """Return the error for an answer that never ends, or that is more than anybody should read."""
-        return UnboundedAnswerError(
-            f"{self.reference.registry} sent an answer without bounds.",
-            where=where,
-            why=why,
-            fix="No registry needs that: check its address, and tell its owner. Whoever writes to the repository may "
-            "have put the content there; then its owner has to delete it.",
-        )
-
-    def nonsense(self, where: str, why: str) -> RegistryError:
-        """Return the error for an answer that a registry would not send."""
-        return RegistryError(
-            f"{self.reference.registry} sent an unusable answer.",
-            where=where,
-            why=why,
-            fix="Check that the address is that of a container registry; if it is, tell the registry's owner.",
-        )
-
-    def mismatch(self, digest: Digest, why: str) -> DigestMismatchError:
-        """Return the error for content that does not match its digest."""
-        return DigestMismatchError(
-            "The registry sent something other than what was requested.",
-            where=f"{self.reference.name}@{digest}",
-            why=why,
-            fix="Try again; if it persists, do not use this registry or the proxy in front of it.",
-        )
-
-    def failure(self, answer: Answer, doing: str, *, write: bool = False) -> FactoryError:
-        """Return the error for an unsuccessful answer."""
-        where = f"{self.reference.name} ({doing})"
-        why = f"It answered {answer.said()}."
-        credentials = self._authenticator.credentials
-        if answer.refuses_token():
-            return RegistryError(
-                f"{self.reference.registry} does not accept tokens from its own token server.",
-                where=where,
-                why=f"It answered {answer.said()}, repeatedly.",
-                fix="Run the command again later. If it persists, the registry's clocks may disagree.",
+            document = parse_json(answer.body) if answer.ok else {}
+            value = document.get("token") or document.get("access_token")
+            lifetime = float(document.get("expires_in") or _LIFETIME)
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            value = None
+        if not value or not isinstance(value, str):
+            raise RegistryError(
+                "The registry's token server did not issue a token.",
+                where=challenge.realm,
+                why=f"It answered {answer.said()}.",
+                fix="Try again later, and check the registry's status page.",
             )
-        wait = answer.retry_after() if answer.again() else None
-        if wait is not None and wait > self.retry.patience:
-            return RegistryBusyError(
-                f"{self.reference.registry} is busy, and wants to be asked again much later.",
-                where=where,
-                why=f"It asks for a wait of {wait:,.0f} s; a command waits {self.retry.patience:,.0f} s at most. {why}",
-                fix="Run the command again after that time: it continues where it stopped. If the time makes no sense, "
-                "tell the registry's owner.",
+        # Expire it a little early: a request takes a while, and its token is checked on arrival.
+        return _Token(value, asked + lifetime - min(10.0, lifetime / 5))
+
+    def _ask_for_token(self, challenge: Challenge, scope: str) -> Answer:
+        asked = {"service": challenge.service} if challenge.service else {}
+        asked["scope"] = scope
+        authorization = None
+        if self.credentials and self.credentials.identity_token:
+            asked |= {
+                "grant_type": "refresh_token",
+                "client_id": _CLIENT,
+                "refresh_token": self.credentials.secret,
+            }
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            request = RegistryRequest(
+                "POST", challenge.realm, headers=headers, body=urlencode(asked).encode()
             )
-        if answer.status == HTTPStatus.UNAUTHORIZED and (credentials is None or self._authenticator.is_basic):
-            return self._authenticator.not_accepted(answer, where)
-        if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            who = "anonymous user"
-            if credentials:
-                who = f"user {credentials.username!r} from {credentials.source}"
-            return AccessDeniedError(
-                f"{self.reference.registry} does not allow you to {doing}.",
-                where=where,
-                why=f"The {who} has no permission: {answer.said()}.",
-                fix="Use a token that can write packages (`packages: write`, `write:packages`), and check who "
-                "owns the repository."
-                if write
-                else "Use a token that can read this repository, and check its name.",
-            )
-        if answer.has_error("NAME_UNKNOWN"):
-            return RepositoryMissingError(
-                f"{self.reference.registry} has no repository {self.reference.repository}.",
-                where=where,
-                why=f"{why} (Some registries also say this about a repository without tags.)",
-                fix="Check the name (`registry` in matrix.yaml, FACTORY_REGISTRY); the first push creates it.",
-            )
-        return RegistryError(
-            f"{self.reference.registry} failed to {doing}.",
-            where=where,
-            why=why,
-            fix="Run the command again later: it continues where it stopped. If it persists, check the registry's "
-            "status page.",
-        )
+        else:
+            request = RegistryRequest("GET", challenge.realm, params=asked)
+            authorization = self.credentials.basic() if self.credentials else None
+        with self.send(request, authorization) as response:
+            return read_answer(response)
 
 
-def _url_of(error: requests.RequestException) -> str | None:
-    """Return the requested URL, which may be that of a token server or of blob storage."""
-    url = error.request.url if error.request is not None else None
-    return url.partition("?")[0] if url else None
+class _LargeBlocks(HTTPAdapter):
+    """Sends bodies in larger blocks than http.client, which uses 16 KiB."""
+
+    def init_poolmanager(self, *positional: Any, **options: Any) -> None:  # noqa: ANN401 - theirs
+        super().init_poolmanager(*positional, blocksize=BLOCK, **options)
 
 
-def _innermost(error: Exception) -> str:
-    """Return the message of the exception that requests wrapped."""
-    reason: object = error
-    while isinstance(reason, Exception):
-        inner = getattr(reason, "reason", None) or next(iter(reason.args), None)
-        if not isinstance(inner, Exception):
-            break
-        reason = inner
-    text = str(reason).partition(": ")[2] if "object at 0x" in str(reason) else str(reason)
-    return f"{(text or type(error).__name__)[:300].rstrip('.')}."
+def _authorize(value: str | None, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    if value:
+        request.headers["Authorization"] = value
+    return request
+
+
+def _is_private(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_private or address.is_loopback or address.is_link_local

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
-from imagefactory.oci.registry.blob_uploads import OpenStream, UploadOutcome
+from imagefactory.oci.registry.blobs import OpenStream, UploadOutcome
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, digest_of

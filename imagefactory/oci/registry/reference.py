@@ -37,16 +37,6 @@ class Reference:
     @classmethod
     def parse(cls, text: str, origin: str = "") -> Self:
         """Parse `ghcr.io/owner/name:tag@sha256:...`; tag and digest are optional. Errors name the origin."""
-        try:
-            return cls._parse(text)
-        except BadReferenceError as error:
-            if not origin:
-                raise
-            where = f"{origin}: {error.where}"
-            raise BadReferenceError(error.what, where=where, why=error.why, fix=error.fix) from None
-
-    @classmethod
-    def _parse(cls, text: str) -> Self:
         rest, at, digest = text.strip().partition("@")
         host, slash, path = rest.partition("/")
         host = host.lower()
@@ -56,15 +46,19 @@ class Reference:
             or not re.fullmatch(_HOST, host)
             or not ("." in host or ":" in host or host == "localhost")
         ):
-            _refuse(text, "It does not start with the host of a registry, such as ghcr.io/.")
+            _refuse(text, "It does not start with the host of a registry, such as ghcr.io/.", origin)
         if repository != repository.lower():
-            _refuse(text, f"A repository name is lower case: {repository.lower()}.")
+            _refuse(text, f"A repository name is lower case: {repository.lower()}.", origin)
         if not _REPOSITORY.fullmatch(repository) or len(host) + len(repository) >= _LONGEST_NAME:
-            _refuse(text, f"{repository!r} is not a valid repository name.")
+            _refuse(text, f"{repository!r} is not a valid repository name.", origin)
         if colon and not _TAG.fullmatch(tag):
-            _refuse(text, f"{tag!r} is not a tag: up to 128 letters, digits, dots, dashes and underscores.")
+            _refuse(
+                text,
+                f"{tag!r} is not a tag: up to 128 letters, digits, dots, dashes and underscores.",
+                origin,
+            )
         if at and not _DIGEST.fullmatch(digest):
-            _refuse(text, f"{digest!r} is not a digest: `sha256:` and 64 hex digits.")
+            _refuse(text, f"{digest!r} is not a digest: `sha256:` and 64 hex digits.", origin)
         return cls(host, repository, tag or None, Digest(digest) if digest else None)
 
     @property
@@ -112,10 +106,11 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def _refuse(text: str, why: str) -> NoReturn:
+def _refuse(text: str, why: str, origin: str = "") -> NoReturn:
+    where = text.strip() or "(empty)"
     raise BadReferenceError(
         f"{text!r} does not name an image in a registry.",
-        where=text.strip() or "(empty)",
+        where=f"{origin}: {where}" if origin else where,
         why=why,
         fix="Write it as ghcr.io/OWNER/NAME, optionally followed by :TAG or @sha256:DIGEST.",
     )

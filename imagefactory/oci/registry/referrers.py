@@ -16,12 +16,12 @@ from http import HTTPStatus
 
 from imagefactory.errors.registry import AttachmentLostError, ContentMissingError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.answers import RegistryRequest
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.oci.registry.tag_writes import claim, replace_tag, window_of
-from imagefactory.oci.registry.wire import RegistryRequest
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.store.digests import Digest
 
 _ATTEMPTS = 8
@@ -48,7 +48,10 @@ def find(repository: Repository, digest: Digest, artifact_type: str | None = Non
     # A registry that has learned the API may not know what was listed under the tag before.
     index = repository.manifest(fallback_tag(digest))
     found: dict[Digest, Descriptor] = {}
-    for item in (*_from_api(repository, digest, artifact_type), *_entries(repository, digest, index)):
+    for item in (
+        *_from_api(repository, digest, artifact_type),
+        *_entries(repository, digest, index.body if index else None),
+    ):
         if artifact_type is None or item.artifact_type == artifact_type:
             found.setdefault(item.digest, item)
     return list(found.values())
@@ -100,22 +103,22 @@ def _push(
 def _from_api(repository: Repository, digest: Digest, artifact_type: str | None) -> list[Descriptor]:
     connection = repository.connection
     params = {"artifactType": artifact_type} if artifact_type else {}
-    request = RegistryRequest("GET", connection.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}, params)
-    answer = connection.ask(request, connection.reading)
+    url, headers = connection.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}
+    answer = connection.ask(RegistryRequest("GET", url, headers=headers, params=params))
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.BAD_REQUEST):
         return []
     if not answer.ok:
         raise connection.failure(answer, "list referrers")
-    return _descriptors(repository, digest, answer.body)
+    return _entries(repository, digest, answer.body)
 
 
-def _entries(repository: Repository, digest: Digest, index: StoredManifest | None) -> list[Descriptor]:
-    return _descriptors(repository, digest, index.body) if index else []
-
-
-def _descriptors(repository: Repository, digest: Digest, body: bytes) -> list[Descriptor]:
+def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list[Descriptor]:
+    if body is None:
+        return []
     try:
-        listed = repository.connection.parse(body, f"{repository.reference.name}, referrers of {digest}")
+        listed = repository.connection.failures.parse(
+            body, f"{repository.reference.name}, referrers of {digest}"
+        )
         return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
@@ -135,11 +138,10 @@ def _write(
 def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> None:
     """Add to the list under the tag, so that no entry is lost when other processes do the same."""
     tag = fallback_tag(subject)
-    window = window_of(repository)
     with _ONE_AT_A_TIME.setdefault(f"{repository.reference.name}:{tag}", threading.Lock()):
         for attempt in range(_ATTEMPTS):
             index = repository.manifest(tag)
-            listed = _entries(repository, subject, index)
+            listed = _entries(repository, subject, index.body if index else None)
             known = {item.digest for item in listed}
             missing = [item for item in attached if item.digest not in known]
             # An entry that this call wrote counts only once nobody can overwrite it any more.
@@ -153,11 +155,11 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
                 written = _write(repository, tag, seen, [*there, *missing])
             if written:
                 return
-            time.sleep(random.uniform(0, window * (attempt + 1)))  # noqa: S311 - not a secret
+            time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
     raise AttachmentLostError(
         "An artifact could not be added to the list of referrers.",
         where=f"{repository.reference.name}:{tag}",
         why=f"{_ATTEMPTS} times another process wrote the same list at the same moment, or the registry took longer "
-        f"than {window:g} s for a request.",
+        f"than {repository.window.longest:g} s for a request.",
         fix="It is stored, but nobody finds it yet: run the command again when nothing else attaches to this image.",
     )

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagefactory.environment.progress import Progress
-from imagefactory.errors.registry import BlobTooLargeError, ContentMissingError, RegistryError
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import blob_downloads
-from imagefactory.oci.registry.auth import Scope
-from imagefactory.oci.registry.blob_uploads import OpenStream, Upload, UploadOutcome
+from imagefactory.oci.registry import blobs
+from imagefactory.oci.registry.answers import Answer, RegistryRequest
+from imagefactory.oci.registry.blobs import OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.reference import Reference, is_digest
-from imagefactory.oci.registry.wire import Answer, RegistryRequest
 from imagefactory.store.digests import Digest, digest_of
 from imagefactory.store.json_text import parse_json
 from imagefactory.store.retry import Retry
@@ -37,6 +35,22 @@ _PAGE = 1000
 _MOST_PAGES = 1000
 _MOST_LINK = 8192
 _NEXT = re.compile(r"<([^>]+)>\s*;[^,]*\brel=\"?next\"?")
+
+
+@dataclass(frozen=True)
+class WriteWindow:
+    """Seconds of tag_writes.py: how long a write may take, and how long its writer waits for rivals after it.
+
+    The wait is as long as the longest write wherever there may be rivals.
+    """
+
+    longest: float
+    wait: float
+
+
+WINDOW_HERE = WriteWindow(0.25, 0.25)
+"""For a registry on this machine."""
+WINDOW_AWAY = WriteWindow(3.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,8 @@ class Repository:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.reference = connection.reference
+        self._failures = connection.failures
+        self.window = WINDOW_HERE if self.reference.is_local else WINDOW_AWAY
 
     @classmethod
     def open(
@@ -86,13 +102,13 @@ class Repository:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.wire.close()
+        self.connection.close()
 
     # --- blobs -----------------------------------------------------------------------------------
 
     def has_blob(self, digest: Digest) -> bool:
         """Return whether the repository has a blob."""
-        return self.connection.has_blob(digest, self.connection.reading)
+        return self.connection.has_blob(digest)
 
     def upload(
         self,
@@ -112,7 +128,7 @@ class Repository:
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
-        return blob_downloads.read_range(self.connection, digest, offset, length)
+        return blobs.read_range(self.connection, digest, offset, length)
 
     def blob(self, digest: Digest, limit: int = 4 * 1024 * 1024) -> bytes:
         """Read a small blob into memory and check it."""
@@ -129,7 +145,7 @@ class Repository:
 
     def download(self, digest: Digest, size: int, path: Path) -> None:
         """Download a blob to a file and check it; the file appears whole, or not at all."""
-        blob_downloads.download(self.connection, digest, size, path)
+        blobs.download(self.connection, digest, size, path)
 
     # --- manifests and tags ----------------------------------------------------------------------
 
@@ -138,24 +154,24 @@ class Repository:
         answer = self._ask_for_manifest("GET", name)
         if answer is None:
             return None
-        self.connection.refuse_large(answer.body, f"{self.reference.name}/{name}")
+        where = f"{self.reference.name}/{name}"
+        try:
+            written = self._failures.parse(answer.body, where).get("mediaType")
+        except (ValueError, AttributeError):
+            raise self._failures.make("unusable", where, "The manifest is not a JSON object.") from None
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
         self._check(digest, answer.body)
-        return StoredManifest(digest, self._media_type(name, answer), answer.body)
+        media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        return StoredManifest(digest, str(written or media_type or MANIFEST_TYPE), answer.body)
 
     def require_manifest(self, name: str) -> StoredManifest:
         """Read a manifest or index, and raise an error if there is none."""
         manifest = self.manifest(name)
         if manifest is None:
-            separator = "@" if is_digest(name) else ":"
-            raise ContentMissingError(
-                "There is no such image.",
-                where=f"{self.reference.name}{separator}{name}",
-                why="The registry has no manifest of that name.",
-                fix="Check the tag or digest; `invoke history` lists what was published.",
-            )
+            where = f"{self.reference.name}{'@' if is_digest(name) else ':'}{name}"
+            raise self._failures.make("absent", where, "It has no manifest of that name.")
         return manifest
 
     def resolve(self, name: str) -> Digest | None:
@@ -185,56 +201,51 @@ class Repository:
         digest = digest_of(body)
         if tag is not None:
             self.reference.tagged(tag)
-        request = RegistryRequest(
-            "PUT", self._manifest(tag or digest), {"Content-Type": media_type}, body=body
+        url = self.connection.url(f"manifests/{tag or digest}")
+        headers = {"Content-Type": media_type}
+        answer = self.connection.ask(
+            RegistryRequest("PUT", url, "pull,push", headers, body=body, stopped=stopped)
         )
-        answer = self.connection.ask(request, self.connection.writing, stopped)
         if answer.has_error("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"):
-            raise ContentMissingError(
-                f"{self.reference.registry} does not accept a manifest before its content.",
-                where=f"{self.reference.name}@{digest}",
-                why=f"It answered {answer.said()}.",
-                fix="Push the image again, which uploads what is missing.",
-            )
+            why = f"It answered {answer.said()} to a manifest that names it."
+            raise self._failures.make("absent", f"{self.reference.name}@{digest}", why)
         if not answer.ok:
-            raise self.connection.failure(answer, "write a manifest", write=True)
+            raise self.connection.failure(answer, "write a manifest")
         told = answer.headers.get("Docker-Content-Digest")
         if told and is_digest(told) and told != digest:
-            raise DigestMismatchError(
-                "The registry stored another manifest than the one that was sent.",
-                where=f"{self.reference.name}@{digest}",
-                why=f"It answered with the digest {told}.",
-                fix="Do not use what was pushed. The registry, or a proxy in front of it, changes content.",
-            )
+            why = f"It stored a manifest as {told}."
+            raise self._failures.make("mismatch", f"{self.reference.name}@{digest}", why)
         return digest, answer.headers
 
     def tags(self) -> list[str]:
         """List all tags."""
+        where = f"{self.reference.name}/tags/list"
         found: list[str] = []
         url, seen = f"{self.connection.url('tags/list')}?n={_PAGE}", set[str]()
         while True:
-            if url in seen or len(seen) == _MOST_PAGES:
-                why = f"Its pages form a circle, or are more than {_MOST_PAGES:,}."
-                raise self.connection.unbounded(f"{self.reference.name}/tags/list", why)
+            if url in seen or len(seen) >= _MOST_PAGES:
+                why = (
+                    "Its pages form a circle." if url in seen else f"It has more than {_MOST_PAGES:,} pages."
+                )
+                raise self._failures.make("oversized", where, why)
             seen.add(url)
-            answer = self.connection.ask(RegistryRequest("GET", url), self.connection.reading)
+            answer = self.connection.ask(RegistryRequest("GET", url))
             if not answer.ok:
                 raise self.connection.failure(answer, "list tags")
             try:
-                page = self.connection.parse(answer.body, f"{self.reference.name}/tags/list")
-                found += [str(tag) for tag in page.get("tags") or []]
+                found += [str(tag) for tag in self._failures.parse(answer.body, where).get("tags") or []]
             except (ValueError, AttributeError, TypeError):
-                raise self._nonsense("tags/list", "It is not a list of tags in JSON.") from None
+                raise self._failures.make("unusable", where, "It is not a list of tags in JSON.") from None
             following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
             if following is None:
                 return list(dict.fromkeys(found))
-            with self.connection.naming_failures():
-                url = self.connection.wire.locate(following[1], url)
+            with self._failures.named():
+                url = self.connection.locate(following[1], url)
 
     def delete(self, name: Digest | str) -> bool:
         """Delete a manifest by digest, and with it all its tags; return whether it existed."""
-        scope = Scope.to(self.reference.repository, "pull", "push", "delete")
-        answer = self.connection.ask(RegistryRequest("DELETE", self._manifest(name)), scope)
+        url = self.connection.url(f"manifests/{name}")
+        answer = self.connection.ask(RegistryRequest("DELETE", url, "pull,push,delete"))
         if answer.status == HTTPStatus.NOT_FOUND:
             return False
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED or answer.has_error("UNSUPPORTED"):
@@ -245,17 +256,14 @@ class Repository:
                 fix="Delete it on the registry's web pages, or through its own API.",
             )
         if not answer.ok:
-            raise self.connection.failure(answer, "delete a manifest", write=True)
+            raise self.connection.failure(answer, "delete a manifest")
         return True
 
     # --- names and checks ------------------------------------------------------------------------
 
-    def _manifest(self, name: str) -> str:
-        return self.connection.url(f"manifests/{name}")
-
     def _ask_for_manifest(self, method: str, name: str) -> Answer | None:
-        request = RegistryRequest(method, self._manifest(name), _ACCEPT)
-        answer = self.connection.ask(request, self.connection.reading)
+        url = self.connection.url(f"manifests/{name}")
+        answer = self.connection.ask(RegistryRequest(method, url, headers=_ACCEPT))
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if not answer.ok:
@@ -265,15 +273,5 @@ class Repository:
     def _check(self, digest: Digest, data: bytes) -> None:
         found = digest_of(data)
         if found != digest:
-            raise self.connection.mismatch(digest, f"It sent content with the digest {found}.")
-
-    def _media_type(self, name: str, answer: Answer) -> str:
-        try:
-            written = self.connection.parse(answer.body, f"{self.reference.name}/{name}").get("mediaType")
-        except (ValueError, AttributeError):
-            raise self._nonsense(name, "The manifest is not a JSON object.") from None
-        told = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-        return str(written or told or MANIFEST_TYPE)
-
-    def _nonsense(self, name: str, why: str) -> RegistryError:
-        return self.connection.nonsense(f"{self.reference.name}/{name}", why)
+            where = f"{self.reference.name}@{digest}"
+            raise self._failures.make("mismatch", where, f"It sent content with the digest {found}.")

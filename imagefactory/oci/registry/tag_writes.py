@@ -12,20 +12,11 @@ import threading
 import time
 import uuid
 from concurrent.futures import CancelledError
-from typing import Final
 
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest
 
-WINDOW_HERE: Final = 0.25
-"""Seconds, for a registry on this machine."""
-WINDOW_AWAY: Final = 3.0
 _CLAIM = "imagefactory.claim"
-
-
-def window_of(repository: Repository) -> float:
-    """Return the seconds that a write to a repository may take."""
-    return WINDOW_HERE if repository.reference.is_local else WINDOW_AWAY
 
 
 def claim() -> dict[str, str]:
@@ -43,14 +34,16 @@ def replace_tag(
 
     The caller has to read the tag again then: its document may be there, or not.
     """
-    window = window_of(repository)
+    window = repository.window
     began = time.monotonic()
     if repository.resolve(tag) != seen:
         return None
-    if time.monotonic() - began > window / 2:  # this process was asleep, and what it saw may be outdated
+    if (
+        time.monotonic() - began > window.longest / 2
+    ):  # this process was asleep, and what it saw may be outdated
         return None
     late = threading.Event()
-    timer = threading.Timer(window, late.set)
+    timer = threading.Timer(window.longest, late.set)
     timer.start()
     try:
         digest = repository.put_manifest(body, media_type, tag, stopped=late)
@@ -58,7 +51,7 @@ def replace_tag(
         return None
     finally:
         timer.cancel()
-    if time.monotonic() - began > window:
+    if time.monotonic() - began > window.longest:
         return None
-    time.sleep(window)
+    time.sleep(window.wait)
     return digest if repository.resolve(tag) == digest else None

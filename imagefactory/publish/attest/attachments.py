@@ -6,7 +6,7 @@ Everything is attached to the manifest's digest, so it is in place before a tag 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from imagefactory.errors.layers import VerificationError
@@ -23,7 +23,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifier, read_trusted
-from imagefactory.publish.handovers import Vouchers
+from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.store.digests import Digest
 
 SBOM_NAME: Final = "sbom.cdx.json"
@@ -46,7 +46,23 @@ def attach_all(
     image: Descriptor,
     signer: Signer | None,
 ) -> list[Digest]:
-    """Attach SBOM, provenance and signature to an image; return the digests of what is attached now.
+    """Attach SBOM, provenance and signature to an image; return the digests of what is attached now."""
+    there = attached_bundles(repository, image.digest) if signer else ()
+    readable = [(digest, one) for digest, one in there if isinstance(one, Bundle)]
+    sbom_digest, statements = attach_missing(repository, project, plan, image, signer, there=readable)
+    return [sbom_digest, *(digest for digest, _ in statements)]
+
+
+def attach_missing(
+    repository: Repository,
+    project: Project,
+    plan: Plan,
+    image: Descriptor,
+    signer: Signer | None,
+    *,
+    there: Iterable[tuple[Digest, Bundle]],
+) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
+    """Attach what an image lacks beside the bundles that are there; return its SBOM, and its statements.
 
     Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. Statements that
     the same signer attached earlier stay as they are.
@@ -54,20 +70,24 @@ def attach_all(
     document = sbom.make_sbom(project, plan)
     title = {TITLE: SBOM_NAME}
     payload = Payload(sbom.MEDIA_TYPE, document, title)
-    new = [Attachment(sbom.MEDIA_TYPE, [payload], title)]
-    kept: list[Digest] = []
+    new: list[tuple[Statement, bytes]] = []
+    kept: list[tuple[Digest, Bundle]] = []
     if signer is not None:
-        there = {
+        by_digest = dict(there)
+        own = {
             (statement.predicate_type, statement.subject): (digest, statement)
-            for digest, statement in statements_of(repository, image.digest, signer.verifier)
+            for digest, statement in trusted_statements(by_digest.items(), signer.verifier)
         }
         for statement in _statements(project, plan, repository.reference.name, image.digest, document):
-            digest, old = there.get((statement.predicate_type, statement.subject), (None, None))
+            digest, old = own.get((statement.predicate_type, statement.subject), (None, None))
             if digest is not None and old is not None and _says_the_same(old, statement):
-                kept.append(digest)
+                kept.append((digest, by_digest[digest]))
             else:
-                new.append(_signed(statement, signer))
-    return [*(one.digest for one in referrers.attach_many(repository, image, new)), *kept]
+                new.append((statement, signer.sign(statement)))
+    listed = [Attachment(sbom.MEDIA_TYPE, [payload], title), *(_attachment(*one) for one in new)]
+    sbom_item, *items = referrers.attach_many(repository, image, listed)
+    made = [(item.digest, Bundle.read(data)) for item, (_, data) in zip(items, new, strict=True)]
+    return sbom_item.digest, [*made, *kept]
 
 
 def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
@@ -85,7 +105,7 @@ def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | Non
                 fix="Name its target (--target), check out its commit, or push the image again.",
             )
         # Anybody can write a label: what is signed must be what was built.
-        Vouchers(project).require_same(plan, manifest.digest, str(reference))
+        ExpectedImages(project).require_same(plan, manifest.digest, str(reference))
         return attach_all(repository, project, plan, manifest.descriptor(), signer)
 
 
@@ -99,7 +119,16 @@ def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
 
 def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
     """Iterate over the signed statements of an image: a bundle, or the reason why it cannot be read."""
-    for descriptor in referrers.find(repository, subject, bundles.MEDIA_TYPE):
+    yield from bundles_among(repository, referrers.find(repository, subject, bundles.MEDIA_TYPE))
+
+
+def bundles_among(
+    repository: Repository, attached: Iterable[Descriptor]
+) -> Iterator[tuple[Digest, Bundle | str]]:
+    """Iterate over the signed statements among what is attached to an image."""
+    for descriptor in attached:
+        if descriptor.artifact_type != bundles.MEDIA_TYPE:
+            continue
         for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
             if isinstance(content, str):
                 yield digest, content
@@ -140,13 +169,20 @@ def statements_of(
     repository: Repository, subject: Digest, verifier: Verifier
 ) -> Iterator[tuple[Digest, Statement]]:
     """Find the statements attached to an image whose signers are trusted."""
-    for digest, bundle in attached_bundles(repository, subject):
-        if isinstance(bundle, Bundle):
-            try:
-                statement, _ = read_trusted(bundle, verifier)
-            except NotTrustedError:
-                continue
-            yield digest, statement
+    there = attached_bundles(repository, subject)
+    return trusted_statements(((digest, one) for digest, one in there if isinstance(one, Bundle)), verifier)
+
+
+def trusted_statements(
+    there: Iterable[tuple[Digest, Bundle]], verifier: Verifier
+) -> Iterator[tuple[Digest, Statement]]:
+    """Keep the statements whose signers are trusted."""
+    for digest, bundle in there:
+        try:
+            statement, _ = read_trusted(bundle, verifier)
+        except NotTrustedError:
+            continue
+        yield digest, statement
 
 
 def _says_the_same(old: Statement, new: Statement) -> bool:
@@ -160,10 +196,10 @@ def attach_statement(
     repository: Repository, subject: Descriptor, statement: Statement, signer: Signer
 ) -> Digest:
     """Sign a statement and attach it to its subject."""
-    [attached] = referrers.attach_many(repository, subject, [_signed(statement, signer)])
+    [attached] = referrers.attach_many(repository, subject, [_attachment(statement, signer.sign(statement))])
     return attached.digest
 
 
-def _signed(statement: Statement, signer: Signer) -> Attachment:
+def _attachment(statement: Statement, bundle: bytes) -> Attachment:
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
-    return Attachment(bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, signer.sign(statement))], annotations)
+    return Attachment(bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, bundle)], annotations)

@@ -26,7 +26,7 @@ from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fit
 from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.gate import made_of
-from imagefactory.publish.history import astray
+from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 from imagefactory.servers.known import server_of
@@ -147,7 +147,7 @@ def judge(
     before = catalog.current(tags, plan.platform)
     why = reason(before, plan)
     if repository and before is not None and before.plan_key == plan.key:
-        wrong = astray(repository, catalog, tags)
+        wrong = misplaced_tags(repository, catalog, tags)
         moved = f"{', '.join(wrong)}: not where the catalog has it"
         return NightVerdict(("promote",), moved) if wrong else NightVerdict()
     rolled_back = _rolled_back(repository, catalog, plan, tags)
@@ -231,7 +231,7 @@ def _rolled_back(
     hold = next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
     if hold is None:
         return None
-    wrong = astray(repository, catalog, tags) if repository else []
+    wrong = misplaced_tags(repository, catalog, tags) if repository else []
     if wrong:  # the rollback was interrupted: `promote` moves them, and refuses the image
         return NightVerdict(("promote",), f"{', '.join(wrong)}: not where the rollback puts it")
     return NightVerdict(reason=f"on {hold.time:%Y-%m-%d}, to {hold.image}", held="rolled back")

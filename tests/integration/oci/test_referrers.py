@@ -106,6 +106,7 @@ class Interrupted(Repository):
         )
 
 
+@pytest.mark.usefixtures("rivals")
 @pytest.mark.parametrize("moment", ["read", "look", "write"])
 def test_of_two_writers_of_attachments_neither_loses_its_own(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, moment: str

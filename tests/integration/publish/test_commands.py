@@ -12,6 +12,9 @@ from imagefactory.build import assemble, recording
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan import make
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.outcomes import Outcomes
@@ -21,7 +24,7 @@ from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.smoke.record import Level, SmokeRecord
 from imagefactory.smoke.runner import RECORD, results_folder
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -48,7 +51,6 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     ]
     assert digests[1][7:19] in publisher.invoke("history").stdout
 
-    assert digests[1] in publisher.invoke("catalog", "--markdown").stdout
     assert len(json.loads(publisher.invoke("catalog", "--json").stdout)["images"]) == 2
 
     back = publisher.invoke("rollback", "--target", "tiny")
@@ -60,7 +62,7 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     assert publisher.tags()["tiny"] == digests[1]
 
     before = publisher.repository.tags()
-    dry = publisher.invoke("prune", "--dry-run", "--keep", "1")
+    dry = publisher.invoke("prune", "--keep", "1")
     assert dry.returncode == 0, dry.stderr
     assert digests[0][7:19] in dry.stdout
     assert publisher.repository.tags() == before
@@ -129,6 +131,22 @@ def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     assert publisher.tags()["tiny"] == digest
     publish_with(publisher, smoke_tests([], ran), CELL, retest=True)
     assert ran[1:] == [(digest, levels)]
+
+
+def test_what_is_attached_to_an_image_is_read_once(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = referrers.find
+    asked: list[Digest] = []
+
+    def count(repository: Repository, digest: Digest, *kind: str) -> list[Descriptor]:
+        asked.append(digest)
+        return find(repository, digest, *kind)
+
+    monkeypatch.setattr(referrers, "find", count)
+    for _ in range(2):  # with nothing attached, and with everything
+        [promoted] = publish_with(publisher, smoke_tests([], []), CELL).promoted
+    assert asked == [promoted.image.digest] * 2
 
 
 def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:

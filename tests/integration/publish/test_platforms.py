@@ -79,7 +79,7 @@ def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -
     two_platforms.publish_changed(2000, 2100)
     before = entries(two_platforms, "tiny")
     pruning = prune(two_platforms.repository, Policy(keep=1), delete=True, moment=START)
-    assert {item.kind for item in pruning.doomed} >= {"index", "image", "catalog"}
+    assert {item.kind for item in pruning.deletions} >= {"index", "image", "catalog"}
     assert entries(two_platforms, "tiny") == before
     for digest in before.values():
         assert two_platforms.repository.manifest(digest) is not None

@@ -15,8 +15,7 @@ from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.inventory import survey
-from imagefactory.publish.prune import Policy, plan_pruning, prune
+from imagefactory.publish.prune import Policy, plan_pruning, prune, take_inventory
 from imagefactory.publish.smoke_records import SMOKE_TYPE, read_records
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import START, PowerCutError, Publisher
@@ -25,13 +24,13 @@ LATER = START + timedelta(days=40)
 
 
 def everything(publisher: Publisher) -> set[Digest]:
-    return set(survey(publisher.repository).manifests)
+    return set(take_inventory(publisher.repository).manifests)
 
 
 def test_published_images_stay_by_default(publisher: Publisher) -> None:
     images = publisher.publish_changed(1000, 1100, 1200)
     pruning = prune(publisher.repository, Policy(), delete=True, moment=LATER)
-    assert {item.kind for item in pruning.doomed} == {"catalog"}
+    assert {item.kind for item in pruning.deletions} == {"catalog"}
     assert set(images) <= everything(publisher)
     assert len(referrers.find(publisher.repository, images[0], SMOKE_TYPE)) == 1
 
@@ -39,7 +38,7 @@ def test_published_images_stay_by_default(publisher: Publisher) -> None:
 def test_a_dry_run_changes_nothing(publisher: Publisher) -> None:
     publisher.publish_changed(1000, 1100, 1200)
     before = everything(publisher)
-    assert prune(publisher.repository, Policy(keep=1), moment=LATER).doomed
+    assert prune(publisher.repository, Policy(keep=1), moment=LATER).deletions
     assert everything(publisher) == before
 
 
@@ -47,7 +46,7 @@ def test_keep_deletes_older_images_with_their_attachments(publisher: Publisher) 
     first, second, third = publisher.publish_changed(1000, 1100, 1200)
     pruning = prune(publisher.repository, Policy(keep=2), delete=True, moment=LATER)
     assert pruning.forgotten == (first,)
-    gone = [item for item in pruning.doomed if item.kind != "catalog"]
+    gone = [item for item in pruning.deletions if item.kind != "catalog"]
     assert [item.kind for item in gone] == [
         "image",
         "list",
@@ -86,8 +85,8 @@ def test_an_image_that_failed_its_tests_goes_after_two_weeks(publisher: Publishe
     [staged] = publisher.push()
     assert prune(publisher.repository, Policy(), moment=LATER).undated == (f"staging-{staged.plan.key}",)
     publisher.vouch(staged, failing=["serve"])
-    young = plan_pruning(survey(publisher.repository), Policy(), START + timedelta(days=13))
-    assert staged.digest not in {item.digest for item in young.doomed}
+    young = plan_pruning(take_inventory(publisher.repository), Policy(), START + timedelta(days=13))
+    assert staged.digest not in {item.digest for item in young.deletions}
     prune(publisher.repository, Policy(), delete=True, moment=LATER)
     assert publisher.repository.manifest(staged.digest) is None
 
@@ -107,7 +106,7 @@ def test_pruning_finishes_an_interrupted_one(publisher: Publisher) -> None:
     publisher.repository.delete(first)
     pruning = prune(publisher.repository, Policy(), delete=True, moment=LATER)
     assert pruning.forgotten == (first,)
-    assert {item.kind for item in pruning.doomed} == {"catalog", "list", "attached"}
+    assert {item.kind for item in pruning.deletions} == {"catalog", "list", "attached"}
     assert prune(publisher.repository, Policy(), moment=LATER).forgotten == ()
 
 
@@ -117,17 +116,18 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     publisher.publish_changed(1000, 1100, 1200)
     before = everything(publisher)
 
-    def survey_then_publish(*_: object) -> object:
-        found = survey(publisher.repository)
+    def look_then_publish(*_: object) -> object:
+        found = take_inventory(publisher.repository)
         publisher.publish_changed(9000)
         return found
 
-    monkeypatch.setattr("imagefactory.publish.prune.survey", survey_then_publish)
+    monkeypatch.setattr("imagefactory.publish.prune.take_inventory", look_then_publish)
     with pytest.raises(PromotionLostError, match="Somebody published"):
         prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert before <= everything(publisher)
 
 
+@pytest.mark.slow
 def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,12 +138,12 @@ def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
     for digest in (*(item.digest for item in referrers.find(repository, first)), listed, first):
         repository.delete(digest)
 
-    def survey_then_publish(*_: object) -> object:
-        found = survey(publisher.repository)
+    def look_then_publish(*_: object) -> object:
+        found = take_inventory(publisher.repository)
         publisher.publish_changed(1000, again=True)
         return found
 
-    monkeypatch.setattr("imagefactory.publish.prune.survey", survey_then_publish)
+    monkeypatch.setattr("imagefactory.publish.prune.take_inventory", look_then_publish)
     with pytest.raises(PromotionLostError, match="Somebody published"):
         prune(repository, Policy(), delete=True, moment=LATER)
     assert publisher.tags()["tiny"] == first
@@ -184,7 +184,7 @@ def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
     github = SimpleNamespace(versions=lambda: {lost.digest: START}, delete=repository.delete)
     monkeypatch.setattr(GitHubPackages, "of", lambda _: github)
     pruning = prune(repository, Policy(), delete=True, moment=LATER)
-    assert lost.digest not in {item.digest for item in pruning.doomed}
+    assert lost.digest not in {item.digest for item in pruning.deletions}
     assert repository.manifest(lost.digest) is not None
     assert referrers.find(repository, image, SMOKE_TYPE) == [lost]
 
@@ -208,7 +208,7 @@ def test_nobody_promotes_what_a_prune_is_deleting(
     prune(publisher.repository, Policy(), delete=True, moment=LATER)
     assert refused
     assert publisher.repository.manifest(staged.digest) is None
-    assert publisher.catalog.doomed == ()
+    assert publisher.catalog.deleting == ()
     # What was deleted can be published anew.
     assert publisher.publish() == [staged.digest]
 
@@ -229,5 +229,5 @@ def test_an_interrupted_prune_is_finished_by_the_next_one(
         publisher.rollback()
     prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert publisher.repository.manifest(first) is None
-    assert publisher.catalog.doomed == ()
+    assert publisher.catalog.deleting == ()
     assert publisher.tags()["tiny"] == second

@@ -254,7 +254,7 @@ def test_a_tag_that_was_moved_by_hand_is_followed(published: PublishedCommit) ->
         published.publisher.project, repository, published.trust, print, tags=["latest", "missing"]
     )
     assert done.done == ()
-    assert "There is no such image" in done.failed["missing"]
+    assert "does not have that content" in done.failed["missing"]
     assert "Nobody signed the image" in done.failed[other.digest]
     with pytest.raises(VerificationError, match="2 of 2"):
         done.refuse_differences()

@@ -1,7 +1,7 @@
 """Publish, roll back, prune and attach in any order on a real registry, with mishaps at any request.
 
-tests/fixtures/invariants.py says what must hold. FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the
-few that are the same in every run.
+tests/fixtures/invariants.py says what must hold. One of each kind runs always, the others with --all;
+FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the few that are the same in every run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -78,6 +78,7 @@ class Machine(RuleBasedStateMachine):
             assert {tag: repository.resolve(tag) for tag in tags} == tags
 
 
+@pytest.mark.slow
 def test_publishing_survives_crashes_faults_and_rivals(world: World) -> None:
     machine = type("ThisMachine", (Machine,), {"world": world})
     run_state_machine_as_test(
@@ -114,6 +115,16 @@ EACH = [
     (THREE, Prune(1)),
     (THREE[:1], Attach(0)),
 ]
+
+
+def one_always(cases: Sequence[tuple[Any, Any]], always: int) -> list[Any]:
+    """Run one case in every run, and all with --all."""
+    return [
+        pytest.param(*case, marks=() if number == always else pytest.mark.slow)
+        for number, case in enumerate(cases)
+    ]
+
+
 RIVALS = [
     (Attach(0), Attach(0)),
     (RollBack(0), RollBack(1)),
@@ -127,7 +138,7 @@ RIVALS = [
 """The shorter ones first: a rival after each answer takes a while."""
 
 
-@pytest.mark.parametrize(("before", "run"), EACH)
+@pytest.mark.parametrize(("before", "run"), one_always(EACH, 2))
 def test_a_crash_after_any_write_is_made_good(world: World, before: Sequence[Run], run: Run) -> None:
     start = prepared(world, *before)
     for number in count(1):
@@ -139,7 +150,7 @@ def test_a_crash_after_any_write_is_made_good(world: World, before: Sequence[Run
     assert world.counts["crashed"] == number - 1 > 3
 
 
-@pytest.mark.parametrize(("before", "run"), [EACH[1], EACH[2], EACH[4]])
+@pytest.mark.parametrize(("before", "run"), one_always([EACH[1], EACH[2], EACH[4]], 1))
 def test_an_answer_lost_after_any_write_does_no_harm(world: World, before: Sequence[Run], run: Run) -> None:
     start = prepared(world, *before)
     for number in count(1):
@@ -151,7 +162,7 @@ def test_an_answer_lost_after_any_write_does_no_harm(world: World, before: Seque
     assert number > 3
 
 
-@pytest.mark.parametrize(("run", "rival"), RIVALS if EXAMPLES else RIVALS[:4])
+@pytest.mark.parametrize(("run", "rival"), one_always(RIVALS if EXAMPLES else RIVALS[:4], 1))
 def test_a_rival_after_any_answer_does_no_harm(world: World, run: Run, rival: Run) -> None:
     start = prepared(world, *THREE)
     start.copy().step(run, Calm())

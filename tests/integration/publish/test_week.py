@@ -170,6 +170,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     assert a[7:19] not in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_night_holds_an_image_back_that_was_deleted(night_factory: NightFactory) -> None:
     _, a, _ = night_factory.publish_nights(3000, 4000, 5000)
     night_factory.rollback(a)
@@ -181,6 +182,7 @@ def test_a_night_holds_an_image_back_that_was_deleted(night_factory: NightFactor
     assert (morning.jobs, morning.held) == (NOTHING, ["tiny: rolled back"])
 
 
+@pytest.mark.slow
 def test_a_night_finishes_a_rollback_that_was_interrupted(night_factory: NightFactory) -> None:
     z, a = night_factory.publish_nights(3000, 4000)
     broken = night_factory.repository.require_manifest(a)

@@ -103,7 +103,6 @@ def filled(text: str, places: Path) -> str:
         (OptionError, ["smoke", "--target=tiny/cpu", "--image=x"]),
         (OptionError, ["mods.check", "--json", "--markdown"]),
         (OptionError, ["lock", "--check", "--upgrade=all"]),
-        (OptionError, ["prune", "--delete", "--dry-run"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else value.__name__,
 )

@@ -8,10 +8,11 @@ import pytest
 
 from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import referrers, tag_writes
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, contents
 from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.referrers import Attachment, fallback_tag
+from imagefactory.oci.registry.repository import WINDOW_HERE
 from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
@@ -51,6 +52,7 @@ def attach(server: ScriptedServer, kind: str) -> Descriptor:
     return referrers.attach(opened(server), subject, kind, [Payload("text/plain", kind.encode())])
 
 
+@pytest.mark.usefixtures("rivals")
 def test_several_attachments_are_listed_with_one_write_and_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     manifests = Manifests(api=False)
     waits: list[float] = []
@@ -64,7 +66,7 @@ def test_several_attachments_are_listed_with_one_write_and_one_wait(monkeypatch:
         assert [item.artifact_type for item in attached] == kinds
         lists = [asked for asked in server.log if asked.path.endswith(f"/manifests/{fallback_tag(DIGEST)}")]
         assert [asked.method for asked in lists].count("PUT") == 1
-        assert waits == [tag_writes.WINDOW_HERE]
+        assert waits == [WINDOW_HERE.wait]
         assert referrers.attach_many(opened(server), subject, wanted) == attached
         assert len(waits) == 1, "what is listed already is not written again"
 

@@ -20,9 +20,9 @@ from imagefactory.errors.registry import (
 )
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.answers import BLOCK
 from imagefactory.oci.registry.referrers import find
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.wire import BLOCK
 from imagefactory.store.digests import digest_of
 from tests.fixtures.registries import opened
 from tests.fixtures.servers import Answer, Asked, scripted
@@ -41,20 +41,20 @@ Use = Callable[[Repository], object]
 @pytest.mark.parametrize(
     ("answer", "use", "error", "message"),
     [
-        (Answer(b'{"other": 1}'), lambda it: it.manifest(DIGEST), DigestMismatchError, "other than what"),
+        (Answer(b'{"other": 1}'), lambda it: it.manifest(DIGEST), DigestMismatchError, "other content than"),
         (
             Answer(b"{}", 200, WRONG_DIGEST),
             lambda it: it.manifest("x"),
             DigestMismatchError,
-            "other than what",
+            "other content than",
         ),
         (Answer(b"not JSON"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"[]"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"\xff"), lambda it: it.manifest("x"), RegistryError, "unusable answer"),
         (Answer(b"[]"), lambda it: it.tags(), RegistryError, "unusable answer"),
-        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), UnboundedAnswerError, "without bounds"),
-        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), UnboundedAnswerError, "without bounds"),
-        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), UnboundedAnswerError, "without bounds"),
+        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), UnboundedAnswerError, "oversized"),
+        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), UnboundedAnswerError, "oversized"),
+        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), UnboundedAnswerError, "oversized"),
         (Answer(ENDLESS_SIZE), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
         (Answer(STRAY_DIGEST), lambda it: find(it, DIGEST), RegistryError, "cannot be read"),
         (Answer(DATA), lambda it: it.blob(DIGEST, limit=5), BlobTooLargeError, "larger than expected"),
@@ -69,7 +69,7 @@ Use = Callable[[Repository], object]
             Answer(b"", 201, WRONG_DIGEST),
             lambda it: it.put_manifest(b"{}", MANIFEST_TYPE, "x"),
             DigestMismatchError,
-            "another manifest",
+            "other content",
         ),
     ],
 )
@@ -79,10 +79,10 @@ def test_bad_answer_is_refused(answer: Answer, use: Use, error: type[FactoryErro
 
 
 def test_endless_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.oci.registry.connection.MOST_TEXT", 100)
+    monkeypatch.setattr("imagefactory.oci.registry.failures.MOST_TEXT", 100)
     with scripted(lambda _: Answer(b"{}" * 100)) as server:
         for read in (opened(server).manifest, lambda _: opened(server).tags()):
-            with pytest.raises(UnboundedAnswerError, match="without bounds"):
+            with pytest.raises(UnboundedAnswerError, match="oversized"):
                 read("latest")
 
 
@@ -151,7 +151,7 @@ def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with scripted(silent) as server:
         repository = opened(server)
-        session = repository.connection.wire._session
+        session = repository.connection._session
         request = session.request
         monkeypatch.setattr(
             session, "request", lambda *given, **named: request(*given, **{**named, "timeout": (1.0, 0.02)})

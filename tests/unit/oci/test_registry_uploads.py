@@ -16,7 +16,7 @@ from imagefactory.errors.registry import (
     RegistryError,
 )
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.oci.registry.blob_uploads import LONGEST
+from imagefactory.oci.registry.blobs import LONGEST
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import digest_of
 from imagefactory.store.retry import Retry

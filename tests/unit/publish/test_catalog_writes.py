@@ -13,7 +13,7 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.oci.registry.repository import WINDOW_HERE, Repository, StoredManifest, WriteWindow
 from imagefactory.publish import catalog_writes
 from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event, Pointer, now
 from imagefactory.publish.catalog_writes import read_catalog, write_catalog
@@ -35,6 +35,7 @@ class Shelf:
     tag: StoredManifest | None = None
     writes: int = 0
     reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
+    window: WriteWindow = WINDOW_HERE
 
     def monotonic(self) -> float:
         return self.time
@@ -137,7 +138,7 @@ def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
 def test_the_second_writer_of_a_tag_fails(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "tiny", moment)
-    with pytest.raises(PromotionLostError, match="was first") as lost:
+    with pytest.raises(PromotionLostError, match="won the race") as lost:
         write(shelf, "mine", "tiny")
     assert "127.0.0.1:5000/a/b:tiny" in lost.value.where
 
@@ -164,7 +165,7 @@ def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf) ->
 
 def test_the_winner_waits_as_long_as_a_write_may_take(shelf: Shelf) -> None:
     write(shelf, "mine", "tiny")
-    assert shelf.time == tag_writes.WINDOW_HERE
+    assert shelf.time == WINDOW_HERE.wait
 
 
 def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:

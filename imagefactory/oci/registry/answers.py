@@ -1,0 +1,131 @@
+"""Requests to a registry, its answers in memory, and what it wants in return for access."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Literal
+
+import requests
+
+from imagefactory.store.json_text import parse_json
+from imagefactory.store.retry import Again, judge, judge_status, retry_after
+
+Access = Literal["pull", "pull,push", "pull,push,delete"]
+"""What a token allows; each one includes those before it."""
+
+BLOCK = 256 * 1024
+"""Bytes of a body that are read or sent at a time."""
+MOST_TEXT = 8 * 1024 * 1024
+"""The longest response that is kept in memory; in practice, manifests have at most 4 MiB."""
+_TIMEOUT = (10.0, 60.0)
+"""Seconds to connect, and to wait for the next bytes."""
+
+
+@dataclass(frozen=True)
+class RegistryRequest:
+    """A request without credentials, so that it can be repeated with others."""
+
+    method: str
+    url: str
+    access: Access = "pull"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | Iterable[bytes] | None = None
+    timeout: tuple[float, float] = _TIMEOUT
+    stopped: threading.Event | None = None
+    """When set, it is not sent again, and a CancelledError is raised instead."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A registry's response, read into memory."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Looked up case-insensitively."""
+    body: bytes
+    url: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request succeeded."""
+        return self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    def errors(self) -> list[tuple[str, str]]:
+        """Return the code and message of each error in the body."""
+        try:
+            found = parse_json(self.body)["errors"]
+            return [
+                (str(error.get("code", "")), str(error.get("message") or error.get("detail") or ""))
+                for error in found
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return []
+
+    def has_error(self, *codes: str) -> bool:
+        """Whether the body contains one of these error codes."""
+        return any(code in codes for code, _ in self.errors())
+
+    def said(self) -> str:
+        """Return the status and the errors on one line."""
+        errors = "; ".join(f"{code}: {message}".strip(": ") for code, message in self.errors())
+        text = errors or " ".join(self.body[:300].decode("utf-8", "replace").split())
+        try:
+            phrase = f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            phrase = str(self.status)
+        return f"{phrase}: {text[:300]}" if text else phrase
+
+    def again(self) -> Again | None:
+        """Judge whether the same request may succeed later."""
+        limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
+        # A new token helps against one that expired or was revoked, but not against too narrow a scope.
+        expired = 'error="invalid_token"' in self.headers.get("WWW-Authenticate", "")
+        refused = self.status == HTTPStatus.UNAUTHORIZED and expired
+        if limited or refused or judge_status(self.status, self.headers):
+            return Again(retry_after(self.headers) or 0.0)
+        return None
+
+
+def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
+    """Read a response into memory, up to one byte beyond the limit, which shows that there is more."""
+    body = bytearray()
+    try:
+        for piece in response.iter_content(BLOCK):
+            body += piece
+            if len(body) > limit:
+                break
+    except requests.RequestException:
+        # A truncated error is still an error: docker-registry sends a 416 with the blob's Content-Length.
+        if response.ok:
+            raise
+    return Answer(response.status_code, response.headers, bytes(body[: limit + 1]), response.url)
+
+
+def judge_answer(outcome: Answer | OSError) -> Again | None:
+    """Judge whether another attempt may help."""
+    return outcome.again() if isinstance(outcome, Answer) else judge(outcome)
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The authorization that a registry requests with a 401."""
+
+    scheme: str
+    """`basic` or `bearer`."""
+    realm: str
+    service: str | None = None
+
+
+def read_challenge(header: str) -> Challenge | None:
+    """Parse a WWW-Authenticate header; prefer Bearer if it offers both."""
+    for scheme in ("bearer", "basic"):
+        found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
+        given = requests.utils.parse_dict_header(found[1]) if found else {}  # type: ignore[no-untyped-call]
+        if given.get("realm"):
+            return Challenge(scheme, given["realm"], given.get("service"))
+    return None

@@ -1,0 +1,328 @@
+"""Blobs: sent in one streamed request, and read in parts if a transfer breaks; never held in memory whole.
+
+GHCR's form of upload is a POST that starts it and one PUT with the whole body; it limits chunks with Content-Range to
+4 MiB. A PUT with an unclear answer (cut off, 5xx, or BLOB_UPLOAD_UNKNOWN for a committed upload) may have succeeded,
+so the blob is looked up before anything is sent again. Abandoned uploads are left to the registry, because cancelling
+one needs permission to delete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import requests
+
+from imagefactory.environment.progress import Progress
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors.registry import BlobTooLargeError, RegistryError
+from imagefactory.errors.store import DigestMismatchError
+from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
+from imagefactory.oci.registry.connection import Connection
+from imagefactory.store.atomic import writing
+from imagefactory.store.digests import Digest
+from imagefactory.store.retry import Again
+
+UploadOutcome = Literal["present", "uploaded"]
+OpenStream = Callable[[], BinaryIO]
+_Problem = Answer | requests.RequestException
+
+LARGEST = {"ghcr.io": 10_000_000_000}
+"""The largest blob in bytes that a registry documents."""
+LONGEST = {"ghcr.io": 600.0}
+"""The longest upload in seconds that a registry documents."""
+_TIMEOUT = (60.0, 300.0)
+"""Seconds to send a block, and for the registry to commit: GHCR needs about 10 s for a large layer."""
+_CHECKS = 3
+"""How often to look up a blob that was sent whole: the commit may still be running behind an early error."""
+_SIZE = re.compile(r"[0-9]{1,18}")
+
+
+def read_range(connection: Connection, digest: Digest, offset: int, length: int) -> bytes:
+    """Read up to `length` bytes of a blob into memory."""
+    data = bytearray()
+    if length:
+        _Download(connection, digest, offset, offset + length, data.extend).run()
+    return bytes(data)
+
+
+def download(connection: Connection, digest: Digest, size: int, path: Path) -> None:
+    """Download a blob to a file."""
+    hashed, received = hashlib.sha256(), 0
+    with writing(path) as file:
+
+        def take(data: bytes) -> None:
+            nonlocal received
+            received += len(data)
+            hashed.update(data)
+            file.write(data)
+
+        # One byte more than expected is enough to see that the blob is too long.
+        _Download(connection, digest, 0, size + 1, take, whole=True).run()
+        found = f"sha256:{hashed.hexdigest()}"
+        if (received, found) != (size, digest):
+            why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
+            raise connection.failures.make("mismatch", f"{connection.reference.name}@{digest}", why)
+
+
+@dataclass
+class _Download:
+    """The transfer of a blob, or of a part of it, which continues after a fault as long as there is progress."""
+
+    connection: Connection
+    digest: Digest
+    position: int
+    end: int
+    take: Callable[[bytes], object]
+    whole: bool = False
+    """Whether `end` lies beyond the blob, so that a first request needs no range."""
+
+    def __post_init__(self) -> None:
+        self._reached = self.position
+
+    def run(self) -> None:
+        with self.connection.failures.named():
+            answer = self.connection.retry.run(self._request, later=self._judge)
+        if answer is None:
+            return
+        if answer.status == HTTPStatus.NOT_FOUND and not answer.has_error("NAME_UNKNOWN"):
+            where = f"{self.connection.reference.name}@{self.digest}"
+            raise self.connection.failures.make("absent", where, f"It answered {answer.said()}.")
+        raise self.connection.failure(answer, "read a blob")
+
+    def _judge(self, outcome: Answer | OSError | None) -> Again | None:
+        again = judge_answer(outcome) if outcome is not None else None
+        advanced, self._reached = self.position > self._reached, self.position
+        return replace(again, advanced=advanced) if again is not None else None
+
+    def _request(self) -> Answer | None:
+        """Request the missing bytes; return the answer if it has none."""
+        url = self.connection.url(f"blobs/{self.digest}")
+        # Storage behind a registry may not support ranges: request one only if necessary.
+        from_start = self.position == 0 and self.whole
+        headers = {} if from_start else {"Range": f"bytes={self.position}-{self.end - 1}"}
+        with self.connection.stream(RegistryRequest("GET", url, headers=headers)) as response:
+            if isinstance(response, Answer):
+                nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+                return None if nothing_left else response
+            skip = self._skip(response)
+            length = response.headers.get("Content-Length", "")
+            expected = int(length) if _SIZE.fullmatch(length) else 0
+            received = 0
+            for piece in response.iter_content(BLOCK):
+                received += len(piece)
+                wanted = piece[skip:][: self.end - self.position]
+                skip = max(0, skip - len(piece))
+                if wanted:
+                    self.position += len(wanted)
+                    self.take(wanted)
+                if self.position == self.end:
+                    return None
+            if received < expected:
+                raise requests.ConnectionError("the connection ended early")
+        return None
+
+    def _skip(self, response: requests.Response) -> int:
+        """Return how many bytes precede the wanted ones: a server may ignore ranges and send everything."""
+        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            return self.position
+        start = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        if not _SIZE.fullmatch(start) or int(start) > self.position:
+            raise requests.exceptions.InvalidHeader("the registry does not say which range it sends")
+        return self.position - int(start)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The upload of one blob."""
+
+    connection: Connection
+    digest: Digest
+    size: int
+    open_stream: OpenStream
+    progress: Progress
+    stopped: threading.Event
+
+    def run(self) -> UploadOutcome:
+        """Upload the blob, unless the repository already has it."""
+        self._refuse_too_large()
+        if self._is_present():
+            return "present"
+        problem = self.connection.retry.run(self._send, later=self._judge, stopped=self.stopped)
+        if problem is None:
+            return "uploaded"
+        if isinstance(problem, Answer):
+            raise self.connection.failure(problem, "write a blob")
+        with self.connection.failures.named():
+            raise problem
+
+    def _send(self) -> _Problem | None:
+        """Send the blob, and look it up if the registry did not confirm it; return the problem if it is not there."""
+        location, body = self._start(), _Body(self)
+        started = time.monotonic()
+        problem = self._put(location, body)
+        if problem is None:
+            return None
+        seconds = time.monotonic() - started
+        unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        for check in range(_CHECKS if body.is_spent and unclear else 1):
+            self.connection.retry.wait(check + 1, Again(), self.stopped)
+            if self._is_present():
+                self.progress(self.size)
+                return None
+        self._refuse_too_slow(seconds)
+        return problem
+
+    def _judge(self, problem: _Problem | OSError | None) -> Again | None:
+        """Judge whether another upload may succeed."""
+        if problem is None:
+            return None
+        again = judge_answer(problem)
+        if again is not None or not isinstance(problem, Answer):
+            return again
+        if problem.has_error("DIGEST_INVALID"):
+            self._check_content()
+        # An expired token, a forgotten upload, or a body that was damaged in transit.
+        passing = problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
+            "BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UNKNOWN", "DIGEST_INVALID", "SIZE_INVALID"
+        )
+        return Again() if passing else None
+
+    def _is_present(self) -> bool:
+        # A token to write also allows reading: this saves a request to the token server.
+        return self.connection.has_blob(self.digest, "pull,push", self.stopped)
+
+    def _start(self) -> str:
+        """Start an upload and return its URL."""
+        connection = self.connection
+        url = connection.url("blobs/uploads/")
+        answer = connection.ask(RegistryRequest("POST", url, "pull,push", body=b"", stopped=self.stopped))
+        if not answer.ok:
+            raise connection.failure(answer, "start an upload")
+        location = answer.headers.get("Location")
+        if answer.status != HTTPStatus.ACCEPTED or not location:
+            why = f"It answered {answer.said()}, without a Location to upload to."
+            raise connection.failures.make("unusable", connection.reference.name, why)
+        with connection.failures.named():
+            return connection.locate(location, answer.url)
+
+    def _put(self, location: str, body: _Body) -> _Problem | None:
+        """Send the blob; return the problem, if any."""
+        separator = "&" if "?" in location else "?"  # a Location keeps its own query
+        request = RegistryRequest(
+            "PUT",
+            f"{location}{separator}digest={self.digest.replace(':', '%3A')}",
+            "pull,push",
+            {"Content-Type": "application/octet-stream"},
+            # requests would not send the length of an empty stream.
+            body=body if self.size else b"",
+            timeout=_TIMEOUT,
+        )
+        try:
+            with body.stream:
+                answer = self.connection.ask_once(request)
+        except requests.RequestException as error:
+            return error
+        return None if answer.ok else answer
+
+    def _refuse_too_slow(self, seconds: float) -> None:
+        """Do not repeat an upload that failed because it exceeded the registry's time limit."""
+        registry = self.connection.reference.registry
+        most = LONGEST.get(registry)
+        if most is None or seconds < most:
+            return
+        raise RegistryError(
+            f"A layer of {self.size:,} bytes takes longer to upload than {registry} waits.",
+            where=f"{self.connection.reference.name}@{self.digest}",
+            why=f"It failed after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
+            fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to four "
+            "are sent in parallel. Completed uploads are kept.",
+        )
+
+    def _refuse_too_large(self) -> None:
+        registry = self.connection.reference.registry
+        largest = LARGEST.get(registry)
+        if largest is not None and self.size > largest:
+            raise BlobTooLargeError(
+                f"A layer of {self.size:,} bytes is too large for {registry}.",
+                where=self.digest,
+                why=f"It accepts at most {largest:,} bytes per layer.",
+                fix="Split the layer: large wheels get one each.",
+            )
+
+    def _check_content(self) -> None:
+        """After the registry refused the digest, check whether the local file is wrong."""
+        with self.open_stream() as stream:
+            hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
+            found = f"sha256:{hashed.hexdigest()}"
+            size = stream.seek(0, os.SEEK_END)
+        if (size, found) == (self.size, self.digest):
+            return
+        raise DigestMismatchError(
+            "A blob does not match its digest.",
+            where=getattr(stream, "name", None) or self.digest,
+            why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
+            fix="The cache is damaged: delete that file, and build the image again.",
+        )
+
+
+class _Body:
+    """A stream of known length that reports its progress and can be stopped."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._sent = 0
+        with self._reading():
+            self.stream = upload.open_stream()
+
+    def __len__(self) -> int:
+        return self._upload.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        while data := self.read(BLOCK):
+            yield data
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether everything was handed to the network."""
+        return self._sent >= self._upload.size
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read the next bytes, never beyond the announced length."""
+        if self._upload.stopped.is_set():
+            raise CancelledError
+        left = self._upload.size - self._sent
+        with self._reading():
+            data = self.stream.read(left if size < 0 else min(size, left))
+        if left and not data:
+            raise self._unreadable(f"It ends after {self._sent:,} of {self._upload.size:,} bytes.")
+        self._sent += len(data)
+        self._upload.progress(self._sent)
+        return data
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Translate errors of the disk, which would look like errors of the network: both are OSErrors."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unreadable(f"{error.strerror or error}.") from None
+
+    def _unreadable(self, why: str) -> ImageMissingError:
+        name = getattr(getattr(self, "stream", None), "name", None)
+        return ImageMissingError(
+            "A blob of the image cannot be read.",
+            where=str(name or self._upload.digest),
+            why=why,
+            fix="Build the image again: `invoke build --target ...`. The cache may have been cleaned meanwhile.",
+        )
