@@ -17,10 +17,7 @@ from imagefactory.publish.attest.attachments import attached_bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.provenance import Run
 from imagefactory.publish.attest.signing import (
-    IdentityVerifier,
-    KeyVerifier,
     NotTrustedError,
-    Trust,
     Verifier,
     read_trusted,
     repository_of,
@@ -102,7 +99,7 @@ def count_rebuilds(
     return count
 
 
-def _read(bundle: Bundle, image: Digest, trust: Trust, publisher: Verifier) -> tuple[str, bool]:
+def _read(bundle: Bundle, image: Digest, trust: Verifier, publisher: Verifier) -> tuple[str, bool]:
     """Return who rebuilt an image, and whether it came out the same; raise NotTrustedError if it does not count."""
     statement, signer = read_trusted(bundle, trust)
     try:
@@ -119,7 +116,7 @@ def _read(bundle: Bundle, image: Digest, trust: Trust, publisher: Verifier) -> t
     return signer, same
 
 
-def _rebuilders(project: Project) -> tuple[Trust, dict[str, str]]:
+def _rebuilders(project: Project) -> tuple[Verifier, dict[str, str]]:
     """Return a verifier that trusts all rebuilders, and their names by signer.
 
     Workflows of one repository are one rebuilder, and those of the publisher's repository are none.
@@ -135,7 +132,7 @@ def _rebuilders(project: Project) -> tuple[Trust, dict[str, str]]:
             repositories.add(repository)
             names[f"identity {rebuilder.identity}"] = name
     identities = tuple(signer.removeprefix("identity ") for signer in names if signer.startswith("identity "))
-    return Trust(KeyVerifier(tuple(public)), IdentityVerifier(identities)), names
+    return Verifier(tuple(public), identities), names
 
 
 def _attached_elsewhere(
