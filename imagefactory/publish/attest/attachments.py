@@ -6,7 +6,7 @@ Everything is attached to the manifest's digest, so it is in place before a tag 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from imagefactory.errors.layers import VerificationError
@@ -97,9 +97,15 @@ def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
         return None
 
 
-def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
-    """Iterate over the signed statements of an image: a bundle, or the reason why it cannot be read."""
-    for descriptor in referrers.find(repository, subject, bundles.MEDIA_TYPE):
+def attached_bundles(
+    repository: Repository, subject: Digest, listed: Sequence[Descriptor] | None = None
+) -> Iterator[tuple[Digest, Bundle | str]]:
+    """Iterate over the signed statements of an image: a bundle, or the reason why it cannot be read.
+
+    `listed` is what is attached, for a caller who has asked already.
+    """
+    found = referrers.find(repository, subject, bundles.MEDIA_TYPE) if listed is None else listed
+    for descriptor in (one for one in found if one.artifact_type == bundles.MEDIA_TYPE):
         for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
             if isinstance(content, str):
                 yield digest, content

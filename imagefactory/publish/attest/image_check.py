@@ -21,6 +21,7 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
+from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -101,34 +102,33 @@ def check_image(
 
 def refuse_failing(checked: Checked) -> None:
     """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
-    wrong = [finding for finding in checked.findings if finding.state == "failed"]
-    if not wrong:
-        return
-    failed = {finding.check for finding in wrong}
+    failed = {finding.check for finding in checked.findings if finding.state == "failed"}
+    shown = {"failed"}
     kind: type[FactoryError]
-    if failed - {"signature", "record", "rebuilds"} or failed >= {"signature", "record"}:
-        kind, what = (
-            TamperedError,
-            "The image, or something attached to it, is not what was signed or recorded.",
-        )
+    if not failed:
+        return
+    if failed & {"configuration", "provenance", "sbom", "layers"}:
+        kind = TamperedError
+        what = "The image, or something attached to it, is not what was signed or recorded."
         fix = (
             "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
             "the registry: find out who wrote there, delete what is wrong, and publish the image again."
         )
     elif "record" in failed:
-        kind, what = RecordDisagreesError, "The image is signed, but this checkout records another one."
+        kind, what = RecordDisagreesError, "This checkout records another image."
         fix = (
             "You: do not use it before you know whether locks/layers.toml was edited (`git diff`, `git log`). If it "
-            "was not, tell whoever published the image: what was signed is not what the locks give."
+            "was not, tell whoever published the image: it is not what the locks give."
         )
     elif "signature" not in failed:
-        kind, what = VerificationError, "Others who rebuilt the image do not confirm it."
+        kind, what, shown = VerificationError, "Independent rebuilds disagree.", {"failed", "not counted"}
         fix = (
             "You: do not use it, or rebuild it yourself (`invoke verify --rebuild`). Whoever published it: compare "
             "the images (`invoke diff`)."
         )
     elif any(finding.check == "statement" for finding in checked.findings):
         kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+        shown = {"failed", "not counted"}
         fix = (
             "You: do not use it, unless you trust one of those who signed; then name the key (--key) or the workflow "
             "(`signers` in matrix.yaml). Whoever published it: sign it with a key or in a workflow that counts."
@@ -136,9 +136,7 @@ def refuse_failing(checked: Checked) -> None:
     else:
         kind, what = UnsignedImageError, "Nobody signed the image."
         fix = "You: do not use it. Whoever published it: sign it (`invoke attest`), or publish it again."
-    if failed & {"signature", "rebuilds"}:
-        wrong += [finding for finding in checked.findings if finding.state == "not counted"]
-    why = "; ".join(f"{finding.check}: {finding.detail}" for finding in wrong)
+    why = "; ".join(f"{one.check}: {one.detail}" for one in checked.findings if one.state in shown)
     raise kind(what, where=checked.reference, why=why, fix=fix)
 
 
@@ -174,10 +172,11 @@ class _Check:
     def run(self, *, every_byte: bool, least: int) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
-        attached = list(attached_bundles(self.repository, self.manifest.digest))
+        listed = referrers.find(self.repository, self.manifest.digest)
+        attached = list(attached_bundles(self.repository, self.manifest.digest, listed))
         statements = self._check_signatures(attached)
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
-        self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
+        self._check_sbom(statements.get(sbom.PREDICATE_TYPE), listed)
         self._check_record()
         self._check_layers(every_byte=every_byte)
         self._check_rebuilds(attached, least)
@@ -277,20 +276,22 @@ class _Check:
             self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
         return commit
 
-    def _check_sbom(self, statement: Statement | None) -> None:
+    def _check_sbom(self, statement: Statement | None, listed: Sequence[Descriptor]) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
-        problems: list[str] = []
-        attached = 0
-        for descriptor in referrers.find(self.repository, self.manifest.digest, sbom.MEDIA_TYPE):
-            for digest, content in attached_contents(self.repository, descriptor, sbom.MEDIA_TYPE):
-                attached += 1
-                expected = signed or here
-                if isinstance(content, str):
-                    problems.append(f"{digest}: {content}")
-                elif expected is not None and content != expected:
-                    problems.append(f"{digest}: {first_difference(content, expected)}")
+        expected = signed or here
+        attached = [
+            content
+            for one in listed
+            if one.artifact_type == sbom.MEDIA_TYPE
+            for content in attached_contents(self.repository, one, sbom.MEDIA_TYPE)
+        ]
+        problems = [
+            f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
+            for digest, content in attached
+            if isinstance(content, str) or (expected and content != expected)
+        ]
         if signed is not None and here is not None and signed != here:
             problems.append(f"the signed SBOM: {first_difference(signed, here)}")
         if signed is not None and not attached:

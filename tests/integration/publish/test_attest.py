@@ -14,7 +14,13 @@ import pytest
 
 from imagefactory.commands.show.tables import checked_lines
 from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.supply import ImageSignatureError, TamperedError, UnfitIndexError, UnsignedImageError
+from imagefactory.errors.supply import (
+    ImageSignatureError,
+    RecordDisagreesError,
+    TamperedError,
+    UnfitIndexError,
+    UnsignedImageError,
+)
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -147,7 +153,7 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
     found = {finding.check: finding.detail for finding in failures(checked)}
     assert "nothing is attached" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
-    with pytest.raises(TamperedError):
+    with pytest.raises(RecordDisagreesError, match="nothing is attached"):
         refuse_failing(checked)
 
 
