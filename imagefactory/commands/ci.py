@@ -5,7 +5,7 @@ In a workflow the results also go to the files that GitHub reads: GITHUB_OUTPUT 
 
 from __future__ import annotations
 
-import json as json_
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,18 +183,14 @@ def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     print(made or "nothing new")
 
 
-@command(help={"base": BASE, "json": options.JSON})
-def changes(project: Project, base: str, json: bool = False) -> None:
+@command(help={"base": BASE})
+def changes(project: Project, base: str) -> None:
     """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.publish.automation.pull_request import find_changes
 
     found = find_changes(project, base)
-    workflow.write_outputs({"mods": " ".join(found.mods), "jobs": json_.dumps(found.jobs(project))})
-    workflow.write_summary(found.markdown())
-    if json:
-        print_json(found.as_json(project))
-    else:
-        print(found.markdown())
+    workflow.write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
+    workflow.print_summary(found.markdown())
     if found.faults:
         raise Exit(code=1)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.errors.supply import (
     ImageSignatureError,
@@ -26,12 +27,11 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.publish.attest import provenance, sbom
+from imagefactory.publish.attest import provenance, rebuilds, sbom
 from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles, attached_contents
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
-from imagefactory.publish.attest.layer_check import layer_problems
-from imagefactory.publish.attest.rebuilds import count_rebuilds, is_rebuild, named
+from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
@@ -218,15 +218,16 @@ class _Check:
         found: dict[str, Statement] = {}
         signers: set[str] = set()
         for digest, bundle in attached:
-            if is_rebuild(bundle):
+            claim = "" if isinstance(bundle, str) else bundle.claim
+            if claim == rebuilds.PREDICATE_TYPE:
                 continue
+            name = STATEMENTS.get(claim, "statement")
             try:
                 statement, signer = self._read_statement(bundle)
             except NotTrustedError as error:
                 # Others may sign too; that does not affect the signatures that count.
-                self._add("statement", "not counted", f"{_unchecked_name(bundle)} {digest}: {error}")
+                self._add("statement", "not counted", f"{name} {digest}: {error}")
                 continue
-            name = STATEMENTS.get(statement.predicate_type, statement.predicate_type)
             self._add("statement", "ok", f"{name} {digest}: signed by {signer}")
             found[statement.predicate_type] = statement
             signers.add(signer)
@@ -323,16 +324,34 @@ class _Check:
     def _check_layers(self, *, every_byte: bool) -> None:
         layers = contents(self.repository, self.manifest)
         names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
-        store = self.project.store
-        problems = list(
-            layer_problems(self.repository, layers, names, store, self.say, every_byte=every_byte)
-        )
-        for problem in problems:
-            self._add("layers", "failed", problem)
-        if not problems:
+        if len(names) != len(layers):
+            names = [layer.digest for layer in layers]
+        wrong = False
+        for name, layer in zip(names, layers, strict=True):
+            label = f"layer {name.removeprefix('imagefactory ')}"
+            problem = self._problem_of(layer, label, every_byte=every_byte)
+            if problem:
+                wrong = True
+                self._add("layers", "failed", f"{label}: {problem}")
+        if not wrong:
             size = sum(layer.size for layer in layers) / 1e6
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
             self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
+
+    def _problem_of(self, layer: Descriptor, label: str, *, every_byte: bool) -> str:
+        """Look for a layer, or download it to check every byte; the download is not kept."""
+        missing = "the registry does not have it"
+        if not every_byte:
+            return "" if self.repository.has_blob(layer.digest) else missing
+        self.say(f"{label}: {layer.size / 1e6:,.1f} MB")
+        with self.project.store.scratch() as scratch:
+            try:
+                self.repository.download(layer.digest, layer.size, scratch / "layer")
+            except ContentMissingError:
+                return missing
+            except DigestMismatchError as error:
+                return f"{layer.digest} has other bytes: {error.why}"
+        return ""
 
     def _check_rebuilds(self, attached: Sequence[tuple[Digest, Bundle | str]], least: int) -> None:
         """Count who else rebuilt the image; without anybody to trust there is nothing to say."""
@@ -377,13 +396,3 @@ def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     found = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in dependencies if "name" in entry}
     commits = [entry["digest"]["gitCommit"] for entry in dependencies if "gitCommit" in entry["digest"]]
     return found | ({"gitCommit": str(commits[0])} if commits else {})
-
-
-def _unchecked_name(bundle: Bundle | str) -> str:
-    """Describe what a bundle claims to be; for messages only, since its signature is not trusted."""
-    try:
-        if isinstance(bundle, str):
-            return "statement"
-        return STATEMENTS.get(Statement.read(bundle.payload).predicate_type, "statement")
-    except ValueError:
-        return "statement"

@@ -14,7 +14,7 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.attachments import attached_bundles
-from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
+from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.provenance import Run
 from imagefactory.publish.attest.signing import (
     NotTrustedError,
@@ -70,14 +70,6 @@ def named(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({signer})" for name, signer in sorted(found.items()))
 
 
-def is_rebuild(bundle: Bundle | str) -> bool:
-    """Whether a bundle claims to be about a rebuild; its signature is not checked."""
-    try:
-        return isinstance(bundle, Bundle) and Statement.read(bundle.payload).predicate_type == PREDICATE_TYPE
-    except BadBundleError:
-        return False
-
-
 def count_rebuilds(
     project: Project, attached: Iterable[tuple[Digest, Bundle | str]], image: Digest, publisher: Verifier
 ) -> RebuildCount:
@@ -85,7 +77,7 @@ def count_rebuilds(
     count = RebuildCount()
     trust, names = _rebuilders(project)
     for digest, bundle in [*attached, *_attached_elsewhere(project, image, count)]:
-        if not isinstance(bundle, Bundle) or not is_rebuild(bundle):
+        if isinstance(bundle, str) or bundle.claim != PREDICATE_TYPE:
             continue
         try:
             signer, same = _read(bundle, image, trust, publisher)
