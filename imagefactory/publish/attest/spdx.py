@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from license_expression import ExpressionError, Licensing, get_spdx_licensing
+if TYPE_CHECKING:
+    from license_expression import Licensing
 
 UNDECLARED: Final = "NOASSERTION"
 """SPDX's word for a licence that nobody stated."""
@@ -95,11 +96,15 @@ _EXCEPTIONS: Final = {
 @cache
 def _licensing() -> Licensing:
     """Load SPDX's list of licences, which takes a moment."""
+    from license_expression import get_spdx_licensing  # noqa: PLC0415 - only where expressions are read
+
     return get_spdx_licensing()
 
 
 def from_text(text: str) -> str | None:
     """Read a licence from a free-text field; None if it names no known licence."""
+    from license_expression import ExpressionError  # noqa: PLC0415
+
     text = " ".join(text.split())
     if not text or len(text) > _LONGEST_EXPRESSION:
         return None

@@ -159,47 +159,41 @@ def judge(
     Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
     """
     tags = moving_tags(project.matrix, plan.cell)
-    wrong = ", ".join(asked.astray)
-    if _is_current(catalog, plan, tags):
-        return (
-            NightVerdict(("promote",), f"{wrong}: not where the catalog has it") if wrong else NightVerdict()
-        )
-    rollback = _rollback(catalog, plan, tags)
-    if rollback is None:
-        return _judge_new(project, catalog, plan, recorded, asked, retry=retry, gpu=gpu)
-    if wrong:  # it was interrupted: `promote` moves the tags, and refuses the image
-        return NightVerdict(("promote",), f"{wrong}: not where the rollback puts it")
-    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
-
-
-def _judge_new(
-    project: Project,
-    catalog: Catalog,
-    plan: Plan,
-    recorded: Image | None,
-    asked: Asked,
-    *,
-    retry: bool,
-    gpu: bool,
-) -> NightVerdict:
+    settled = _settled(catalog, plan, tags, ", ".join(asked.astray))
+    if settled is not None:
+        return settled
     # Continue where an earlier run stopped: before the push, the tests or the promotion.
     tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     everything: tuple[Need, ...] = ("image", *tested, "promote")
-    why = reason(catalog.current(moving_tags(project.matrix, plan.cell), plan.platform), plan)
+    why = reason(catalog.current(tags, plan.platform), plan)
     if asked.staged is None:
         return NightVerdict(everything, why)
-    if recorded and recorded.digest != asked.staged:
-        return NightVerdict(everything, f"{why}; another image is in its place")
     failed = _failures(asked.record)
     if failed and not retry:
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
-    if recorded is None:
+    if recorded and recorded.digest != asked.staged:
+        needs, state = everything, "another image is in its place"
+    elif recorded is None:
         needs, state = everything, "pushed, but not on record"
     elif asked.record is None or asked.record.missing(required_levels(project.matrix, plan.arch)):
         needs, state = (*tested, "promote"), "pushed, but not tested yet"
     else:
         needs, state = ("promote",), "tested, but not promoted yet"
     return NightVerdict(needs, f"{why}; {state}")
+
+
+def _settled(catalog: Catalog, plan: Plan, tags: Sequence[str], wrong: str) -> NightVerdict | None:
+    """Judge an image that is published, or that a rollback holds back; None if it is neither."""
+    rollback = _rollback(catalog, plan, tags)
+    if _is_current(catalog, plan, tags):
+        return (
+            NightVerdict(("promote",), f"{wrong}: not where the catalog has it") if wrong else NightVerdict()
+        )
+    if rollback is None:
+        return None
+    if wrong:  # it was interrupted: `promote` moves the tags, and refuses the image
+        return NightVerdict(("promote",), f"{wrong}: not where the rollback puts it")
+    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
 
 
 def _is_current(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> bool:

@@ -132,7 +132,7 @@ def step_of(name: str, job: str, number: int = -1) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("results", "broken", "expected"),
-    [("false", "0", 0), ("true", "0", 1), ("false", "2", 1), ("true", "", 1)],
+    [("false", "0", 0), ("true", "0", 1), ("false", "2", 1), ("true", "", 1), ("false", "", 0)],
 )
 def test_the_status_is_bad_if_a_job_failed_or_a_target_is_broken(
     runner: Runner, results: str, broken: str, expected: int
