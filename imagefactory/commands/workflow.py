@@ -73,17 +73,7 @@ def print_summary(text: str) -> None:
 
 
 def _append(variable: str, text: str) -> None:
-    from imagefactory.errors.system import from_system
-    from imagefactory.publish.automation.run_summary import append
-
+    """Add to a file that GitHub reads, if this is one of its jobs."""
     if path := os.environ.get(variable):
-        try:
-            append(path, text)
-        except OSError as error:
-            found = from_system(error, path)
-            if found is None:
-                raise
-            fix = f"GitHub sets {variable} in its jobs. Elsewhere, name a file that can be written, or unset it."
-            raise type(found)(
-                found.what, where=f"the variable {variable}: {path}", why=found.why, fix=fix
-            ) from None
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else f"{text}\n")

@@ -1,4 +1,4 @@
-"""Automation on GitHub: 44 to 49, 214 and 218."""
+"""Automation on GitHub: 44 to 49."""
 
 from __future__ import annotations
 
@@ -22,16 +22,8 @@ class NoRoomError(LibraryError, exit_code=47):
 
 
 class RunFailedError(LibraryError, exit_code=48):
-    """A job of the workflow failed or was cancelled, or its output cannot be read."""
+    """What a job needs is not available, or cannot be read: a commit, or another job's results."""
 
 
 class ReleaseError(LibraryError, exit_code=49):
-    """A release or a new vLLM version contradicts the repository's own files."""
-
-
-class GitHubAnswerError(GitHubError, exit_code=214):
-    """What answers in GitHub's place sends no JSON, or more than a client should read."""
-
-
-class GitHubBusyError(GitHubError, exit_code=218):
-    """GitHub asks for a longer wait than a command grants."""
+    """A new vLLM release cannot be added to the matrix."""

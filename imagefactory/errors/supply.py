@@ -30,4 +30,4 @@ class UnsignedImageError(LibraryError, exit_code=206):
 
 
 class RecordDisagreesError(LibraryError, exit_code=207):
-    """A trusted signer signed an image, but this checkout records another one for the same plan."""
+    """This checkout records another image for the same plan."""

@@ -93,6 +93,14 @@ class Bundle:
             raise BadBundleError(f"it is not a signed statement ({type(error).__name__})") from None
 
     @property
+    def claim(self) -> str:
+        """The type of statement that it claims to hold; empty if that cannot be read."""
+        try:
+            return Statement.read(self.payload).predicate_type
+        except BadBundleError:
+            return ""
+
+    @property
     def signed_bytes(self) -> bytes:
         """Return the bytes that the signature covers."""
         return pre_authentication(self.payload_type, self.payload)

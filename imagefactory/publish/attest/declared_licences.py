@@ -1,13 +1,13 @@
 """Reads the licences that packages declare: wheels in their METADATA, Debian packages in their copyright file.
 
-This happens once, when a file is locked, and is recorded (see licence_record). If the declaration is no SPDX name, the
-licence text is compared with a few well-known texts; what is still unclear becomes a LicenseRef.
+This happens once, when a file is locked, and is recorded (see licence_record). A declaration that is no SPDX name
+becomes a LicenseRef.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -65,14 +65,14 @@ def wheel_licence(archive: ZipFile) -> DeclaredLicence:
         if _LICENCE_FILE.fullmatch(info.filename) and info.file_size <= _MAX_TEXT
     ]
     field = headers.get("License", "")
-    licence, says = _wheel_licence(headers, texts)
+    licence, says = _wheel_licence(headers)
     own = {name.partition("-")[0] for name in spdx.copyleft(licence)}
     mentioned = {name for text in (*texts, field) for name in gnu_licences(text)}
     notices = sorted(name for name in mentioned if name.partition("-")[0] not in own)
     return DeclaredLicence(licence, says, tuple(notices))
 
 
-def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
+def _wheel_licence(headers: Message) -> tuple[str, Says]:
     expression = headers.get("License-Expression", "")
     if expression:
         return spdx.from_text(expression) or spdx.reference(expression), "expression"
@@ -83,10 +83,6 @@ def _wheel_licence(headers: Message, texts: list[str]) -> tuple[str, Says]:
     known = spdx.from_classifiers(headers.get_all("Classifier", []))
     if known:
         return known, "classifier"
-    # Only a package's first licence text is its own; others are of what it bundles.
-    recognised = next((name for text in (field, *texts) if (name := recognise(text))), None)
-    if recognised:
-        return recognised, "text"
     if field and "\n" not in field.strip():
         return spdx.reference(field), "field"
     elsewhere = SAID_ELSEWHERE.get(headers.get("Name", ""))
@@ -106,7 +102,7 @@ def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
 
 
 def copyright_licence(text: str) -> DeclaredLicence:
-    """Return the licence in a Debian copyright file, machine-readable or not.
+    """Return the licence in a Debian copyright file; one in prose is read for its references to common licences.
 
     `debian.copyright` is too strict for this: it refuses files that lack a Format field (libwayland's, for one).
     """
@@ -115,29 +111,11 @@ def copyright_licence(text: str) -> DeclaredLicence:
     found = spdx.every(spdx.from_debian(name) for name in named if name)
     if found:
         return DeclaredLicence(found, "copyright")
-    words = _words(text)
-    names = {*_named_in_prose(text), *_recognised(words, words)}
-    return DeclaredLicence(spdx.every(names) or spdx.UNDECLARED, "text")
-
-
-def _named_in_prose(text: str) -> Iterator[str]:
-    """Find the licences that a copyright file refers to without quoting them, and the GNU licences that it mentions."""
-    pointed = set(re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9](?:\.[0-9])?)?)", text))
     later = "+" if re.search(r"any\s+later\s+version", text) else ""
-    families = {name.partition("-")[0] for name in pointed}
-    spoken = {
-        name.removesuffix(".0") for name in gnu_licences(text) if name.partition("-")[0] not in families
-    }
-    for name in sorted(pointed | spoken):
-        if name == "BSD":
-            yield "BSD-3-Clause"
-        elif "GPL" in name and "-" in name:
-            yield spdx.from_debian(f"{name}{later}")
-        else:
-            yield spdx.from_debian(name)
-    if re.search(r"GCC\s+Runtime\s+Library\s+Exception", text, re.IGNORECASE):
-        # What lets programs of any licence link with libgcc and libstdc++.
-        yield "GPL-3.0-or-later WITH GCC-exception-3.1"
+    pointed = re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9](?:\.[0-9])?)?)", text)
+    names = {"BSD-3-Clause" if name == "BSD" else name for name in pointed}
+    spoken = (spdx.from_debian(f"{name}{later}" if "GPL-" in name else name) for name in names)
+    return DeclaredLicence(spdx.every(spoken) or spdx.UNDECLARED, "text")
 
 
 _GNU_NAME = re.compile(
@@ -147,8 +125,6 @@ _GNU_NAME = re.compile(
     re.IGNORECASE,
 )
 _GNU_TAG = re.compile(r"(?<![A-Za-z-])(?P<kind>A|L)?GPL-(?P<version>[23](?:\.[01])?)(?![0-9])")
-
-
 _WHOLE_TEXT = re.compile(
     r"GNU\s+(?P<kind>LESSER\s+|LIBRARY\s+|AFFERO\s+)?GENERAL\s+PUBLIC\s+LICENSE\s+Version\s+(?P<version>[23](?:\.[01])?),"
     r".{1000,40000}?END\s+OF\s+TERMS\s+AND\s+CONDITIONS(?:.{0,5000}?instead\s+of\s+this\s+License)?",
@@ -177,36 +153,3 @@ def gnu_licences(text: str) -> set[str]:
         found.add(f"{family}-{version if '.' in version else version + '.0'}" if version else family)
     versioned = {name.partition("-")[0] for name in found if "-" in name}
     return {name for name in found if "-" in name or name not in versioned}
-
-
-_BEGINNING = 3000
-_TEXTS: Final = (
-    ("python software foundation license version 2", "", "PSF-2.0"),
-    ("permission is hereby granted, free of charge, to any person obtaining a copy", "", "MIT"),
-    ("apache license version 2.0, january 2004", "", "Apache-2.0"),
-    ("licensed under the apache license, version 2.0", "", "Apache-2.0"),
-    ("redistribution and use in source and binary forms", "neither the name", "BSD-3-Clause"),
-    ("redistribution and use in source and binary forms", "may not be used to endorse", "BSD-3-Clause"),
-    ("redistribution and use in source and binary forms", "", "BSD-2-Clause"),
-    ("permission to use, copy, modify, and/or distribute this software for any purpose", "", "ISC"),
-)
-"""Sentences that identify a licence: how it begins, and what else it contains; specific ones before general ones."""
-
-
-def recognise(text: str) -> str | None:
-    """Recognise a licence text by its beginning: the licences of bundled code come further down."""
-    words = _words(text)
-    return next(iter(_recognised(words, words[:_BEGINNING])), None)
-
-
-def _recognised(words: str, beginning: str) -> list[str]:
-    """Return the licences whose first sentence is in the beginning and whose other sentence is anywhere."""
-    found: dict[str, str] = {}
-    for begins, says, name in _TEXTS:
-        if begins in beginning and says in words:
-            found.setdefault(begins, name)
-    return list(found.values())
-
-
-def _words(text: str) -> str:
-    return " ".join(text.split()).lower()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
+from imagefactory.errors.registry import ContentMissingError
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.errors.supply import (
     ImageSignatureError,
@@ -21,16 +22,16 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
+from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.publish.attest import provenance, sbom
-from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles, attached_contents
+from imagefactory.publish.attest import provenance, rebuilds, sbom
+from imagefactory.publish.attest.attachments import STATEMENTS, attached_contents, bundles_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
-from imagefactory.publish.attest.layer_check import layer_problems
-from imagefactory.publish.attest.rebuilds import count_rebuilds, is_rebuild, named
+from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
@@ -101,34 +102,33 @@ def check_image(
 
 def refuse_failing(checked: Checked) -> None:
     """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
-    wrong = [finding for finding in checked.findings if finding.state == "failed"]
-    if not wrong:
-        return
-    failed = {finding.check for finding in wrong}
+    failed = {finding.check for finding in checked.findings if finding.state == "failed"}
+    shown = {"failed"}
     kind: type[FactoryError]
-    if failed - {"signature", "record", "rebuilds"} or failed >= {"signature", "record"}:
-        kind, what = (
-            TamperedError,
-            "The image, or something attached to it, is not what was signed or recorded.",
-        )
+    if not failed:
+        return
+    if failed & {"configuration", "provenance", "sbom", "layers"}:
+        kind = TamperedError
+        what = "The image, or something attached to it, is not what was signed or recorded."
         fix = (
             "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
             "the registry: find out who wrote there, delete what is wrong, and publish the image again."
         )
     elif "record" in failed:
-        kind, what = RecordDisagreesError, "The image is signed, but this checkout records another one."
+        kind, what = RecordDisagreesError, "This checkout records another image."
         fix = (
             "You: do not use it before you know whether locks/layers.toml was edited (`git diff`, `git log`). If it "
-            "was not, tell whoever published the image: what was signed is not what the locks give."
+            "was not, tell whoever published the image: it is not what the locks give."
         )
     elif "signature" not in failed:
-        kind, what = VerificationError, "Others who rebuilt the image do not confirm it."
+        kind, what, shown = VerificationError, "Independent rebuilds disagree.", {"failed", "not counted"}
         fix = (
             "You: do not use it, or rebuild it yourself (`invoke verify --rebuild`). Whoever published it: compare "
             "the images (`invoke diff`)."
         )
     elif any(finding.check == "statement" for finding in checked.findings):
         kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+        shown = {"failed", "not counted"}
         fix = (
             "You: do not use it, unless you trust one of those who signed; then name the key (--key) or the workflow "
             "(`signers` in matrix.yaml). Whoever published it: sign it with a key or in a workflow that counts."
@@ -136,9 +136,7 @@ def refuse_failing(checked: Checked) -> None:
     else:
         kind, what = UnsignedImageError, "Nobody signed the image."
         fix = "You: do not use it. Whoever published it: sign it (`invoke attest`), or publish it again."
-    if failed & {"signature", "rebuilds"}:
-        wrong += [finding for finding in checked.findings if finding.state == "not counted"]
-    why = "; ".join(f"{finding.check}: {finding.detail}" for finding in wrong)
+    why = "; ".join(f"{one.check}: {one.detail}" for one in checked.findings if one.state in shown)
     raise kind(what, where=checked.reference, why=why, fix=fix)
 
 
@@ -174,10 +172,11 @@ class _Check:
     def run(self, *, every_byte: bool, least: int) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
-        attached = list(attached_bundles(self.repository, self.manifest.digest))
+        listed = referrers.find(self.repository, self.manifest.digest)
+        attached = list(bundles_among(self.repository, listed))
         statements = self._check_signatures(attached)
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
-        self._check_sbom(statements.get(sbom.PREDICATE_TYPE))
+        self._check_sbom(statements.get(sbom.PREDICATE_TYPE), listed)
         self._check_record()
         self._check_layers(every_byte=every_byte)
         self._check_rebuilds(attached, least)
@@ -219,15 +218,16 @@ class _Check:
         found: dict[str, Statement] = {}
         signers: set[str] = set()
         for digest, bundle in attached:
-            if is_rebuild(bundle):
+            claim = "" if isinstance(bundle, str) else bundle.claim
+            if claim == rebuilds.PREDICATE_TYPE:
                 continue
+            name = STATEMENTS.get(claim, "statement")
             try:
                 statement, signer = self._read_statement(bundle)
             except NotTrustedError as error:
                 # Others may sign too; that does not affect the signatures that count.
-                self._add("statement", "not counted", f"{_unchecked_name(bundle)} {digest}: {error}")
+                self._add("statement", "not counted", f"{name} {digest}: {error}")
                 continue
-            name = STATEMENTS.get(statement.predicate_type, statement.predicate_type)
             self._add("statement", "ok", f"{name} {digest}: signed by {signer}")
             found[statement.predicate_type] = statement
             signers.add(signer)
@@ -277,20 +277,22 @@ class _Check:
             self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
         return commit
 
-    def _check_sbom(self, statement: Statement | None) -> None:
+    def _check_sbom(self, statement: Statement | None, listed: Sequence[Descriptor]) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
-        problems: list[str] = []
-        attached = 0
-        for descriptor in referrers.find(self.repository, self.manifest.digest, sbom.MEDIA_TYPE):
-            for digest, content in attached_contents(self.repository, descriptor, sbom.MEDIA_TYPE):
-                attached += 1
-                expected = signed or here
-                if isinstance(content, str):
-                    problems.append(f"{digest}: {content}")
-                elif expected is not None and content != expected:
-                    problems.append(f"{digest}: {first_difference(content, expected)}")
+        expected = signed or here
+        attached = [
+            content
+            for one in listed
+            if one.artifact_type == sbom.MEDIA_TYPE
+            for content in attached_contents(self.repository, one, sbom.MEDIA_TYPE)
+        ]
+        problems = [
+            f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
+            for digest, content in attached
+            if isinstance(content, str) or (expected and content != expected)
+        ]
         if signed is not None and here is not None and signed != here:
             problems.append(f"the signed SBOM: {first_difference(signed, here)}")
         if signed is not None and not attached:
@@ -322,16 +324,34 @@ class _Check:
     def _check_layers(self, *, every_byte: bool) -> None:
         layers = contents(self.repository, self.manifest)
         names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
-        store = self.project.store
-        problems = list(
-            layer_problems(self.repository, layers, names, store, self.say, every_byte=every_byte)
-        )
-        for problem in problems:
-            self._add("layers", "failed", problem)
-        if not problems:
+        if len(names) != len(layers):
+            names = [layer.digest for layer in layers]
+        wrong = False
+        for name, layer in zip(names, layers, strict=True):
+            label = f"layer {name.removeprefix('imagefactory ')}"
+            problem = self._problem_of(layer, label, every_byte=every_byte)
+            if problem:
+                wrong = True
+                self._add("layers", "failed", f"{label}: {problem}")
+        if not wrong:
             size = sum(layer.size for layer in layers) / 1e6
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
             self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")
+
+    def _problem_of(self, layer: Descriptor, label: str, *, every_byte: bool) -> str:
+        """Look for a layer, or download it to check every byte; the download is not kept."""
+        missing = "the registry does not have it"
+        if not every_byte:
+            return "" if self.repository.has_blob(layer.digest) else missing
+        self.say(f"{label}: {layer.size / 1e6:,.1f} MB")
+        with self.project.store.scratch() as scratch:
+            try:
+                self.repository.download(layer.digest, layer.size, scratch / "layer")
+            except ContentMissingError:
+                return missing
+            except DigestMismatchError as error:
+                return f"{layer.digest} has other bytes: {error.why}"
+        return ""
 
     def _check_rebuilds(self, attached: Sequence[tuple[Digest, Bundle | str]], least: int) -> None:
         """Count who else rebuilt the image; without anybody to trust there is nothing to say."""
@@ -376,13 +396,3 @@ def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     found = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in dependencies if "name" in entry}
     commits = [entry["digest"]["gitCommit"] for entry in dependencies if "gitCommit" in entry["digest"]]
     return found | ({"gitCommit": str(commits[0])} if commits else {})
-
-
-def _unchecked_name(bundle: Bundle | str) -> str:
-    """Describe what a bundle claims to be; for messages only, since its signature is not trusted."""
-    try:
-        if isinstance(bundle, str):
-            return "statement"
-        return STATEMENTS.get(Statement.read(bundle.payload).predicate_type, "statement")
-    except ValueError:
-        return "statement"

@@ -24,28 +24,23 @@ def images_of(
     try:
         children = [Descriptor.of(child) for child in manifest.document()["manifests"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unfit_index(
-            repository, manifest, f"its list of images cannot be read ({type(error).__name__})"
-        ) from None
+        why = f"its list of images cannot be read ({type(error).__name__})"
+        raise unfit_index(repository, manifest, why) from None
     if not children:
         raise unfit_index(repository, manifest, "it is empty: it lists no image that could be checked")
     found: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
     for child in children:
         image = repository.manifest(child.digest)
         if image is None:
-            raise unfit_index(
-                repository, manifest, f"it lists {child.digest}, which the registry does not have"
-            )
-        for media_type in (child.media_type, image.media_type):
-            if media_type not in (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE):
-                raise unfit_index(
-                    repository, manifest, f"it lists {child.digest}, which is no image: {media_type}"
-                )
-        if child.platform is not None and not isinstance(child.platform, dict):
-            raise unfit_index(
-                repository, manifest, f"it lists {child.digest} for a platform that cannot be read"
-            )
-        found.append((image, child.platform))
+            why = "which the registry does not have"
+        elif wrong := {child.media_type, image.media_type} - {MANIFEST_TYPE, DOCKER_MANIFEST_TYPE}:
+            why = f"which is no image: {wrong.pop()}"
+        elif child.platform is not None and not isinstance(child.platform, dict):
+            why = "for a platform that cannot be read"
+        else:
+            found.append((image, child.platform))
+            continue
+        raise unfit_index(repository, manifest, f"it lists {child.digest}, {why}")
     return found
 
 

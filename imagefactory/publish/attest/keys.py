@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -104,47 +106,39 @@ def new_key_pair(private: Path, public: Path) -> None:
 def read_private_key(given: str) -> Private:
     """Read a private key from a file, or from PEM text, as in a secret of a CI system."""
     where = f"the variable {KEY_VARIABLE}" if given.lstrip().startswith(_BEGINNING) else given
-    try:
+    fix = f"It must be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}"
+    with _reading("The signing key", where, fix):
         key = load_pem_private_key(_pem(given), _password())
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise SigningError(
-            "The signing key cannot be read.",
-            where=where,
-            why=_first_line(error),
-            fix=f"It must be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}",
-        ) from None
-    if isinstance(key, Private) and _usable(key):
+    if isinstance(key, ed25519.Ed25519PrivateKey) or (
+        isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
         return key
     raise _unknown_kind(where)
 
 
 def read_public_key(path: Path) -> PublicKey:
     """Read a public key."""
-    try:
+    fix = "It must be a public key in PEM, as `invoke keys.new`, cosign and openssl write it."
+    with _reading("The key to check with", str(path), fix):
         key = load_pem_public_key(_pem(str(path)))
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise SigningError(
-            "The key to check with cannot be read.",
-            where=path,
-            why=_first_line(error),
-            fix="It must be a public key in PEM, as `invoke keys.new`, cosign and openssl write it.",
-        ) from None
-    if isinstance(key, Public) and _usable(key):
+    if isinstance(key, ed25519.Ed25519PublicKey) or (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
         return PublicKey(key, str(path))
     raise _unknown_kind(str(path))
 
 
+@contextmanager
+def _reading(what: str, where: str, fix: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise SigningError(f"{what} cannot be read.", where=where, why=why, fix=fix) from None
+
+
 def _password() -> bytes | None:
     return os.environ.get(PASSWORD_VARIABLE, "").encode() or None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _usable(key: Private | Public) -> bool:
-    elliptic = (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey)
-    return not isinstance(key, elliptic) or isinstance(key.curve, ec.SECP256R1)
 
 
 def _pem(given: str) -> bytes:

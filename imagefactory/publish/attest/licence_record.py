@@ -24,7 +24,7 @@ from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel, WheelLock
 from imagefactory.locks.project import Project, locked_cells
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
-from imagefactory.publish.attest.spdx import UNDECLARED
+from imagefactory.publish.attest.spdx import UNDECLARED, is_known
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.ranges import RangeFile
@@ -61,7 +61,8 @@ class Licences:
 def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     """Read the licences of locked files that are not on record, and drop those that no lock names any more.
 
-    Wheels are read by range request; Debian packages have to be downloaded.
+    Wheels are read by range request; Debian packages have to be downloaded. Where a package's files name no licence of
+    SPDX's list, the record of another release of it holds, if somebody found out there.
     """
     path = LicenceLock.path(project.locks)
     known = _read(path)
@@ -70,15 +71,31 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     wheels = _unknown((wheel for lock in wheel_locks for wheel in lock.wheels), known)
     if wheels:
         say(f"Reading the licences of {len(wheels)} wheels")
-        known |= {entry.sha256: entry for entry in _read_wheels(project, sources, wheels)}
+        known |= _carried_over(_read_wheels(project, sources, wheels), known)
     for lock in base_locks:
         debs = _unknown(lock.debs, known)
         if debs:
             say(f"Reading the licences of {len(debs)} Debian packages for {lock.platform}")
-            known |= {entry.sha256: entry for entry in _read_debs(project, sources, lock, known)}
+            known |= _carried_over(_read_debs(project, sources, lock, known), known)
     needed = {package.sha256 for package in _packages(wheel_locks, base_locks)}
     kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
+
+
+def _carried_over(
+    found: Iterable[LicensedFile], known: Mapping[Sha256, LicensedFile]
+) -> dict[Sha256, LicensedFile]:
+    others = {
+        _package_name(old.file): {"licence": old.licence, "says": old.says}
+        for old in known.values()
+        if old.says in ("text", "elsewhere") and is_known(old.licence)
+    }
+    return {
+        entry.sha256: entry
+        if entry.says != "text" and is_known(entry.licence)
+        else entry.model_copy(update=others.get(_package_name(entry.file), {}))
+        for entry in found
+    }
 
 
 def check_licences(project: Project) -> None:
@@ -178,6 +195,10 @@ def _entry(package: LockedWheel | LockedDeb, declared: DeclaredLicence) -> Licen
 
 def _file_name(package: LockedWheel | LockedDeb) -> str:
     return package.file.rpartition("/")[2]
+
+
+def _package_name(file: str) -> str:
+    return file.partition("_" if file.endswith(".deb") else "-")[0]
 
 
 def _read(path: Path) -> dict[Sha256, LicensedFile]:

@@ -61,7 +61,7 @@ def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:
 def _gnu(part: Component) -> GnuPart | None:
     expression = part.licence or ""
     named = spdx.copyleft(expression)
-    how: How = "declared" if spdx.copyleft(spdx.unavoidable(expression)) else "by choice"
+    how: How = "declared" if named and spdx.is_unavoidable(expression) else "by choice"
     if not named and part.notices:
         named, how = part.notices, "in notices"
     return GnuPart(part.kind, part.name, part.version, named, how) if named else None

@@ -14,13 +14,10 @@ from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.attachments import attached_bundles
-from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
+from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.provenance import Run
 from imagefactory.publish.attest.signing import (
-    IdentityVerifier,
-    KeyVerifier,
     NotTrustedError,
-    Trust,
     Verifier,
     read_trusted,
     repository_of,
@@ -73,14 +70,6 @@ def named(found: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({signer})" for name, signer in sorted(found.items()))
 
 
-def is_rebuild(bundle: Bundle | str) -> bool:
-    """Whether a bundle claims to be about a rebuild; its signature is not checked."""
-    try:
-        return isinstance(bundle, Bundle) and Statement.read(bundle.payload).predicate_type == PREDICATE_TYPE
-    except BadBundleError:
-        return False
-
-
 def count_rebuilds(
     project: Project, attached: Iterable[tuple[Digest, Bundle | str]], image: Digest, publisher: Verifier
 ) -> RebuildCount:
@@ -88,7 +77,7 @@ def count_rebuilds(
     count = RebuildCount()
     trust, names = _rebuilders(project)
     for digest, bundle in [*attached, *_attached_elsewhere(project, image, count)]:
-        if not isinstance(bundle, Bundle) or not is_rebuild(bundle):
+        if isinstance(bundle, str) or bundle.claim != PREDICATE_TYPE:
             continue
         try:
             signer, same = _read(bundle, image, trust, publisher)
@@ -102,7 +91,7 @@ def count_rebuilds(
     return count
 
 
-def _read(bundle: Bundle, image: Digest, trust: Trust, publisher: Verifier) -> tuple[str, bool]:
+def _read(bundle: Bundle, image: Digest, trust: Verifier, publisher: Verifier) -> tuple[str, bool]:
     """Return who rebuilt an image, and whether it came out the same; raise NotTrustedError if it does not count."""
     statement, signer = read_trusted(bundle, trust)
     try:
@@ -119,7 +108,7 @@ def _read(bundle: Bundle, image: Digest, trust: Trust, publisher: Verifier) -> t
     return signer, same
 
 
-def _rebuilders(project: Project) -> tuple[Trust, dict[str, str]]:
+def _rebuilders(project: Project) -> tuple[Verifier, dict[str, str]]:
     """Return a verifier that trusts all rebuilders, and their names by signer.
 
     Workflows of one repository are one rebuilder, and those of the publisher's repository are none.
@@ -135,7 +124,7 @@ def _rebuilders(project: Project) -> tuple[Trust, dict[str, str]]:
             repositories.add(repository)
             names[f"identity {rebuilder.identity}"] = name
     identities = tuple(signer.removeprefix("identity ") for signer in names if signer.startswith("identity "))
-    return Trust(KeyVerifier(tuple(public)), IdentityVerifier(identities)), names
+    return Verifier(tuple(public), identities), names
 
 
 def _attached_elsewhere(

@@ -24,6 +24,7 @@ from imagefactory.publish.attest.bundles import (
     pre_authentication,
     write_bundle,
 )
+from imagefactory.publish.attest.keys import PublicKey
 from imagefactory.store.digests import canonical_json
 
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
@@ -41,35 +42,32 @@ class NotTrustedError(Exception):
 
 
 @dataclass(frozen=True)
-class KeyVerifier:
-    """Trusts the signatures of some keys."""
+class Verifier:
+    """Whose signatures count: those of some keys, and those of some workflows, each on one branch or tag."""
 
-    trusted: tuple[keys.PublicKey, ...]
-
-    def check(self, bundle: Bundle) -> str:
-        """Return who signed a bundle; raise NotTrustedError if that key is not trusted.
-
-        A hint at the key may be missing, and proves nothing: without a match, every key is tried.
-        """
-        named = [key for key in self.trusted if key.hint == bundle.key_hint] or list(self.trusted)
-        for key in named:
-            if key.fits(bundle.signature, bundle.signed_bytes):
-                return f"key {key.origin}"
-        if not self.trusted:
-            raise NotTrustedError("it is signed with a key, and no key is known to check with")
-        if bundle.key_hint in {key.hint for key in self.trusted}:
-            raise NotTrustedError("its signature does not fit its content")
-        raise NotTrustedError(f"it is signed with another key (hint {bundle.key_hint or 'none'})")
-
-
-@dataclass(frozen=True)
-class IdentityVerifier:
-    """Trusts the signatures of some workflows, each on one branch or tag."""
-
-    identities: tuple[str, ...]
+    keys: tuple[PublicKey, ...] = ()
+    identities: tuple[str, ...] = ()
     """https://github.com/OWNER/NAME/.github/workflows/FILE@REF, as certificates name them."""
 
     def check(self, bundle: Bundle) -> str:
+        """Return who signed a bundle; raise NotTrustedError if that does not count."""
+        if bundle.payload_type != PAYLOAD_TYPE:
+            raise NotTrustedError(f"it holds {bundle.payload_type}, not a statement")
+        return self._check_identity(bundle) if bundle.key_hint is None else self._check_key(bundle)
+
+    def _check_key(self, bundle: Bundle) -> str:
+        # A hint at the key may be missing, and proves nothing: without a match, every key is tried.
+        named = [key for key in self.keys if key.hint == bundle.key_hint]
+        for key in named or self.keys:
+            if key.fits(bundle.signature, bundle.signed_bytes):
+                return f"key {key.origin}"
+        if not self.keys:
+            raise NotTrustedError("it is signed with a key, and no key is known to check with")
+        if named:
+            raise NotTrustedError("its signature does not fit its content")
+        raise NotTrustedError(f"it is signed with another key (hint {bundle.key_hint or 'none'})")
+
+    def _check_identity(self, bundle: Bundle) -> str:
         """Check certificate, transparency log and signature; needs the network for sigstore's root of trust."""
         try:
             from sigstore.errors import Error  # noqa: PLC0415 - optional
@@ -130,28 +128,14 @@ def _sigstore_verifier() -> Any:  # noqa: ANN401 - there may be no sigstore to t
     return SigstoreVerifier.production()
 
 
-@dataclass(frozen=True)
-class Trust:
-    """Everybody whose signatures a checkout trusts."""
-
-    key: KeyVerifier
-    identity: IdentityVerifier
-
-    def check(self, bundle: Bundle) -> str:
-        """Verify a bundle by key or by identity, whichever it was signed with."""
-        if bundle.payload_type != PAYLOAD_TYPE:
-            raise NotTrustedError(f"it holds {bundle.payload_type}, not a statement")
-        return (self.identity if bundle.key_hint is None else self.key).check(bundle)
-
-
 class KeySigner:
     """Signs with a private key; works offline."""
 
     def __init__(self, key: keys.Private, origin: str) -> None:
         self._key = key
-        self._public = keys.PublicKey(key.public_key(), origin)
+        self._public = PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
-        self.verifier = KeyVerifier((self._public,))
+        self.verifier = Verifier(keys=(self._public,))
 
     def sign(self, statement: Statement) -> bytes:
         """Sign a statement with the key."""
@@ -183,7 +167,7 @@ class IdentitySigner:
         except self._failures as error:
             raise _no_identity(error) from None
         self.name = f"identity {own_identity()}"
-        self.verifier = IdentityVerifier((own_identity(),))
+        self.verifier = Verifier(identities=(own_identity(),))
 
     def sign(self, statement: Statement) -> bytes:
         """Have sigstore sign a statement."""
@@ -198,7 +182,6 @@ class IdentitySigner:
 
 
 Signer = KeySigner | IdentitySigner
-Verifier = KeyVerifier | IdentityVerifier | Trust
 
 
 def _no_identity(error: Exception) -> SigningError:
@@ -249,13 +232,13 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
     return IdentitySigner()
 
 
-def find_trust(project: Project, given: Sequence[str] = (), signer: Signer | None = None) -> Trust:
+def find_trust(project: Project, given: Sequence[str] = (), signer: Signer | None = None) -> Verifier:
     """Return who is trusted: the named keys or those of the checkout, the workflows that may sign, and a signer."""
     paths = [Path(name) for name in given] or sorted((project.root / TRUSTED).glob("*.pub"))
     trusted = tuple(keys.read_public_key(path) for path in paths)
     if isinstance(signer, KeySigner):
-        trusted += signer.verifier.trusted
-    return Trust(KeyVerifier(trusted), IdentityVerifier(project.matrix.identities))
+        trusted += signer.verifier.keys
+    return Verifier(trusted, project.matrix.identities)
 
 
 def read_trusted(bundle: Bundle, verifier: Verifier) -> tuple[Statement, str]:

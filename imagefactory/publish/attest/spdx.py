@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+if TYPE_CHECKING:
+    from license_expression import Licensing
 
 UNDECLARED: Final = "NOASSERTION"
 """SPDX's word for a licence that nobody stated."""
+_REFERENCE: Final = "LicenseRef-"
 _LONGEST_EXPRESSION = 300
-
-_COPYLEFT = re.compile(r"(?<![A-Za-z])(AGPL|LGPL|GPL)(?=[-0-9.+]|\b)")
+_GNU_WORD = re.compile(r"(?:[A-Za-z0-9.]+-)*(?:AGPL|LGPL|GPL)(?![A-Za-z])[A-Za-z0-9.+-]*")
 
 _CLASSIFIERS: Final = {
     "Apache Software License": "Apache-2.0",
@@ -91,28 +93,44 @@ _EXCEPTIONS: Final = {
 }
 
 
+@cache
+def _licensing() -> Licensing:
+    """Load SPDX's list of licences, which takes a moment."""
+    from license_expression import get_spdx_licensing  # noqa: PLC0415 - only where expressions are read
+
+    return get_spdx_licensing()
+
+
 def from_text(text: str) -> str | None:
     """Read a licence from a free-text field; None if it names no known licence."""
+    from license_expression import ExpressionError  # noqa: PLC0415
+
     text = " ".join(text.split())
     if not text or len(text) > _LONGEST_EXPRESSION:
         return None
-    return _SPELLINGS.get(text.lower()) or _canonical(text)
+    try:
+        parsed = _licensing().parse(_SPELLINGS.get(text.lower(), text))
+    except ExpressionError:
+        return None
+    unknown = _licensing().unknown_license_keys(parsed)
+    return None if any(not key.startswith(_REFERENCE) for key in unknown) else str(parsed)
 
 
 def from_classifiers(classifiers: Iterable[str]) -> str | None:
     """Read a licence from trove classifiers; several of them all apply."""
-    found = {
-        _CLASSIFIERS[last]
-        for classifier in classifiers
-        if classifier.startswith("License ::") and (last := classifier.rpartition(" :: ")[2]) in _CLASSIFIERS
-    }
-    return every(found)
+    last = (one.rpartition(" :: ")[2] for one in classifiers if one.startswith("License ::"))
+    return every(_CLASSIFIERS[name] for name in last if name in _CLASSIFIERS)
 
 
 def reference(text: str) -> str:
     """Make a LicenseRef from a name that SPDX does not have."""
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")[:60].strip("-")
-    return f"LicenseRef-{slug}" if slug else UNDECLARED
+    return f"{_REFERENCE}{slug}" if slug else UNDECLARED
+
+
+def is_known(expression: str) -> bool:
+    """Whether an expression names licences of SPDX's list only."""
+    return expression != UNDECLARED and _REFERENCE not in expression
 
 
 def from_debian(name: str) -> str:
@@ -127,33 +145,33 @@ def from_debian(name: str) -> str:
 
 def every(expressions: Iterable[str]) -> str | None:
     """Join expressions that all apply, without duplicates; None if there are none."""
-    parts = sorted({part for expression in expressions for part in _conjuncts(expression)} - {UNDECLARED})
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else " AND ".join(_grouped(part) for part in parts)
+    parts = sorted({one for one in expressions if one != UNDECLARED})
+    joined = " AND ".join(f"({part})" for part in parts)
+    return str(_licensing().parse(joined).simplify()) if parts else None
 
 
 def copyleft(expression: str) -> tuple[str, ...]:
     """List the GPL, LGPL and AGPL licences in an expression, even if another one may be chosen instead."""
-    words = re.findall(r"[A-Za-z0-9.+-]+", expression)
-    return tuple(dict.fromkeys(word for word in words if _COPYLEFT.search(word)))
+    return tuple(dict.fromkeys(_GNU_WORD.findall(expression)))
 
 
-def unavoidable(expression: str) -> str:
-    """Drop choices that offer an alternative to the GNU licences."""
-    kept = [
-        part
-        for part in _conjuncts(expression)
-        if all(copyleft(alternative) for alternative in part.split(" OR "))
-    ]
-    return " AND ".join(_grouped(part) for part in kept)
+def is_unavoidable(expression: str) -> bool:
+    """Whether every choice that an expression offers has a GNU licence in it."""
+
+    def bound(part: Any) -> bool:  # noqa: ANN401 - the library's nodes have no types
+        if part.isliteral:
+            return bool(copyleft(str(part)))
+        return (any if isinstance(part, _licensing().AND) else all)(map(bound, part.args))
+
+    return bool(expression) and bound(_licensing().parse(expression))
 
 
 def _debian_choice(text: str) -> str:
     """Translate a group without commas."""
-    alternatives = re.split(r"\s+(?:and/)?or\s+", text.strip(" ,"))
-    sums = [re.split(r"\s+and\s+", alternative.strip(" ,")) for alternative in alternatives]
-    return " OR ".join(" AND ".join(map(_debian_name, parts)) for parts in sums)
+    words = re.split(r"\s+((?:and/)?or|and)\s+", text.strip(" ,"))
+    names = [_debian_name(name.strip(" ,")) for name in words[::2]]
+    operators = ["AND" if word == "and" else "OR" for word in words[1::2]]
+    return " ".join(word for pair in zip(names, [*operators, ""], strict=True) for word in pair).strip()
 
 
 def _debian_name(text: str) -> str:
@@ -163,12 +181,11 @@ def _debian_name(text: str) -> str:
     )
     if with_exception:
         licence, exception = _debian_name(with_exception[1]), _EXCEPTIONS.get(with_exception[2].lower())
-        combined = exception and _canonical(f"{licence} WITH {exception}")
-        return combined or reference(text)
+        return (exception and from_text(f"{licence} WITH {exception}")) or reference(text)
     gnu = _GNU.fullmatch(text) or _GNU.fullmatch(text.replace(".0", ""))
     if gnu:
         return _gnu(*gnu.groups())
-    return _DEBIAN.get(text.lower()) or _canonical(text) or reference(text)
+    return _DEBIAN.get(text.lower()) or from_text(text) or reference(text)
 
 
 def _gnu(family: str, version: str | None, later: str | None) -> str:
@@ -176,29 +193,3 @@ def _gnu(family: str, version: str | None, later: str | None) -> str:
         version, later = ("2.0" if family == "LGPL" else "1.0"), "+"
     number = version if "." in version else f"{version}.0"
     return f"{family}-{number}-{'or-later' if later else 'only'}"
-
-
-def _conjuncts(expression: str) -> list[str]:
-    """Split an expression at ANDs outside of parentheses; one with an OR there stays whole."""
-    parts, depth, current = [], 0, ""
-    for word in re.split(r"(\s+|[()])", expression):
-        depth += (word == "(") - (word == ")")
-        if depth == 0 and word == "OR":
-            return [expression]
-        if depth == 0 and word == "AND":
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += word
-    return [part[1:-1] if part.startswith("(") else part for part in (*parts, current.strip())]
-
-
-def _grouped(expression: str) -> str:
-    return f"({expression})" if " OR " in expression else expression
-
-
-def _canonical(text: str) -> str | None:
-    try:
-        return str(canonicalize_license_expression(text))
-    except InvalidLicenseExpression:
-        return None

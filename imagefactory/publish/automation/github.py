@@ -1,6 +1,7 @@
-"""A client for the parts of GitHub's REST API that the workflows use.
+"""A client for the parts of GitHub's REST API that the workflows use, and commits through it.
 
-https://docs.github.com/en/rest. In a workflow, GitHub sets the variables for the repository and the address.
+https://docs.github.com/en/rest. In a workflow, GitHub sets the variables for the repository and the address. Commits
+need no clone and no credentials in a checkout, and GitHub signs them.
 """
 
 from __future__ import annotations
@@ -9,24 +10,21 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import count
 from typing import Any, Final
 
 import requests
 
-from imagefactory.errors.ci import GitHubAnswerError, GitHubBusyError, GitHubError, NotOnGitHubError
-from imagefactory.store.bounded import TooLargeError, read_bounded
-from imagefactory.store.json_text import parse_json
-from imagefactory.store.retry import Retry, judge, retry_after
+from imagefactory.errors.ci import GitHubError, NotOnGitHubError
+from imagefactory.store.retry import Retry, judge
 
 API: Final = "https://api.github.com"
+RECORDS: Final = "records"
+"""The branch with the locks of versions that move every night, the catalog and the history page."""
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
-_MOST_PAGES: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
-"""More than any lock or page of a list has, in base64."""
-_RETRY: Final = Retry(pause=1.0)
-_BUSY: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 Document = dict[str, Any]
 
 
@@ -37,7 +35,7 @@ class GitHub:
     repository: str
     token: str = field(repr=False)
     api: str
-    retry: Retry = _RETRY
+    retry: Retry = field(default_factory=lambda: Retry(pause=1.0))
     _session: requests.Session = field(default_factory=requests.Session, repr=False)
 
     @classmethod
@@ -55,70 +53,55 @@ class GitHub:
         address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
         return cls(environment["GITHUB_REPOSITORY"], environment["GITHUB_TOKEN"], address.rstrip("/"))
 
-    def get(self, path: str) -> Document:
+    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         """Read something that must exist."""
         return self._ask("GET", path)
 
-    def find(self, path: str) -> Document | None:
-        """Read something; return None if it does not exist."""
-        return self._ask("GET", path, optional=True) or None
-
     def pages(self, path: str) -> Iterator[Document]:
         """Iterate over a list, page by page."""
-        separator = "&" if "?" in path else "?"
-        for number in range(1, _MOST_PAGES + 1):
-            page = f"{path}{separator}per_page={_PAGE}&page={number}"
-            found: object = self._ask("GET", page)
-            if not isinstance(found, list):
-                raise _unusable(f"GET {page}", "It is not a list.")
+        for number in count(1):
+            found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
             if len(found) < _PAGE:
                 return
-        raise _unusable(f"GET {path}", f"The list has more than {_MOST_PAGES:,} pages.")
 
-    def post(self, path: str, data: Mapping[str, Any]) -> Document:
+    def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """Create something."""
         return self._ask("POST", path, data)
 
-    def patch(self, path: str, data: Mapping[str, Any]) -> Document:
+    def patch(self, path: str, data: Mapping[str, Any]) -> None:
         """Change something."""
-        return self._ask("PATCH", path, data)
+        self._ask("PATCH", path, data)
 
     def start_workflow(self, file: str) -> None:
         """Start a workflow on the default branch."""
         branch = self.get("")["default_branch"]
         self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
 
+    def commit(self, branch: str, files: Mapping[str, str], message: str) -> str | None:
+        """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty."""
+        found = self._ask("GET", f"git/ref/heads/{branch}", optional=True)
+        parent = found["object"]["sha"] if found else None
+        tree = self.get(f"git/commits/{parent}")["tree"]["sha"] if parent else None
+        entries = [
+            {"path": path, "mode": "100644", "type": "blob", "content": text}
+            for path, text in sorted(files.items())
+        ]
+        wanted = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
+        if wanted == tree:
+            return None
+        parents = [parent] if parent else []
+        made = self.post("git/commits", {"message": message, "tree": wanted, "parents": parents})
+        if parent:
+            self.patch(f"git/refs/heads/{branch}", {"sha": made["sha"]})
+        else:
+            self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": made["sha"]})
+        return str(made["sha"])
+
     def _ask(
         self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False
-    ) -> Document:
-        """Return the JSON of an answer; empty if there is none, or if what is optional does not exist."""
-        answer = self._send(method, path, data)
-        if optional and answer.status_code == HTTPStatus.NOT_FOUND:
-            return {}
-        wait = retry_after(answer.headers) if answer.status_code in _BUSY else None
-        if wait is not None and wait > self.retry.patience:
-            raise GitHubBusyError(
-                "GitHub is busy, and wants to be asked again much later.",
-                where=f"{method} {path}",
-                why=f"It asks for a wait of {wait:,.0f} s; a command waits {self.retry.patience:,.0f} s at most.",
-                fix="Run the job again after that time, and let fewer jobs use the same token at once.",
-            )
-        if answer.status_code >= HTTPStatus.MULTIPLE_CHOICES:
-            raise GitHubError(
-                f"GitHub refused a request about {self.repository}.",
-                where=f"{method} {path}",
-                why=f"It answered {answer.status_code}: {_message(answer)}",
-                fix=_remedy(answer.status_code),
-            )
-        try:
-            found: Document = parse_json(answer.content) if answer.content else {}
-        except ValueError as error:
-            why = f"It is not JSON, or too much of it ({error}): {answer.text[:200]}"
-            raise _unusable(f"{method} {path}", why) from None
-        return found
-
-    def _send(self, method: str, path: str, data: Mapping[str, Any] | None) -> requests.Response:
+    ) -> Any:  # noqa: ANN401 - JSON
+        """Return the JSON of an answer; None if there is none, or if what is optional does not exist."""
         url = f"{self.api}/repos/{self.repository}/{path}".rstrip("/")
         headers = {
             "Accept": "application/vnd.github+json",
@@ -126,44 +109,28 @@ class GitHub:
             "X-GitHub-Api-Version": _VERSION,
         }
         try:
-            return self.retry.run(
-                lambda: read_bounded(
-                    self._session.request(
-                        method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True
-                    ),
-                    _MOST_BYTES,
-                ),
+            answer = self.retry.run(
+                lambda: self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT),
                 # Only reads are retried: a write that got through must not happen twice.
                 later=judge if method == "GET" else lambda _: None,
             )
-        except TooLargeError as error:
-            raise _unusable(f"{method} {url}", f"{error}") from None
-        except requests.RequestException as error:
+            if optional and answer.status_code == HTTPStatus.NOT_FOUND:
+                return None
+            if answer.ok:
+                return answer.json() if answer.content else None
+        except requests.RequestException as error:  # also for what is no JSON
             raise GitHubError(
                 "GitHub does not answer.",
                 where=f"{method} {url}",
                 why=str(error),
                 fix="Run the job again; https://www.githubstatus.com shows whether GitHub has an outage.",
             ) from None
-
-
-def _unusable(where: str, why: str) -> GitHubAnswerError:
-    return GitHubAnswerError(
-        "GitHub's answer is unusable.",
-        where=where,
-        why=why,
-        fix="GitHub sends no such answers: check FACTORY_GITHUB_API and GITHUB_API_URL, and the proxy in between.",
-    )
-
-
-def _message(answer: requests.Response) -> str:
-    try:
-        return str(parse_json(answer.content)["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:200]
-
-
-def _remedy(status: int) -> str:
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-        return "Check the job's `permissions:` in the workflow, and the repository's name."
-    return "Read GitHub's message; run the job again if the problem is on GitHub's side."
+        fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
+        if answer.status_code in _REFUSED:
+            fix = "Check the job's `permissions:` in the workflow, and the repository's name."
+        raise GitHubError(
+            f"GitHub refused a request about {self.repository}.",
+            where=f"{method} {path}",
+            why=f"It answered {answer.status_code}: {answer.text[:200]}",
+            fix=fix,
+        )

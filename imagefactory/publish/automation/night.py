@@ -23,7 +23,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.publish.automation.jobs import Need, Night, Trouble, Work, fitted
-from imagefactory.publish.catalog import Catalog, ImagePart, Published
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import misplaced_tags
@@ -32,6 +32,7 @@ from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, sta
 from imagefactory.servers.known import server_of
 from imagefactory.smoke.levels import has_gpu, required_levels, serving_elsewhere
 from imagefactory.smoke.record import SmokeRecord
+from imagefactory.store.digests import Digest
 
 UNFIT = (
     mod_errors.AnchorError,
@@ -45,6 +46,17 @@ UNFIT = (
     mod_errors.SourceMissingError,
 )
 """Failures of a mod that retrying cannot fix."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the registry has of a plan's image; by default nothing."""
+
+    staged: Digest | None = None
+    """What its staging tag points to."""
+    record: SmokeRecord | None = None
+    misplaced: Sequence[str] = ()
+    """Tags that are not where the catalog has them."""
 
 
 @dataclass(frozen=True)
@@ -94,83 +106,104 @@ def plan_night(
     broken: list[Trouble] = []
     held: list[Trouble] = []
     current = 0
-    for cell in cells:
-        if not project.is_locked(cell):
-            continue
+    for cell in filter(project.is_locked, cells):
         target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
-            verdict = judge(
-                project,
-                None if first else repository,
-                catalog,
-                plan,
-                known.image(plan),
-                retry=retry,
-                gpu=gpu,
-            )
+            recorded = known.image(plan)
+            asked = Asked() if first else ask(project, repository, catalog, plan, recorded)
+            verdict = judge(project, catalog, plan, recorded, asked, retry=retry, gpu=gpu)
             if "image" in verdict.needs:
                 _refuse_unfit_mods(project, plan)
-        except UNFIT as error:
-            broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
         except (CatalogError, RegistryError):  # concerns every cell
             raise
         except FactoryError as error:
-            broken.append(Trouble(target, error.what, error.why))
+            broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
+            continue
+        if verdict.held:
+            held.append(Trouble(target, verdict.held, verdict.reason))
+        elif verdict.needs:
+            works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
         else:
-            if verdict.held:
-                held.append(Trouble(target, verdict.held, verdict.reason))
-            elif verdict.needs:
-                works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
-            else:
-                current += 1
+            current += 1
     name = repository.reference.name
     return fitted(Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current))
 
 
+def ask(
+    project: Project, repository: Repository, catalog: Catalog, plan: Plan, recorded: Image | None
+) -> Asked:
+    """Ask the registry what `judge` needs to know about a plan, and nothing else."""
+    tags = moving_tags(project.matrix, plan.cell)
+    if _is_current(catalog, plan, tags) or _rollback(catalog, plan, tags):
+        return Asked(misplaced=misplaced_tags(repository, catalog, tags))
+    staged = repository.resolve(staging_tag(plan.key))
+    foreign = recorded is not None and recorded.digest != staged
+    record = None if staged is None or foreign else read_records(repository, staged, plan.key)
+    return Asked(staged, record)
+
+
 def judge(
     project: Project,
-    repository: Repository | None,
     catalog: Catalog,
     plan: Plan,
     recorded: Image | None,
+    asked: Asked,
     *,
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Return what is missing between a plan and its tags: everything, if there is no repository yet.
+    """Return what is missing between a plan and its tags.
 
     Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
     """
-    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     tags = moving_tags(project.matrix, plan.cell)
-    before = catalog.current(tags, plan.platform)
-    why = reason(before, plan)
-    if repository and before is not None and before.plan_key == plan.key:
-        wrong = misplaced_tags(repository, catalog, tags)
-        moved = f"{', '.join(wrong)}: not where the catalog has it"
-        return NightVerdict(("promote",), moved) if wrong else NightVerdict()
-    rolled_back = _rolled_back(repository, catalog, plan, tags)
-    if rolled_back is not None:
-        return rolled_back
+    settled = _settled(catalog, plan, tags, ", ".join(asked.misplaced))
+    if settled is not None:
+        return settled
     # Continue where an earlier run stopped: before the push, the tests or the promotion.
+    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     everything: tuple[Need, ...] = ("image", *tested, "promote")
-    digest = repository.resolve(staging_tag(plan.key)) if repository else None
-    if repository is None or digest is None:
+    why = reason(catalog.current(tags, plan.platform), plan)
+    if asked.staged is None:
         return NightVerdict(everything, why)
-    if recorded and recorded.digest != digest:
-        return NightVerdict(everything, f"{why}; another image is in its place")
-    record = read_records(repository, digest, plan.key)
-    failed = _failures(record)
+    failed = _failures(asked.record)
     if failed and not retry:
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
-    if recorded is None:
+    if recorded and recorded.digest != asked.staged:
+        needs, state = everything, "another image is in its place"
+    elif recorded is None:
         needs, state = everything, "pushed, but not on record"
-    elif record is None or record.missing(required_levels(project.matrix, plan.arch)):
+    elif asked.record is None or asked.record.missing(required_levels(project.matrix, plan.arch)):
         needs, state = (*tested, "promote"), "pushed, but not tested yet"
     else:
         needs, state = ("promote",), "tested, but not promoted yet"
     return NightVerdict(needs, f"{why}; {state}")
+
+
+def _settled(catalog: Catalog, plan: Plan, tags: Sequence[str], wrong: str) -> NightVerdict | None:
+    """Judge an image that is published, or that a rollback holds back; None if it is neither."""
+    rollback = _rollback(catalog, plan, tags)
+    if _is_current(catalog, plan, tags):
+        return (
+            NightVerdict(("promote",), f"{wrong}: not where the catalog has it") if wrong else NightVerdict()
+        )
+    if rollback is None:
+        return None
+    if wrong:  # it was interrupted: `promote` moves the tags, and refuses the image
+        return NightVerdict(("promote",), f"{wrong}: not where the rollback puts it")
+    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
+
+
+def _is_current(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> bool:
+    before = catalog.current(tags, plan.platform)
+    return before is not None and before.plan_key == plan.key
+
+
+def _rollback(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> Event | None:
+    """Find the rollback that holds a plan's image back."""
+    digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
+    return next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
 
 
 def reason(before: Published | None, plan: Plan) -> str:
@@ -221,20 +254,6 @@ def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     required = required_levels(project.matrix, cell.arch)
     elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
-
-
-def _rolled_back(
-    repository: Repository | None, catalog: Catalog, plan: Plan, tags: Sequence[str]
-) -> NightVerdict | None:
-    """Judge an image that a rollback holds back; None if none does."""
-    digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
-    hold = next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
-    if hold is None:
-        return None
-    wrong = misplaced_tags(repository, catalog, tags) if repository else []
-    if wrong:  # the rollback was interrupted: `promote` moves them, and refuses the image
-        return NightVerdict(("promote",), f"{', '.join(wrong)}: not where the rollback puts it")
-    return NightVerdict(reason=f"on {hold.time:%Y-%m-%d}, to {hold.image}", held="rolled back")
 
 
 def _failures(record: SmokeRecord | None) -> list[str]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import RunFailedError
@@ -58,22 +57,6 @@ class Changes:
             for one in self.affected
             if not one.fault and not has_gpu(project.matrix, one.cell.arch)
         ]
-
-    def as_json(self, project: Project) -> dict[str, Any]:
-        """Return everything as JSON."""
-        return {
-            "mods": list(self.mods),
-            "affected": [
-                {
-                    "target": one.target,
-                    "new": one.new,
-                    "fault": one.fault,
-                    "changes": [f"{change.name}: {change.what}" for change in one.changes],
-                }
-                for one in self.affected
-            ],
-            "jobs": self.jobs(project),
-        }
 
     def markdown(self) -> str:
         """Format the changes as Markdown; targets that changed in the same way are grouped."""

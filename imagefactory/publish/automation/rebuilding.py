@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
@@ -112,23 +111,16 @@ def rebuild_published(
     with project.store.scratch() as scratch:
         for digest in digests:
             try:
-                checked = _check_published(project, repository, digest, trust, say)
+                with Repository.open(repository.reference.at(digest)) as pinned:
+                    [checked] = check_image(project, pinned, trust, say)
+                # Nobody else's word counts for the commit to build, and none before this one.
+                findings = tuple(finding for finding in checked.findings if finding.check != "rebuilds")
+                refuse_failing(replace(checked, findings=findings))
                 done.append(_rebuild(project, checked, scratch, say))
             except FactoryError as error:
                 failed[digest] = f"{error.what} {error.why}"
                 say(f"{short_digest(digest)}: {failed[digest]}")
     return Rebuilds(tuple(done), failed)
-
-
-def _check_published(
-    project: Project, repository: Repository, digest: Digest, trust: Verifier, say: Say
-) -> Checked:
-    """Check who published an image: nobody else's word counts for the commit to build, and none before this one."""
-    with Repository.open(repository.reference.at(digest)) as pinned:
-        [checked] = check_image(project, pinned, trust, say)
-    findings = tuple(finding for finding in checked.findings if finding.check != "rebuilds")
-    refuse_failing(replace(checked, findings=findings))
-    return checked
 
 
 def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Rebuild:
@@ -146,15 +138,19 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
             done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
                 command, cwd=checkout, env=where, capture_output=True, text=True, check=False
             )
+            result, said = (done.stdout.split() or [""])[-1], done.stderr
         except OSError as error:
-            raise _not_rebuilt(target, commit, f"{error}") from None
+            result, said = "", f"{error}"
     shutil.rmtree(output, ignore_errors=True)
-    last = (done.stdout.split() or [""])[-1]
-    if done.returncode or not _DIGEST.fullmatch(last):
-        said = re.search(r"^  why: +(.+)", done.stderr, re.MULTILINE)
-        lines = done.stderr.strip().splitlines() or ["It printed no digest."]
-        raise _not_rebuilt(target, commit, said[1] if said else lines[-1])
-    return Rebuild(checked.digest, Digest(last), target, commit)
+    if _DIGEST.fullmatch(result) and not done.returncode:
+        return Rebuild(checked.digest, Digest(result), target, commit)
+    why = re.search(r"^  why: +(.+)", said, re.MULTILINE)
+    raise RunFailedError(
+        f"{target} could not be rebuilt.",
+        where=f"commit {commit}",
+        why=why[1] if why else (said.strip().splitlines() or ["It printed no digest."])[-1],
+        fix="Check the commit out and run `./inv build` there.",
+    )
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -166,19 +162,10 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _not_rebuilt(target: str, commit: str, why: str) -> RunFailedError:
-    return RunFailedError(
-        f"{target} could not be rebuilt.",
-        where=f"commit {commit}",
-        why=why,
-        fix="Check the commit out and run `./inv build` there.",
-    )
-
-
 def _fetch(project: Project, checked: Checked) -> str:
     """Return the commit that an image was built from, after fetching it if this clone does not have it."""
     commit = checked.commit or ""
-    why = f"Its provenance names the commit {commit or 'of nothing'}."
+    why = f"Its provenance names {f'the commit {commit}' if commit else 'no commit'}."
     if _COMMIT.fullmatch(commit):
         git = ["git", "-C", str(project.root)]
         unattended = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # GitHub asks for a password where nothing is
@@ -201,22 +188,21 @@ def _fetch(project: Project, checked: Checked) -> str:
 def read_rebuilds(path: Path) -> list[Rebuild]:
     """Read what `rebuild_published` found."""
     try:
-        return [_read_rebuild(entry) for entry in json.loads(path.read_text("utf-8"))]
+        found = [Rebuild(**entry) for entry in json.loads(path.read_text("utf-8"))]
+        wrong = [
+            one for one in found if not (_DIGEST.fullmatch(one.image) and _DIGEST.fullmatch(one.rebuilt))
+        ]
+        if not wrong:
+            return found
+        why = f"{wrong[0]} has no digest."
     except (ValueError, TypeError) as error:
-        raise RunFailedError(
-            "The results of rebuilds cannot be read.",
-            where=path,
-            why=f"{error}",
-            fix="Name the file that `invoke ci.rebuild` wrote.",
-        ) from None
-
-
-def _read_rebuild(entry: Mapping[str, Any]) -> Rebuild:
-    rebuild = Rebuild(**entry)
-    for digest in (rebuild.image, rebuild.rebuilt):
-        if not _DIGEST.fullmatch(digest):
-            raise ValueError(f"{digest!r} is not a digest")
-    return rebuild
+        why = f"{error}"
+    raise RunFailedError(
+        "The results of rebuilds cannot be read.",
+        where=path,
+        why=why,
+        fix="Name the file that `invoke rebuilds.check` wrote.",
+    )
 
 
 def attach_rebuilds(

@@ -124,14 +124,12 @@ def _tell(github: GitHub, finding: ModFinding, issue: Document | None, body: str
     if issue is None:
         made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
         return finding.mod, "opened", int(made["number"])
-    number = int(issue["number"])
-    found = _MARK.search(issue["body"] or "")
+    number, found = int(issue["number"]), _MARK.search(issue["body"] or "")
     if found and found[2] == finding.state:
         return finding.mod, "unchanged", number
-    closed = issue["state"] != "open"
     github.patch(f"issues/{number}", {"title": finding.title, "body": body, "state": "open"})
     github.post(f"issues/{number}/comments", {"body": "The finding has changed; see above."})
-    return finding.mod, "reopened" if closed else "updated", number
+    return finding.mod, "updated" if issue["state"] == "open" else "reopened", number
 
 
 def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
@@ -146,15 +144,12 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
 
 def _issues(github: GitHub) -> dict[str, Document]:
     """Find the issues about mods; of several about one mod, prefer an open one, then the newest."""
-    found: dict[str, Document] = {}
-    for issue in github.pages(f"issues?labels={LABEL}&state=all"):
-        mark = _MARK.search(issue.get("body") or "")
-        if mark is None or "pull_request" in issue:
-            continue
-        found[mark[1]] = max(
-            found.get(mark[1], issue), issue, key=lambda one: (one["state"] == "open", one["number"])
-        )
-    return found
+    issues = sorted(
+        github.pages(f"issues?labels={LABEL}&state=all"),
+        key=lambda one: (one["state"] == "open", one["number"]),
+    )
+    marked = [(_MARK.search(one.get("body") or ""), one) for one in issues if "pull_request" not in one]
+    return {mark[1]: issue for mark, issue in marked if mark}
 
 
 def _mark(mod: str, state: str) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from imagefactory.errors.ci import RunFailedError
 from imagefactory.publish.automation.jobs import Night
 from imagefactory.publish.catalog import Catalog, Published
 from imagefactory.publish.history import changes
@@ -20,7 +16,6 @@ from imagefactory.store.sizes import size
 LARGEST: Final = 1024 * 1024
 """GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
 HISTORY_DAYS: Final = 60
-GOOD: Final = frozenset({"success", "skipped"})
 
 
 def night_summary(night: Night) -> str:
@@ -52,26 +47,6 @@ def _counted(night: Night) -> str:
         f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
         f"{len(night.broken)} broken, {len(night.held)} left alone."
     )
-
-
-def night_document(night: Night) -> dict[str, Any]:
-    """Return a plan as JSON, with its summary."""
-    return night.as_json() | {"summary": night_summary(night)}
-
-
-def plan_document(path: Path) -> str:
-    """Return the summary of a plan that was written as JSON."""
-    with _reading("The plan", path, "Write it with `invoke ci.plan --json`."):
-        return str(json.loads(path.read_text("utf-8"))["summary"])
-
-
-@contextmanager
-def _reading(what: str, where: Path | str, fix: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise RunFailedError(f"{what} cannot be read.", where=where, why=why, fix=fix) from None
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
@@ -135,43 +110,6 @@ def history_page(catalog: Catalog, registry: str) -> str:
             "",
         ]
     )
-
-
-def status_summary(results: Mapping[str, str]) -> str:
-    """Summarize the results of a run's jobs."""
-    return "\n".join(["## Jobs", "", *table("job | result", results.items()), ""])
-
-
-def read_results(text: str) -> dict[str, str]:
-    """Read the results of jobs from GitHub's `toJSON(needs)`."""
-    fix = "Put `toJSON(needs)` into a variable, and pass that to --needs."
-    with _reading("The results of the jobs", "the --needs option", fix):
-        return {str(name): str(job["result"]) for name, job in json.loads(text).items()}
-
-
-def refuse_failed_jobs(results: Mapping[str, str], broken: int = 0) -> None:
-    """Raise if a job failed or was cancelled, or a cell is broken; a skipped job is no failure."""
-    if broken:
-        raise RunFailedError(
-            f"{broken} cell{'s are' if broken > 1 else ' is'} broken.",
-            where="the plan of this run",
-            why="The images cannot be built; the plan says why. Published images stay as they are.",
-            fix="Fix the mod, the lock or the matrix. The rest of this run is done.",
-        )
-    bad = {name: result for name, result in results.items() if result not in GOOD}
-    if bad:
-        raise RunFailedError(
-            f"{len(bad)} of {len(results)} jobs did not succeed.",
-            where=", ".join(bad),
-            why="; ".join(f"{name}: {result}" for name, result in bad.items()),
-            fix="Read their logs. What succeeded is published; the next run does the rest.",
-        )
-
-
-def append(path: str, text: str) -> None:
-    """Add to a file that GitHub reads, such as GITHUB_STEP_SUMMARY or GITHUB_OUTPUT."""
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(text if text.endswith("\n") else f"{text}\n")
 
 
 def bounded(text: str) -> str:

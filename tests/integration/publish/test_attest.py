@@ -14,7 +14,13 @@ import pytest
 
 from imagefactory.commands.show.tables import checked_lines
 from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.supply import ImageSignatureError, TamperedError, UnfitIndexError, UnsignedImageError
+from imagefactory.errors.supply import (
+    ImageSignatureError,
+    RecordDisagreesError,
+    TamperedError,
+    UnfitIndexError,
+    UnsignedImageError,
+)
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.descriptor import Descriptor
@@ -111,7 +117,7 @@ def test_a_foreign_signature_does_no_harm(signed_image: SignedImage, tmp_path: P
     assert [finding.state for finding in checked.findings].count("not counted") == 3
 
 
-def test_a_changed_layer_is_named_with_the_path(signed_image: SignedImage) -> None:
+def test_a_changed_layer_is_named(signed_image: SignedImage) -> None:
     layers = signed_image.built.layout.layer_digests()
     position = next(n for n, layer in enumerate(signed_image.built.plan.layers) if layer.kind == "model")
     other = signed_image.built.layout.blob(layers[0]).read_bytes()
@@ -120,7 +126,6 @@ def test_a_changed_layer_is_named_with_the_path(signed_image: SignedImage) -> No
     [finding] = failures(checked)
     assert finding.check == "layers"
     assert f"layer model {CELL.model}: {layers[position]} has other bytes" in finding.detail
-    assert "should be" in finding.detail
     with pytest.raises(TamperedError):
         refuse_failing(checked)
 
@@ -147,7 +152,7 @@ def test_an_image_with_another_layer_under_a_consistent_manifest_is_refused(
     found = {finding.check: finding.detail for finding in failures(checked)}
     assert "nothing is attached" in found["signature"]
     assert f"layer model {CELL.model} is" in found["record"]
-    with pytest.raises(TamperedError):
+    with pytest.raises(RecordDisagreesError, match="nothing is attached"):
         refuse_failing(checked)
 
 
@@ -230,30 +235,26 @@ def index_of(signed_image: SignedImage, *children: Descriptor, media_type: str =
     return f"{signed_image.address}@{digest}"
 
 
-def test_an_index_without_images_is_refused(signed_image: SignedImage) -> None:
-    with pytest.raises(UnfitIndexError, match="it is empty"):
-        signed_image.check(at=index_of(signed_image))
-
-
-def test_an_index_with_a_missing_image_is_refused(signed_image: SignedImage) -> None:
+def test_an_index_that_the_factory_would_not_publish_is_refused(signed_image: SignedImage) -> None:
     image = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
     body = canonical_json(json.loads(signed_image.built.image.manifest) | {"annotations": {"gone": "yes"}})
+    index = index_document([image])
+    foreign = signed_image.attach_artifact("application/x-foreign", b"anything")
     with signed_image.open() as repository:
         gone = Descriptor(MANIFEST_TYPE, repository.put_manifest(body, MANIFEST_TYPE), len(body))
-        at = index_of(signed_image, image, gone)
+        without = index_of(signed_image, image, gone)
         repository.delete(gone.digest)
-    with pytest.raises(UnfitIndexError, match=f"it lists {gone.digest}, which the registry does not have"):
-        signed_image.check(at=at)
-
-
-def test_an_index_in_an_index_is_refused(signed_image: SignedImage) -> None:
-    image = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
-    with signed_image.open() as repository:
-        body = index_document([image])
-        digest = repository.put_manifest(body, INDEX_TYPE)
-    for claimed in (INDEX_TYPE, MANIFEST_TYPE):
-        at = index_of(signed_image, image, Descriptor(claimed, digest, len(body)))
-        with pytest.raises(UnfitIndexError, match=f"{digest}, which is no image: {re.escape(INDEX_TYPE)}"):
+        inner = repository.put_manifest(index, INDEX_TYPE)
+        mixed = index_of(signed_image, image, repository.require_manifest(foreign).descriptor())
+    nested = f"{inner}, which is no image: {re.escape(INDEX_TYPE)}"
+    for at, reason in (
+        (index_of(signed_image), "it is empty"),
+        (without, f"it lists {gone.digest}, which the registry does not have"),
+        (index_of(signed_image, image, Descriptor(INDEX_TYPE, inner, len(index))), nested),
+        (index_of(signed_image, image, Descriptor(MANIFEST_TYPE, inner, len(index))), nested),
+        (mixed, "of several targets: a foreign image, tiny@"),
+    ):
+        with pytest.raises(UnfitIndexError, match=reason):
             signed_image.check(at=at)
 
 
@@ -265,15 +266,6 @@ def test_an_index_for_another_platform_is_refused(signed_image: SignedImage) -> 
     assert "the index lists it for linux/s390x" in failures(checked)[0].detail
     with pytest.raises(TamperedError):
         refuse_failing(checked)
-
-
-def test_an_index_with_a_foreign_image_is_refused(signed_image: SignedImage) -> None:
-    image = Descriptor(MANIFEST_TYPE, signed_image.digest, len(signed_image.built.image.manifest))
-    foreign = signed_image.attach_artifact("application/x-foreign", b"anything")
-    with signed_image.open() as repository:
-        at = index_of(signed_image, image, repository.require_manifest(foreign).descriptor())
-    with pytest.raises(UnfitIndexError, match="of several targets: a foreign image, tiny@"):
-        signed_image.check(at=at)
 
 
 def test_whoever_pushed_an_image_cannot_add_lines(signed_image: SignedImage) -> None:

@@ -21,7 +21,7 @@ from imagefactory.publish.attest.attachments import attach_all
 from imagefactory.publish.attest.image_check import Checked, Finding, check_image, refuse_failing
 from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.rebuilds import Rebuild
-from imagefactory.publish.attest.signing import KeySigner, Signer, Trust, find_trust
+from imagefactory.publish.attest.signing import KeySigner, Signer, Verifier, find_trust
 from imagefactory.publish.automation.rebuilding import Rebuilds, attach_rebuilds, rebuild_published
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
@@ -55,7 +55,7 @@ class PublishedCommit:
         return Rebuild(self.staged.digest, self.staged.digest, TARGET, self.commit)
 
     @property
-    def trust(self) -> Trust:
+    def trust(self) -> Verifier:
         return find_trust(self.publisher.project)
 
     def signer(self, name: str) -> KeySigner:

@@ -105,7 +105,7 @@ CASES = {
     ),
     "one layer swapped": Case(
         "record +failed +layer model tiny is sha256:.*, locks/layers.toml says sha256:",
-        TamperedError,
+        RecordDisagreesError,
         spoil=swap_a_layer,
     ),
     "the SBOM of another image": Case(

@@ -10,12 +10,15 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
+
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.fake_github import FakeGitHub, commit_all
+from tests.fixtures.fake_github import FakeGitHub, commit_all, git
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
 
+pytestmark = pytest.mark.slow
 ACT = Path(sysconfig.get_path("scripts")) / "act"
 RUNNERS = ("ubuntu-24.04", "ubuntu-24.04-arm")
 SHIM = '#!/bin/sh\nexec {python} -m invoke --search-root "$(dirname -- "$0")" "$@"\n'
@@ -45,6 +48,7 @@ def prepared(night_factory: NightFactory) -> Path:
     (root / "inv").write_text(SHIM.format(python=sys.executable))
     (root / "inv").chmod(0o755)
     commit_all(root)
+    git(root, "remote", "add", "origin", root.as_uri())  # without a branch `records`
     return root
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.ci import RunFailedError
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import AuditError
 from imagefactory.errors.layers import ImageMissingError
@@ -68,12 +67,8 @@ def filled(text: str, places: Path) -> str:
         (OptionError, ["export", " "]),
         (ImageMissingError, ["export", "image.tar"]),
         (PathUnusableError, ["mods.export", "a-mod", "--output=~nosuchuser/x"]),
-        (FileMissingError, ["ci.propose", "branch", "title", "{missing}"]),
-        (PathUnusableError, ["ci.propose", "branch", "title", "{folder}"]),
         (OutputError, ["ci.refresh", "--body={missing}/body"]),
         (OutputError, ["ci.promote", "--target=tiny/cpu", "--subjects={folder}"]),
-        (RunFailedError, ["ci.summary", "--plan={missing}"]),
-        (RunFailedError, ["ci.summary", "--plan={folder}"]),
         (SigningError, ["publish", "--key={missing}"]),
         (SigningError, ["publish", "--key={folder}"]),
         (PathUnusableError, ["publish", "--key=~nosuchuser/key"]),
@@ -89,9 +84,6 @@ def filled(text: str, places: Path) -> str:
         (SettingRefusedError, ["build", "--builder=x"]),
         (BadReferenceError, ["verify", "--image=\n"]),
         (UnknownNameError, ["ci.push", "--target=\n"]),
-        (RunFailedError, ["ci.status", "no JSON"]),
-        (RunFailedError, ["ci.status", "[]"]),
-        (RunFailedError, ["ci.status", '{"a": ' * 100_000]),
         (OptionError, ["build", "--workers=0"]),
         (OptionError, ["push", "--workers=1025"]),
         (OptionError, ["prune", "--keep=0"]),
@@ -130,8 +122,6 @@ def test_options_are_checked_before_any_work_starts(
         (OptionError, "PIP_FIND_LINKS", "http://[", ["lock", "--upgrade=vllm"]),
         (SigningError, "FACTORY_SIGNING_KEY", "-----BEGIN nothing", ["publish"]),
         (SigningError, "FACTORY_SIGNING_KEY", "\udcff", ["publish"]),
-        (PathUnusableError, "GITHUB_STEP_SUMMARY", "{folder}", ["ci.status", "{}"]),
-        (FileMissingError, "GITHUB_STEP_SUMMARY", "{missing}/x", ["ci.status", "{}"]),
     ],
     ids=lambda case: repr(case[1:])[:60],
 )

@@ -186,7 +186,6 @@ def test_a_cache_without_permission_names_its_variable(
         (LockFormatError, "locks/2.0/gpu-linux-arm64.toml", ["plan"]),
         (LockFormatError, "locks/layers.toml", ["plan"]),
         (YamlSyntaxError, "mods/a-mod/mod.yaml", ["plan"]),
-        (NotPermittedError, "body.md", ["ci.propose", "branch", "title", "body.md"]),
         (NotPermittedError, "tree", ["mods.check", "--source", "tree"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -26,8 +26,11 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 COMMITTED = Project(REPOSITORY)
-CELLS = {f"{cell.version}/{cell.arch}/{cell.platform}": cell for cell in locked_cells(COMMITTED)}
-"""A cell of every wheel lock: the one whose model comes last, which mostly has mods."""
+VLLM, SGLANG = (
+    [cell for cell in locked_cells(COMMITTED) if cell.arch == "gb10" and cell.version.startswith(start)][-1]
+    for start in ("0.", "sglang-")
+)
+"""The model that comes last, which mostly has mods."""
 VALIDATOR = JsonStrictValidator(SchemaVersion.V1_6)
 
 
@@ -44,8 +47,8 @@ def hashes(document: dict[str, Any]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS.keys())
-def test_the_sbom_of_every_lock_is_valid_complete_and_small(cell: Cell) -> None:
+@pytest.mark.parametrize("cell", [VLLM, SGLANG], ids=str)
+def test_the_sbom_of_a_committed_lock_is_valid_complete_and_small(cell: Cell) -> None:
     plan = make_plan(COMMITTED, cell)
     data = make_sbom(COMMITTED, plan)
     assert VALIDATOR.validate_str(data.decode()) is None

@@ -35,11 +35,9 @@ from imagefactory.publish.attest.keys import (
 )
 from imagefactory.publish.attest.signing import (
     GITHUB_IDENTITY,
-    IdentityVerifier,
     KeySigner,
-    KeyVerifier,
     NotTrustedError,
-    Trust,
+    Verifier,
     find_signer,
     find_trust,
     read_trusted,
@@ -59,9 +57,9 @@ def key(tmp_path: Path) -> Path:
     return private
 
 
-def trusting(*keys: Path) -> Trust:
+def trusting(*keys: Path) -> Verifier:
     public = tuple(read_public_key(path.with_suffix(".pub")) for path in keys)
-    return Trust(KeyVerifier(public), IdentityVerifier((Job().identity,)))
+    return Verifier(public, (Job().identity,))
 
 
 def signer_of(key: Path) -> KeySigner:

@@ -1,46 +1,29 @@
-"""Workflows: what the checkers find, and our own rules that no checker has."""
+"""Workflows: our own rules that no checker has, and the steps that are not commands."""
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-import shutil
 import subprocess
-import sysconfig
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from imagefactory.commands.repository import CHECKS
 from imagefactory.matrix.matrix import load_matrix
 from imagefactory.publish.automation.jobs import RUNNERS
 from tasks import namespace
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.fake_github import TOKEN, commit_all, git
 
 FOLDER = REPOSITORY / ".github" / "workflows"
 MATRIX = REPOSITORY / "matrix.yaml"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
-SCRIPTS = Path(sysconfig.get_path("scripts"))
-WIRING = [line for line in CHECKS if line.startswith(("check-jsonschema", "zizmor"))]
-[ZIZMOR] = [line for line in WIRING if line.startswith("zizmor")]
-
-BAD = """\
-name: bad
-on:
-  pull_request_target:
-permissions: write-all
-jobs:
-  build:
-    runs-on: ubuntu-24.04
-    steps:
-      - uses: actions/checkout@v4
-        with:
-          ref: ${{ github.event.pull_request.head.sha }}
-      - run: echo "${{ github.event.pull_request.title }}"
-"""
+SHELL = {("lock-refresh.yml", "propose"), ("release.yml", "release"), ("*", "status")}
+"""Steps that are a few lines of shell, which this file runs; all others are commands of the factory."""
 
 
 def read(name: str) -> dict[str, Any]:
@@ -61,72 +44,6 @@ def steps(data: dict[str, Any]) -> str:
     return "\n".join(str(step.get("run", "")) for step in data["steps"])
 
 
-def check(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run one of the checks of `./inv test` in a folder."""
-    program, rest = line.split(maxsplit=1)
-    return subprocess.run(
-        ["bash", "-c", f"{shlex.quote(str(SCRIPTS / program))} {rest}"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("line", WIRING)
-def test_the_committed_workflows_pass_the_checks(line: str) -> None:
-    done = check(line, REPOSITORY)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture
-def spoiled(tmp_path: Path) -> Path:
-    shutil.copytree(REPOSITORY / ".github", tmp_path / ".github")
-    return tmp_path / ".github" / "workflows"
-
-
-def test_a_bad_workflow_is_found(spoiled: Path) -> None:
-    (spoiled / "bad.yml").write_text(BAD)
-    done = check(ZIZMOR, spoiled.parents[1])
-    assert done.returncode != 0
-    for rule in ("unpinned-uses", "template-injection", "excessive-permissions", "dangerous-triggers"):
-        assert rule in done.stdout, done.stdout
-    timeout = next(line for line in WIRING if "require-timeout" in line)
-    assert check(timeout, spoiled.parents[1]).returncode != 0
-
-
-@pytest.mark.parametrize(
-    ("line", "old", "new", "rule"),
-    [
-        (ZIZMOR, "@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1", "@v7", "unpinned-uses"),
-        (ZIZMOR, "          persist-credentials: false\n", "          fetch-depth: 1\n", "artipacked"),
-        (ZIZMOR, "permissions: {}\n", "permissions: write-all\n", "excessive-permissions"),
-        (ZIZMOR, '"$TARGETS" --records', '"${{ inputs.targets }}" --records', "template-injection"),
-        (WIRING[0], "    timeout-minutes: 20\n", "    time-out: 20\n", "time-out"),
-    ],
-)
-def test_a_spoiled_nightly_is_found(spoiled: Path, line: str, old: str, new: str, rule: str) -> None:
-    file = spoiled / "nightly.yml"
-    text = file.read_text("utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new, 1), "utf-8")
-    done = check(line, spoiled.parents[1])
-    assert done.returncode != 0
-    assert rule in done.stdout, done.stdout
-
-
-def test_every_documented_workflow_exists() -> None:
-    assert {"nightly", "pull-request", "main", "release", "rollback", "lock-refresh", "rebuild"} <= {
-        name.removesuffix(".yml") for name in NAMES
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_action_is_pinned_by_commit_with_its_version_beside_it(name: str) -> None:
-    used = re.findall(r"uses: (\S+)(.*)", (FOLDER / name).read_text("utf-8"))
-    for action, comment in used:
-        if not action.startswith("./"):
-            assert re.fullmatch(r"actions/[\w/-]+@[0-9a-f]{40}", action), action
-            assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
-
-
 def test_an_action_has_one_pin_everywhere() -> None:
     texts = [path.read_text("utf-8") for path in (REPOSITORY / ".github").rglob("*.yml")]
     pins = {pin for text in texts for pin in re.findall(r"uses: (actions/[\w-]+)[\w/]*@([0-9a-f]{40})", text)}
@@ -136,12 +53,160 @@ def test_an_action_has_one_pin_everywhere() -> None:
 def test_every_step_is_a_command_that_exists() -> None:
     known = set(namespace.task_names) | {alias for task in namespace.task_names.values() for alias in task}
     for name, job, data in jobs():
-        for line in filter(None, (line.strip() for line in steps(data).splitlines())):
-            if line.startswith("sudo --preserve-env .ci/run"):
+        for step in data["steps"]:
+            line = str(step.get("run", "./inv test")).strip()
+            if line == "sudo --preserve-env .ci/run" or SHELL & {(name, step.get("name")), ("*", job)}:
                 continue
-            found = re.match(r"\./inv (\S+)", line)
+            found = re.fullmatch(r"\./inv (\S+).*", line)
             assert found, f"{name}, {job}: {line!r} is no command of the factory"
             assert found[1] in known, f"{name}, {job}: there is no command {found[1]}"
+
+
+@dataclass
+class Runner:
+    """A checkout where a step of shell runs as on GitHub, with a `gh` that only writes down what it is told."""
+
+    folder: Path
+
+    @property
+    def checkout(self) -> Path:
+        return self.folder / "checkout"
+
+    @property
+    def origin(self) -> Path:
+        return self.folder / "origin.git"
+
+    @property
+    def calls(self) -> list[str]:
+        log = self.folder / "calls"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def answer(self, condition: str, command: str) -> None:
+        """Let `gh` do something if its arguments begin like this."""
+        with (self.folder / "bin/gh").open("a") as gh:
+            gh.write(f'case "$*" in "{condition}"*) {command};; esac\n')
+
+    def run(self, step: dict[str, Any], **env: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=self.checkout,
+            env={
+                **os.environ,
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "RUNNER_TEMP": str(self.folder),
+                "GITHUB_OUTPUT": str(self.folder / "output"),
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    """Make a clone of a repository with one commit."""
+    made = Runner(tmp_path)
+    work = tmp_path / "work"
+    for folder in (work / "locks/0.1", tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    (work / "locks/0.1/b.toml").write_text("reviewed")
+    (work / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-11-01\n\n- more\n\n## [0.1.0]\n\n- first\n"
+    (work / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
+    commit_all(work)
+    git(tmp_path, "clone", "--quiet", "--bare", str(work), str(made.origin))
+    git(tmp_path, "clone", "--quiet", made.origin.as_uri(), str(made.checkout))
+    (tmp_path / "bin/gh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{tmp_path}/calls"\n')
+    (tmp_path / "bin/gh").chmod(0o755)
+    return made
+
+
+def step_of(name: str, job: str, number: int = -1) -> dict[str, Any]:
+    found: dict[str, Any] = read(name)["jobs"][job]["steps"][number]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("results", "broken", "expected"),
+    [("false", "0", 0), ("true", "0", 1), ("false", "2", 1), ("true", "", 1), ("false", "", 0)],
+)
+def test_the_status_is_bad_if_a_job_failed_or_a_target_is_broken(
+    runner: Runner, results: str, broken: str, expected: int
+) -> None:
+    step = step_of("nightly.yml", "status")
+    assert re.findall(r"contains\(needs.\*.result, '(\w+)'\)", step["env"]["FAILED"]) == [
+        "failure",
+        "cancelled",
+    ]
+    assert runner.run(step, FAILED=results, BROKEN=broken)[0] == expected
+    pull_request = step_of("pull-request.yml", "status")
+    assert pull_request["env"] == {"FAILED": step["env"]["FAILED"]}
+    assert runner.run(pull_request, FAILED=results)[0] == (results == "true")
+
+
+def test_a_release_is_made_once_with_its_changelog_entry(runner: Runner) -> None:
+    step = step_of("release.yml", "release")
+    assert runner.run(step, TAG="v0.2.0") == (0, "")
+    assert runner.calls == ["release view v0.2.0"], "it exists"
+    runner.answer("release view", "exit 1")
+    assert runner.run(step, TAG="v0.2.0") == (0, "")
+    *_, made = " ".join(runner.calls).partition("release create ")
+    assert made.split() == ["v0.2.0", "--verify-tag", "--title", "0.2.0", "--notes", "-", "more"]
+
+
+def test_a_tag_of_another_version_and_a_missing_changelog_entry_are_refused(runner: Runner) -> None:
+    step = step_of("release.yml", "release")
+    code, said = runner.run(step, TAG="v0.3.0")
+    assert (code, "has version 0.2.0" in said) == (1, True)
+    (runner.checkout / "CHANGELOG.md").write_text("## [Unreleased]\n\n- more\n")
+    code, said = runner.run(step, TAG="v0.2.0")
+    assert (code, "no entry for 0.2.0" in said) == (1, True)
+    assert runner.calls == []
+
+
+def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> None:
+    step = step_of("lock-refresh.yml", "refresh")
+    assert runner.run(step) == (0, "")
+    assert runner.calls == [], "nothing changed"
+    (runner.checkout / "locks/0.1/b.toml").write_text("newer")
+    (runner.checkout / "locks/new.toml").write_text("new")
+    assert runner.run(step) == (0, "")
+    assert [call.split()[:2] for call in runner.calls] == [["pr", "list"], ["pr", "create"]]
+    changed = git(runner.origin, "diff", "--name-only", "main", "lock-refresh").splitlines()
+    assert changed == ["locks/0.1/b.toml", "locks/new.toml"]
+    runner.answer("pr list", "echo 7")
+    git(runner.checkout, "reset", "--quiet", "--hard", "origin/main")
+    (runner.checkout / "locks/0.1/b.toml").write_text("newest")
+    assert runner.run(step)[0] == 0
+    assert runner.calls[-1].startswith("pr edit 7 --body-file")
+    assert git(runner.origin, "rev-list", "--count", "main..lock-refresh") == "1"
+
+
+def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> None:
+    [step] = yaml.safe_load((FOLDER.parent / "actions/take-locks/action.yml").read_text())["runs"]["steps"]
+    output, locks = runner.folder / "output", runner.checkout / "locks"
+    assert runner.run(step, COMMIT="", TOKEN=TOKEN) == (0, "")
+    assert output.read_text() == "commit=\n", "there is no such branch yet"
+    records = runner.folder / "records"
+    git(runner.folder, "clone", "--quiet", str(runner.origin), str(records))
+    git(records, "checkout", "--quiet", "--orphan", "records")
+    (records / "locks/nightly").mkdir()
+    (records / "locks/nightly/a.toml").write_text("new")
+    (records / "locks/0.1/b.toml").write_text("other")
+    first = commit_all(records)
+    (records / "locks/nightly/a.toml").write_text("newer")
+    second = commit_all(records)
+    git(records, "push", "--quiet", "origin", "records")
+    # A job uses the commit that the plan was made with, whatever came later.
+    for commit, text in ((first, "new"), ("", "newer")):
+        (locks / "nightly/a.toml").unlink(missing_ok=True)
+        code, said = runner.run(step, COMMIT=commit, TOKEN=TOKEN)
+        assert (code, (locks / "nightly/a.toml").read_text()) == (0, text), said
+        assert output.read_text().splitlines()[-1] == f"commit={commit or second}"
+    assert (locks / "0.1/b.toml").read_text() == "reviewed"
+    assert git(runner.checkout, "status", "--porcelain") == "?? locks/nightly/"
 
 
 def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
@@ -152,8 +217,7 @@ def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
 
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "ci.push", "ci.promote", "ci.room", "ci.take-locks", "rollback", "history"}
-    allowed |= {"rebuilds.attest"}
+    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "rebuilds.attest"}
     found = 0
     for name, job, data in jobs():
         if data["permissions"].get("packages") == "write":
@@ -168,7 +232,7 @@ def test_pull_requests_may_only_read() -> None:
     text = (FOLDER / "pull-request.yml").read_text("utf-8")
     assert re.findall(r"secrets\.|github\.token|actions/cache", text) == []
     for data in workflow["jobs"].values():
-        assert data["permissions"] == {"contents": "read"}
+        assert data["permissions"] in ({}, {"contents": "read"})
         assert "self-hosted" not in str(data["runs-on"])
 
 
