@@ -14,7 +14,7 @@ from typing import IO
 from isal import igzip
 
 from imagefactory.errors.layers import DamagedFileError
-from imagefactory.oci.gzip import INFLATE_ERROR
+from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256

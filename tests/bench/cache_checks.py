@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import archive
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import file_sha256
@@ -24,7 +25,8 @@ from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 
 def build(project: Project) -> None:
-    assemble(project, [make_plan(project, CELL)], RecordingWatcher(), lambda _: None)
+    known = KnownLayers(project.known_layers)
+    assemble(BuildRun(project, [make_plan(project, CELL)], RecordingWatcher(), known))
 
 
 def main() -> None:

@@ -20,9 +20,8 @@ from imagefactory.build.layers.debian.deb import NamedDeb, open_deb
 from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.unpack import unpack
 from imagefactory.build.layers.debian_python import DebianPython, cannot_run
-from imagefactory.build.layers.mod_layer import ModFiles, read_content
 from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice, read_content
 from imagefactory.plan.bytecode import COMPILER, STANDARD_LIBRARY, ListedModules, is_list, listed_name
 from imagefactory.plan.plan import BytecodeLayer, Input
 from imagefactory.store.digests import Sha256
@@ -37,7 +36,7 @@ def bytecode_entries(
     layer: BytecodeLayer,
     files: Files,
     scratch: Path,
-    mod_files: ModFiles | None,
+    modded: Sequence[Entry] | None,
     python: Sequence[tuple[LockedDeb, Path]],
 ) -> Iterator[tuple[str, Entry]]:
     """Compile the modules of a layer and list the results, each with the owner of its source.
@@ -48,7 +47,7 @@ def bytecode_entries(
     owners: dict[str, str] = {}
     places: dict[str, tuple[int, int]] = {}
     with packed.open("wb") as sources:
-        for owner, path, text in _modules(layer, files, scratch, mod_files):
+        for owner, path, text in _modules(layer, files, scratch, modded):
             owners[path] = owner
             places[path] = sources.tell(), len(text)
             sources.write(text)
@@ -89,12 +88,12 @@ def _compile(
 
 
 def _modules(
-    layer: BytecodeLayer, files: Files, scratch: Path, mod_files: ModFiles | None
+    layer: BytecodeLayer, files: Files, scratch: Path, modded: Sequence[Entry] | None
 ) -> Iterator[tuple[str, str, bytes]]:
     """List what a layer compiles: owner, path in the image, source."""
     lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
     if not lists:
-        yield from _own_files(layer, files, mod_files)
+        yield from _own_files(layer, files, modded)
         return
     listed = ListedModules("".join(lists))
     for item in layer.inputs:
@@ -105,16 +104,16 @@ def _modules(
 
 
 def _own_files(
-    layer: BytecodeLayer, files: Files, mod_files: ModFiles | None
+    layer: BytecodeLayer, files: Files, modded: Sequence[Entry] | None
 ) -> Iterator[tuple[str, str, bytes]]:
     for item in layer.inputs:
         place = layer.settings.files.get(item.name)
         if place is not None:
             yield FACTORY, place, files[item.sha256].read_bytes()
     if layer.settings.mods is not None:
-        if mod_files is None:
+        if modded is None:
             raise ValueError("the mods have not been applied")
-        for entry in mod_files.confirmed_by(files):
+        for entry in modded:
             if entry.content is not None:
                 yield "mods", entry.path, read_content(entry.content)
 

@@ -9,10 +9,9 @@ from typing import IO
 
 from imagefactory.build.layers.debian.deb import DebPackage, open_deb
 from imagefactory.build.layers.debian.unpack import unpack
-from imagefactory.build.layers.mod_layer import read_content
 from imagefactory.errors.layers import BytecodeError
 from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.entry import EntryKind
+from imagefactory.oci.entry import EntryKind, read_content
 from imagefactory.plan.bytecode import python_packages
 
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")

@@ -18,11 +18,10 @@ from zipfile import ZipFile
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.build.layers.debian.policy import folder as folder_attributes
-from imagefactory.build.layers.layer_blob import layer_entries
-from imagefactory.build.layers.mod_layer import ModFiles, read_content
+from imagefactory.build.layers.layer_blob import LayerWork, layer_entries
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries
 from imagefactory.locks.files import LockedSource
-from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
@@ -46,7 +45,7 @@ UV = "/scripts/uv"
 SETTLE = "images/docker/settle.py"
 REQUIREMENTS = "requirements.txt"
 LIST = "modules.txt"
-ModFilesByKey = Mapping[Sha256, ModFiles]
+ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,8 @@ def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
 def modded(folder: str, layer: ModLayer) -> Piece:
     """Return the files of a mod's layer."""
 
-    def put(context: Path, store: Store, mod_files: ModFilesByKey) -> None:
-        wheels = {item.sha256: store.download(item.sha256) for item in layer.inputs}
-        _write_tree(context / folder, mod_files[layer.key].confirmed_by(wheels))
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        _write_tree(context / folder, mod_files[layer.key])
 
     [variant] = layer.settings.chain[-1].mod.manifest.variants
     described = {
@@ -134,7 +132,7 @@ def compiled(folder: str, layer: BytecodeLayer, root: Path) -> Piece:
         return written_file(f"{folder}/{LIST}", MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
-        modded = mod_files[layer.key].entries if settings.mods else ()
+        modded = mod_files[layer.key] if settings.mods else ()
         lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
         _with_parent(context / folder / LIST).write_text("".join(f"{path}\n" for path in lines), "utf-8")
 
@@ -226,7 +224,7 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
             found.append((copy, compiled(folder, layer, root)))
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
-            entries = [entry for _, entry in layer_entries(layer, files, root)]
+            entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
             copy = Copy(title, f"layer key {layer.key}", layer.kind)

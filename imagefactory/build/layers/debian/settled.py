@@ -11,11 +11,11 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from imagefactory.build.layers.debian.file_tree import FileTree, read_content
+from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
 from imagefactory.build.layers.debian.unpack import LINKED_FOLDERS
 from imagefactory.errors.layers import DebFormatError
-from imagefactory.oci.entry import Entry, ImagePath
+from imagefactory.oci.entry import Entry, ImagePath, read_content
 
 APT = ImagePath("usr/bin/apt-get")
 APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
