@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from imagefactory.build.layers.debian_python import needed_packages
+from imagefactory.build.layers.bytecode_layer import needed_packages
 from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.layers import NoPythonError
 from imagefactory.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel

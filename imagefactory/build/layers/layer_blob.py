@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.build.layers.cuda_toolkit import toolkit_links
 from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
-from imagefactory.build.layers.model_layer import model_entries
-from imagefactory.build.layers.serve_layer import serve_entries
+from imagefactory.build.layers.own_layers import model_entries, serve_entries, toolkit_links
 from imagefactory.build.layers.slim_wheel import SlimmedLayer
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress

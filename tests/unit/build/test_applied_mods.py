@@ -19,10 +19,13 @@ from tests.fixtures.small_factory import SmallFactory
 def mods(small_factory: SmallFactory) -> Path:
     """Two mods of one wheel, one on top of the other."""
     folder = small_factory.replace_mods()
-    for name in ("first", "second"):
-        change = edit("pure/__init__.py", "VALUE = 1\n", after=f"# {name}\n")
-        checks = [has("pure/__init__.py", f"# {name}")]
-        write_mod(folder, manifest(name, change, checks=checks, distribution="pure"))
+    places = {
+        "first": ("pure/__init__.py", "VALUE = 1\n"),
+        "second": (f"pure/{'long/' * 40}name.txt", "and be long\n"),
+    }
+    for name, (path, anchor) in places.items():
+        change = edit(path, anchor, after=f"# {name}\n")
+        write_mod(folder, manifest(name, change, checks=[has(path, f"# {name}")], distribution="pure"))
     return folder
 
 
