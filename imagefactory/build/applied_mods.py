@@ -1,101 +1,113 @@
-"""Applying the mods of a build: once, before anything is downloaded, reading only the files that they change."""
+"""Applies the mods of a build to the wheels that they change, before any layer is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from zipfile import ZipFile
 
-import requests
-
+from imagefactory.build.fetch import Downloads
 from imagefactory.build.layers.mod_layer import (
     InstalledWheel,
-    ModFiles,
     added_by,
     apply_chain,
     mod_entries,
     modules_of,
 )
-from imagefactory.build.layers.slim_wheel import RecordedSlimming, Slimmer, WheelSlimmer
-from imagefactory.build.layers.wheel_excerpt import Excerpt, NoExcerptError
+from imagefactory.build.layers.slim_wheel import RecordedSlimming, WheelSlimmer
 from imagefactory.build.layers.wheel_layer import Environment
-from imagefactory.environment.progress import Say
-from imagefactory.locks.gpu_libraries import SlimLock
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Input, ModLayer, ModLink, SlimSettings
-from imagefactory.store.cache import Store
+from imagefactory.locks.files import LockedWheel, WheelLock
+from imagefactory.locks.project import Project
+from imagefactory.oci.entry import Entry
+from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLink
+from imagefactory.resolve.wheel_contents import installed_path
 from imagefactory.store.digests import Sha256
-from imagefactory.store.downloads import Wanted, fetch
-from imagefactory.store.indexes import WheelLocation
-from imagefactory.store.ranges import RangeFile
+from images.shipped.mods.apply import Applied, refuse_taken
 from images.shipped.mods.manifest import Mod, Variant
 
 
 @dataclass(frozen=True)
-class WheelSource:
-    """Where mods find the wheels that they change."""
+class AddedFiles:
+    """The files below site-packages that a mod adds to an image."""
 
-    store: Store
-    known: KnownLayers
-    offers: Callable[[Sha256], Sequence[WheelLocation]]
-    wanted: Callable[[Sha256], Wanted]
-    slimmed: SlimLock
-    say: Say
+    layer: ModLayer
+    applied: Applied
+    paths: tuple[str, ...]
 
 
-_Opened = Mapping[Sha256, Path | Excerpt]
-_NOT_IN_PARTS = (NoExcerptError, BadZipFile, OSError, ValueError)
-"""What reading a remote wheel can raise; errors from requests are OSErrors."""
+@dataclass
+class AppliedMods:
+    """What the mods of a build come to."""
+
+    files: dict[Sha256, tuple[Entry, ...]] = field(default_factory=dict)
+    """The files of mod layers, and the modules that layers of bytecode compile, by the keys of the layers."""
+    added: list[AddedFiles] = field(default_factory=list)
 
 
-def apply_mods_of(
-    layers: Sequence[ModLayer],
-    source: WheelSource,
-    find_mod: Callable[[ModLink], tuple[Mod, Variant]],
-    compiled: Mapping[Sha256, ModLayer] | None = None,
-) -> dict[Sha256, ModFiles]:
-    """Return the files of mod layers by key; a chain of mods that several layers share is applied once.
-
-    `compiled` has the keys of layers of bytecode, each with its topmost mod; they get the modules of the whole chain.
-    """
-    files: dict[Sha256, ModFiles] = {}
-    compiled = compiled or {}
-    with source.store.scratch() as scratch, requests.Session() as session:
-        tops = {layer.key: layer for layer in (*layers, *compiled.values())}
-        for top in sorted(tops.values(), key=lambda layer: -len(layer.settings.chain)):
-            if top.key in files:
-                continue
-            chosen = [find_mod(link) for link in top.settings.chain]
-            try:
-                opened = _open(top, source, session)
-                trees = _trees(top, opened, source.slimmed, scratch)
-                applied = apply_chain(chosen, trees)
-            except _NOT_IN_PARTS as error:
-                source.say(f"Mods need {', '.join(top.settings.wheels.values())} as a whole: {error}")
-                opened = {
-                    item.sha256: fetch(source.wanted(item.sha256), source.store, session, lambda _: None)
-                    for item in top.inputs
-                }
-                trees = _trees(top, opened, source.slimmed, scratch)
-                applied = apply_chain(chosen, trees)
-            for layer in (layer for layer in layers if _is_below(layer, top)):
-                done = applied[: len(layer.settings.chain)]
-                unconfirmed = _unconfirmed(layer, opened, source.known)
-                files[layer.key] = ModFiles(mod_entries(done, trees), unconfirmed, added_by(done[-1]))
-            for key, layer in compiled.items():
-                if _is_below(layer, top):
-                    done = applied[: len(layer.settings.chain)]
-                    unconfirmed = _unconfirmed(layer, opened, source.known)
-                    files[key] = ModFiles(modules_of(done, trees), unconfirmed, ())
-    return files
+def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
+    """Apply the mods of layers; one that does not fit raises an error. A chain that layers share is applied once."""
+    layers = list(layers)
+    project, result = downloads.inputs.project, AppliedMods()
+    mods = [layer for layer in layers if isinstance(layer, ModLayer)]
+    compiled = [
+        (layer.key, mod) for layer in layers if isinstance(layer, BytecodeLayer) and (mod := _mods_of(layer))
+    ]
+    left = [*mods, *(mod for _, mod in compiled)]
+    while left:
+        top = max(left, key=lambda layer: len(layer.settings.chain))
+        left = [layer for layer in left if not _is_below(layer, top)]
+        trees = _trees(top, downloads)
+        applied = apply_chain([_find_mod(project, link) for link in top.settings.chain], trees)
+        for layer in (layer for layer in mods if _is_below(layer, top)):
+            chain = applied[: len(layer.settings.chain)]
+            result.files[layer.key] = mod_entries(chain, trees)
+            if paths := added_by(chain[-1]):
+                result.added.append(AddedFiles(layer, chain[-1], paths))
+        for key, mod in compiled:
+            if _is_below(mod, top):
+                result.files[key] = modules_of(applied[: len(mod.settings.chain)], trees)
+    return result
 
 
-def _unconfirmed(layer: ModLayer, opened: _Opened, known: KnownLayers) -> dict[Sha256, Sha256]:
-    excerpts = {
-        item.sha256: wheel for item in layer.inputs if isinstance(wheel := opened[item.sha256], Excerpt)
-    }
-    return {sha256: wheel.record for sha256, wheel in excerpts.items() if known.wheel_record(sha256) is None}
+def refuse_foreign_files(added: Iterable[AddedFiles], downloads: Downloads) -> None:
+    """Raise ModTakenPathError if a mod adds a file that another distribution of the same image has."""
+    inputs = downloads.inputs
+    locks = {inputs.project.wheel_lock_path(cell): inputs.project.wheel_lock(cell) for cell in inputs.cells}
+    for one in added:
+        changed = {item.sha256 for item in one.layer.inputs}
+        for lock in locks.values():
+            if changed <= {wheel.sha256 for wheel in lock.wheels}:
+                for wheel, paths in _installed(lock, changed, downloads):
+                    refuse_taken(one.applied.mod, one.applied.variant, one.paths, wheel.name, paths)
+
+
+def _installed(
+    lock: WheelLock, changed: Container[Sha256], downloads: Downloads
+) -> Iterator[tuple[LockedWheel, list[str]]]:
+    """List what the wheels of a lock that no mod changes install below site-packages."""
+    others = [wheel for wheel in lock.wheels if wheel.sha256 not in changed]
+    files = downloads.get(map(downloads.inputs.wheel, others))
+    site = f"lib/python{lock.python}/site-packages/"
+    for wheel in others:
+        with ZipFile(files[wheel.sha256]) as archive:
+            members = [info.filename for info in archive.infolist() if not info.is_dir()]
+        paths = [installed_path(name, distribution=wheel.name, python=lock.python) for name in members]
+        yield wheel, [path.removeprefix(site) for path in paths if path.startswith(site)]
+
+
+def _mods_of(layer: BytecodeLayer) -> ModLayer | None:
+    """Return the topmost mod whose modules a layer compiles."""
+    mods = layer.settings.mods
+    if mods is None:
+        return None
+    return ModLayer.of("mod", layer.name, (i for i in layer.inputs if i.name in mods.wheels.values()), mods)
+
+
+def _find_mod(project: Project, link: ModLink) -> tuple[Mod, Variant]:
+    """Find a mod in the checkout: unlike the plan's copy, it knows its lines, which errors name."""
+    mod = project.mods[link.manifest["name"]]
+    [variant] = [one for one in mod.manifest.variants if mod.data(one) == link.model_dump()]
+    return mod, variant
 
 
 def _is_below(layer: ModLayer, top: ModLayer) -> bool:
@@ -110,53 +122,20 @@ def _is_below(layer: ModLayer, top: ModLayer) -> bool:
     )
 
 
-def _open(layer: ModLayer, source: WheelSource, session: requests.Session) -> _Opened:
-    """Open the wheels of a layer: whole if they are here, else on an index."""
-    opened: dict[Sha256, Path | Excerpt] = {}
-    for item in layer.inputs:
-        whole = source.store.whole_download(item.sha256)
-        if whole is not None:
-            opened[item.sha256] = whole
-            continue
-        offer = next(iter(source.offers(item.sha256)), None)
-        if offer is None:
-            raise NoExcerptError("no index offers it")
-        archive = ZipFile(offer.local or RangeFile(offer.url, session))
-        opened[item.sha256] = Excerpt(archive, source.known.wheel_record(item.sha256))
-    return opened
-
-
-def _trees(layer: ModLayer, opened: _Opened, slimmed: SlimLock, scratch: Path) -> dict[str, InstalledWheel]:
+def _trees(layer: ModLayer, downloads: Downloads) -> dict[str, InstalledWheel]:
     """Lay out the wheels that a layer's mods change as they are installed, by distribution."""
-    settings = layer.settings
+    settings, slimmed = layer.settings, downloads.inputs.project.slim_lock
+    wheels = downloads.get(map(downloads.inputs.locate, layer.inputs))
     environment = Environment(settings.venv, settings.python)
     by_file = {item.name: item.sha256 for item in layer.inputs}
     trees: dict[str, InstalledWheel] = {}
     for distribution, file in settings.wheels.items():
-        wheel = opened[by_file[file]]
-        without = settings.without.get(file, ())
-        slimmer = _slimmer(Input(name=file, sha256=by_file[file]), settings.slim, slimmed, wheel)
-        if isinstance(wheel, Path):
-            trees[distribution] = InstalledWheel(wheel, file, environment, without=without, slimmer=slimmer)
-            continue
-        hollow = scratch / by_file[file]
-        with hollow.open("wb") as target:
-            wheel.write_hollow_wheel(target)
+        slimmer: RecordedSlimming | WheelSlimmer | None = None
+        if settings.slim is not None:
+            record = slimmed.find(by_file[file], settings.slim.chip, settings.slim.rule)
+            item = Input(name=file, sha256=by_file[file])
+            slimmer = RecordedSlimming(record) if record else WheelSlimmer(item, settings.slim)
         trees[distribution] = InstalledWheel(
-            hollow, file, environment, without=without, excerpt=wheel, slimmer=slimmer
+            wheels[by_file[file]], file, environment, settings.without.get(file, ()), slimmer
         )
     return trees
-
-
-def _slimmer(
-    item: Input, settings: SlimSettings | None, slimmed: SlimLock, wheel: Path | Excerpt
-) -> Slimmer | None:
-    """Return what knows the libraries of a wheel as they are in the image: its record, or the wheel itself."""
-    if settings is None:
-        return None
-    record = slimmed.find(item.sha256, settings.chip, settings.rule)
-    if record is not None:
-        return RecordedSlimming(record)
-    if isinstance(wheel, Path):
-        return WheelSlimmer(item, settings)
-    raise NoExcerptError("what is taken out of its libraries is not on record")

@@ -1,20 +1,21 @@
-"""From plans to images: fetch what the locks name, build the missing layers, write OCI layouts."""
+"""From plans to images: every step takes the build so far and hands it on.
+
+Modules that download or build are imported only by the steps that need them: mostly, everything is in the cache.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from imagefactory.build.recording import confirm, remember
 from imagefactory.build.watch import Watcher
-from imagefactory.environment.progress import Say
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.store import DiskFullError
 from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
@@ -22,14 +23,13 @@ from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.plan.changes import LAST_PLAN
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Layer, Plan
+from imagefactory.plan.plan import Layer, ModLayer, Plan
 from imagefactory.store.atomic import write_text
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:
-    from imagefactory.build.inputs import LayerInputs
+    from imagefactory.build.applied_mods import AppliedMods
+    from imagefactory.build.fetch import Downloads
 
 Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
 """Takes layers that are not here; returns those that need not be built, with what they come out as."""
@@ -44,174 +44,194 @@ class Built:
     layout: Layout
 
 
-def assemble(
-    project: Project,
-    plans: Sequence[Plan],
-    watch: Watcher,
-    say: Say,
-    *,
-    locked_only: bool = False,
-    output: Path | None = None,
-    workers: int | None = None,
-    record: bool = True,
-    suffix: str = "",
-) -> list[Built]:
-    """Build the images of plans; layers that several of them share are built once.
+@dataclass(frozen=True)
+class BuildRun:
+    """One build: what was asked for, and what its steps have come to so far."""
 
-    Unless `locked_only`, a Debian package that has vanished from every mirror is replaced by its successor; the plan of
-    the result then differs from the one handed in. With `record`, layers must match the record, and new ones are added
-    to it; without, they are built and inspected as if nothing were known of them. `suffix` is added to the names of
-    folders.
-    """
-    known = KnownLayers(project.known_layers) if record else None
-    several = len(plans) > 1
-    folders = {plan.cell: _folder(project, plan.cell, output, suffix, several=several) for plan in plans}
-    for folder in folders.values():
-        refuse_unusable(folder)
-    with project.store.in_use():
-        project.store.sweep()
-        inputs = None
-        if not locked_only:
-            plans, inputs = _replace_vanished(project, plans, watch, say)
-        blobs = make_layers(project, plans, watch, say, known=known, workers=workers, inputs=inputs)
-        built = [_lay_out(plan, blobs, project, folders[plan.cell]) for plan in plans]
-    if known is not None:
-        with _recording(project, built):
-            remember(project, known, [plan for plan in plans if plan.locked], blobs)
-    return built
+    project: Project
+    plans: Sequence[Plan]
+    watch: Watcher
+    known: KnownLayers | None = None
+    """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
+    workers: int | None = None
+    output: Path | None = None
+    """Where the image goes; a folder of folders for several."""
+    suffix: str = ""
+    """Added to the names of folders."""
+    elsewhere: Elsewhere | None = None
 
+    closing: ExitStack = field(default_factory=ExitStack)
+    """What ends with the run."""
+    blobs: Mapping[Sha256, Blob] = field(default_factory=dict)
+    missing: Sequence[Layer] = ()
+    """The layers that have to be built."""
+    downloads: Downloads | None = None
+    mods: AppliedMods | None = None
+    built: Sequence[Built] = ()
 
-@contextmanager
-def _recording(project: Project, built: Sequence[Built]) -> Iterator[None]:
-    """If the record cannot be written, report that the images themselves are not lost."""
-    try:
-        yield
-    except (OSError, DiskFullError) as error:
-        images = ", ".join(f"{image.image.digest} in {image.layout.folder}" for image in built)
-        reason = error.why if isinstance(error, DiskFullError) else error.strerror or str(error)
-        raise RecordNotWrittenError(
-            "The image is built, but could not be recorded.",
-            where=project.known_layers,
-            why=f"{reason}. Built: {images}.",
-            fix="The image is good to use. To record it, make the file writable and build again: all is cached.",
-        ) from None
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of all plans, each once."""
+        return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
+
+    def folder(self, plan: Plan) -> Path:
+        """Return where the image of a plan is laid out."""
+        if self.output is None:
+            folder = self.project.build_folder(plan.cell)
+            return folder.with_name(f"{folder.name}{self.suffix}")
+        return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
 
 
-def _folder(project: Project, cell: Cell, output: Path | None, suffix: str, *, several: bool) -> Path:
-    if output is None:
-        folder = project.build_folder(cell)
-        return folder.with_name(f"{folder.name}{suffix}")
-    return output / f"{cell.slug}{suffix}" if several else output
+Step = Callable[[BuildRun], BuildRun]
 
 
-def _lay_out(plan: Plan, blobs: Mapping[Sha256, Blob], project: Project, folder: Path) -> Built:
-    image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
+def assemble(run: BuildRun) -> Sequence[Built]:
+    """Build the images of plans, lay them out, and record their layers."""
+    with run.project.store.in_use():
+        return _follow(run, IMAGE_STEPS).built
+
+
+def make_layers(run: BuildRun) -> Mapping[Sha256, Blob]:
+    """Build the layers of plans that are missing, and return what all of them come out as."""
+    return _follow(run, LAYER_STEPS).blobs
+
+
+def _follow(run: BuildRun, steps: Iterable[Step]) -> BuildRun:
+    with run.closing:
+        for step in steps:
+            run = step(run)
+    return run
+
+
+def prepare(run: BuildRun) -> BuildRun:
+    """Refuse what could not be written in the end, and remove what killed builds left behind."""
+    for plan in run.plans:
+        refuse_unusable(run.folder(plan))
+    run.project.store.sweep()
+    return run
+
+
+def recall(run: BuildRun) -> BuildRun:
+    """Find the layers that are here, or need not be."""
+    if run.known is not None:
+        run.known.refuse_unwritable(run.plans)
+    run.watch.layers(run.layers)
+    found = {layer.key: read_blob_record(layer.key, run.project.store) for layer in run.layers}
+    blobs = {key: blob for key, blob in found.items() if blob is not None}
+    mark_layers_used(blobs, run.project.store)
+    missing = [layer for layer in run.layers if layer.key not in blobs]
+    if run.elsewhere is not None and missing:
+        blobs |= run.elsewhere(missing)
+    for key, blob in blobs.items():
+        run.watch.state(key, "cached", blob.size, blob.size)
+    return replace(run, blobs=blobs, missing=[layer for layer in missing if layer.key not in blobs])
+
+
+def fetch(run: BuildRun) -> BuildRun:
+    """Start to download what the missing layers are made from: first what mods change, for they are applied first."""
+    if not any(layer.inputs for layer in run.missing):
+        return run
+    from imagefactory.build.fetch import Downloads  # noqa: PLC0415
+    from imagefactory.build.inputs import LayerInputs  # noqa: PLC0415
+
+    inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
+    ordered = sorted(run.missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
+    return replace(run, downloads=run.closing.enter_context(Downloads(inputs, ordered, run.watch)))
+
+
+def apply_mods(run: BuildRun) -> BuildRun:
+    """Apply the mods of the missing layers; one that does not fit stops the build here."""
+    if run.downloads is None:
+        return run
+    from imagefactory.build.applied_mods import apply_mods  # noqa: PLC0415
+
+    return replace(run, mods=apply_mods(run.missing, run.downloads))
+
+
+def build(run: BuildRun) -> BuildRun:
+    """Build the missing layers; those of mods last, when it can be seen that they replace no file of others."""
+    if not run.missing:
+        return run
+    from imagefactory.build.applied_mods import refuse_foreign_files  # noqa: PLC0415
+    from imagefactory.build.layers.layer_blob import LayerWork  # noqa: PLC0415
+    from imagefactory.build.parallel import build_layers  # noqa: PLC0415
+
+    store, downloads, mods = run.project.store, run.downloads, run.mods
+    expected = run.known.among(run.missing) if run.known is not None else {}
+    slimmed = run.project.slim_lock.wheels if run.known is not None else ()
+
+    def work_of(layer: Layer) -> LayerWork:
+        inputs = {item.sha256 for item in layer.inputs}
+        return LayerWork(
+            layer,
+            {sha256: store.download(sha256) for sha256 in inputs},
+            expected.get(layer.key),
+            mods.files.get(layer.key) if mods else None,
+            downloads.inputs.python_of(layer) if downloads else (),
+            tuple(one for one in slimmed if one.sha256 in inputs),
+        )
+
+    def made(layers: Iterable[Layer]) -> dict[Sha256, Blob]:
+        work = [work_of(layer) for layer in layers]
+        waits = downloads.of if downloads else lambda _: ()
+        return build_layers(work, store, run.watch, waits=waits, workers=run.workers)
+
+    built = made(layer for layer in run.missing if not isinstance(layer, ModLayer))
+    if mods and downloads:
+        refuse_foreign_files(mods.added, downloads)
+    built |= made(layer for layer in run.missing if isinstance(layer, ModLayer))
+    # They were hashed while they were written.
+    store.hashed_files().remember(store.blob(blob.digest) for blob in built.values())
+    return replace(run, blobs={**run.blobs, **built})
+
+
+def compare(run: BuildRun) -> BuildRun:
+    """Refuse layers that differ from the record."""
+    if run.known is not None:
+        confirm(run.known, run.plans, run.blobs, run.project.store)
+    return run
+
+
+def lay_out(run: BuildRun) -> BuildRun:
+    """Write the images as OCI layouts."""
+
+    def finished(plan: Plan) -> Built:
+        image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
+        return Built(plan, image, _write(run.project, plan, image, run.folder(plan)))
+
+    return replace(run, built=[finished(plan) for plan in run.plans])
+
+
+def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
     layout = write_layout(image, plan.cell.slug, project.store, folder)
     with writing_output(folder):
         write_text(folder / LAST_PLAN, plan.model_dump_json(indent=1))
-    return Built(plan, image, layout)
+    return layout
 
 
-def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
+def record(run: BuildRun) -> BuildRun:
+    """Record the new layers; if that fails, say that the images themselves are not lost."""
+    if run.known is None:
+        return run
+    try:
+        remember(run.project, run.known, run.plans, run.blobs)
+    except (OSError, DiskFullError) as error:
+        images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in run.built)
+        reason = error.why if isinstance(error, DiskFullError) else error.strerror or str(error)
+        raise RecordNotWrittenError(
+            "The image is built, but could not be recorded.",
+            where=run.project.known_layers,
+            why=f"{reason}. Built: {images}.",
+            fix="The image is good to use. To record it, make the file writable and build again: all is cached.",
+        ) from None
+    return run
+
+
+LAYER_STEPS: Final[tuple[Step, ...]] = (recall, fetch, apply_mods, build, compare)
+IMAGE_STEPS: Final[tuple[Step, ...]] = (prepare, *LAYER_STEPS, lay_out, record)
+
+
+def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
     """Lay an image out as a build does, if all of its layers are on this machine."""
-    if not all(project.store.blob(blob.digest).exists() for blob in image.layers):
-        return False
-    blobs = {layer.key: blob for layer, blob in zip(plan.layers, image.layers, strict=True)}
-    _lay_out(plan, blobs, project, project.build_folder(plan.cell))
-    return True
-
-
-def _replace_vanished(
-    project: Project, plans: Sequence[Plan], watch: Watcher, say: Say
-) -> tuple[Sequence[Plan], LayerInputs | None]:
-    """Plan anew where a Debian package has vanished from every mirror; without a base to build, do nothing."""
-    if all(read_blob_record(plan.layers[0].key, project.store) for plan in plans):
-        return plans, None
-    watch.layers(_layers(plans))
-    inputs = _find_inputs(project, plans, _recall(plans, project.store, None)[1], say)
-    bases = inputs.successors(plans, watch, say)
-    if not bases:
-        return plans, inputs
-    plans = [
-        make_plan(project, plan.cell, base=bases[plan.cell]) if plan.cell in bases else plan for plan in plans
-    ]
-    return plans, inputs.with_bases(bases)
-
-
-def make_layers(
-    project: Project,
-    plans: Sequence[Plan],
-    watch: Watcher,
-    say: Say,
-    *,
-    known: KnownLayers | None = None,
-    elsewhere: Elsewhere | None = None,
-    workers: int | None = None,
-    inputs: LayerInputs | None = None,
-) -> dict[Sha256, Blob]:
-    """Build the layers of plans that are missing; with a record (`known`), all of them must match it.
-
-    Whoever hands in `inputs` has already applied the mods. Modules that download or build are imported only if needed.
-    """
-    if known is not None:
-        known.refuse_unwritable(plans)
-    watch.layers(_layers(plans))
-    blobs, missing = _recall(plans, project.store, elsewhere)
-    if any(layer.inputs for layer in missing):
-        inputs = inputs or _find_inputs(project, plans, missing, say)
-    for key, blob in blobs.items():
-        watch.state(key, "cached", blob.size, blob.size)
-    if missing:
-        from imagefactory.build.parallel import build_layers  # noqa: PLC0415
-
-        built = build_layers(
-            missing,
-            inputs.wanted if inputs else lambda _: (),
-            project.store,
-            watch,
-            workers=workers,
-            expected=known.among(missing) if known is not None else {},
-            mod_files=inputs.mod_files if inputs else {},
-            pythons=inputs.pythons(missing) if inputs else {},
-            slimmed=project.slim_lock if known is not None else None,
-        )
-        blobs |= built
-        # They were hashed while they were written.
-        project.store.hashed_files().remember(project.store.blob(blob.digest) for blob in built.values())
-    if known is not None:
-        confirm(known, plans, blobs, project.store)
-    return blobs
-
-
-def _find_inputs(project: Project, plans: Sequence[Plan], missing: Sequence[Layer], say: Say) -> LayerInputs:
-    """Get ready to fetch what layers are made from; a mod that does not fit stops here, before any download."""
-    from imagefactory.build.inputs import LayerInputs  # noqa: PLC0415
-
-    inputs = LayerInputs(project, [plan.cell for plan in plans])
-    inputs.apply_mods(missing, say)
-    return inputs
-
-
-def _layers(plans: Iterable[Plan]) -> list[Layer]:
-    """List the layers of plans, each once."""
-    return list({layer.key: layer for plan in plans for layer in plan.layers}.values())
-
-
-def _recall(
-    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None
-) -> tuple[dict[Sha256, Blob], list[Layer]]:
-    """Split the layers of plans into those that are here or need not be, and those that have to be built."""
-    blobs: dict[Sha256, Blob] = {}
-    missing: list[Layer] = []
-    for layer in _layers(plans):
-        blob = read_blob_record(layer.key, store)
-        if blob is None:
-            missing.append(layer)
-        else:
-            blobs[layer.key] = blob
-    mark_layers_used(blobs, store)
-    if elsewhere is not None and missing:
-        spared = elsewhere(missing)
-        blobs |= spared
-        missing = [layer for layer in missing if layer.key not in spared]
-    return blobs, missing
+    if all(project.store.blob(blob.digest).exists() for blob in image.layers):
+        _write(project, plan, image, project.build_folder(plan.cell))

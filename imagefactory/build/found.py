@@ -38,8 +38,7 @@ def built_layouts(
 
 def _refuse_stale(project: Project, cell: Cell) -> None:
     built, current = last_plan(project.build_folder(cell)), make_plan(project, cell)
-    # A build that had to use successors of vanished packages has a plan of its own, and its label says so.
-    if built is None or (built.key != current.key and built.locked):
+    if built is None or built.key != current.key:
         raise ImageMissingError(
             f"The image of {cell} is not up to date.",
             where=project.build_folder(cell),

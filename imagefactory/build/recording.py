@@ -13,10 +13,9 @@ from imagefactory.oci.blob import Blob
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans
-from imagefactory.plan.plan import Layer, Plan, WheelLayer
+from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-from imagefactory.store.hashed import refuse_changed
 
 
 def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
@@ -32,65 +31,46 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
 def remember(
     project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
 ) -> None:
-    """Record the new layers of locked plans, and drop layers that no locked target needs."""
+    """Add the new layers of plans to the record, and what was taken out of their wheels."""
     found = {
         layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
         for plan in plans
         for layer in plan.layers
         if known.blob(layer.key) is None
     }
-    wheels = _new_wheel_records(project.store, known, plans)
-    slimmed = _slimmed(project.store, plans)
-    if not found and not wheels and all(one in project.slim_lock.wheels for one in slimmed):
+    if not found and SlimLock.path(project.locks).exists():
         return
-    locked_layers = [layer for plan in locked_plans(project, plans) for layer in plan.layers]
-    needed = {layer.key for layer in locked_layers}
-    needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
+    wheels = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
+    slimmed = [record for key in sorted(wheels) for record in read_slimmed(key, project.store)]
     # Another build may have added to the record since this one read it.
     with FileLock(project.store.root / ".recording"):
-        KnownLayers(project.known_layers).record(found, needed, wheels)
-        _record_slimmed(project, slimmed, locked_layers)
+        _write_slimmed(project, [*_slimmed(project), *slimmed])
+        KnownLayers(project.known_layers).add(found)
 
 
-def _slimmed(store: Store, plans: Iterable[Plan]) -> list[SlimmedWheel]:
-    """Return what was taken out of the wheels of layers that were built here."""
-    keys = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
-    return [record for key in sorted(keys) for record in read_slimmed(key, store)]
-
-
-def _record_slimmed(project: Project, found: Iterable[SlimmedWheel], layers: Iterable[Layer]) -> None:
-    """Add what was taken out of wheels to the record, and drop wheels that no locked target has."""
+def drop_unneeded(project: Project) -> None:
+    """Drop the records of layers and wheels that no locked target has any more."""
+    layers = [layer for plan in locked_plans(project) for layer in plan.layers]
     needed = {
         (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
         for layer in layers
         if isinstance(layer, WheelLayer) and layer.settings.slim is not None
         for item in layer.inputs
     }
+    with FileLock(project.store.root / ".recording"):
+        KnownLayers(project.known_layers).keep({layer.key for layer in layers})
+        _write_slimmed(
+            project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed]
+        )
+
+
+def _slimmed(project: Project) -> list[SlimmedWheel]:
     path = SlimLock.path(project.locks)
-    old = SlimLock.read(path) if path.exists() else SlimLock(made_from={})
-    records = {(one.sha256, one.chip, one.rule): one for one in (*old.wheels, *found)}
-    kept = [record for key, record in records.items() if key in needed]
-    if kept or old.wheels:
-        ordered = tuple(sorted(kept, key=lambda one: (one.file, one.sha256, one.chip, one.rule)))
-        SlimLock(made_from={}, wheels=ordered).write(path)
+    return list(SlimLock.read(path).wheels) if path.exists() else []
 
 
-def _new_wheel_records(
-    store: Store, known: KnownLayers, plans: Iterable[Plan]
-) -> dict[Sha256, tuple[str, Sha256]]:
-    """Hash the RECORD of each wheel that mods change, if the store has the whole wheel."""
-    inputs = {
-        item.sha256: item.name
-        for plan in plans
-        for layer in plan.layers
-        if layer.kind == "mod"
-        for item in layer.inputs
-        if known.wheel_record(item.sha256) is None and store.download(item.sha256).exists()
-    }
-    if not inputs:
-        return {}
-    from imagefactory.build.layers.wheel_excerpt import record_sha256  # noqa: PLC0415 - only with new mods
-
-    refuse_changed({sha256: store.download(sha256) for sha256 in inputs})
-    hashed = {sha256: record_sha256(store.download(sha256)) for sha256 in inputs}
-    return {sha256: (inputs[sha256], record) for sha256, record in hashed.items() if record is not None}
+def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
+    by_key = {(one.sha256, one.chip, one.rule): one for one in records}
+    ordered = sorted(by_key.values(), key=lambda one: (one.file, one.sha256, one.chip, one.rule))
+    if ordered != _slimmed(project):
+        SlimLock(made_from={}, wheels=tuple(ordered)).write(SlimLock.path(project.locks))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.build.assemble import Built, assemble
+from imagefactory.build.assemble import BuildRun, Built, assemble
 from imagefactory.build.recording import confirm
 from imagefactory.build.watch import Watcher
-from imagefactory.environment.progress import Say
 from imagefactory.errors.layers import DamagedFileError, VerificationError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -22,7 +21,7 @@ from imagefactory.store.digests import Digest, file_sha256
 _OTHER_BYTES = "the blob {} has other bytes than its name says"
 
 
-def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: str | None = None) -> Digest:
+def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None = None) -> Digest:
     """Rebuild a cell with an empty layer cache and compare the result with its image, or with a given digest.
 
     No layer counts as known, so that every input is hashed before it is used.
@@ -31,8 +30,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
     expected = digest or layout.manifest_digest()
     with project.store.in_use(), project.store.scratch() as scratch:
         fresh = replace(project, store=_empty_layers(project.store, scratch))
-        plans, output = [make_plan(project, cell)], scratch / "image"
-        [rebuilt] = assemble(fresh, plans, watch, say, locked_only=True, output=output, record=False)
+        [rebuilt] = assemble(BuildRun(fresh, [make_plan(project, cell)], watch, output=scratch / "image"))
         if layout.folder.exists() and layout.manifest_digest() == expected:
             _compare_documents(layout)
             _compare_layers(layout, rebuilt, project.store)

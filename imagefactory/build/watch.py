@@ -19,3 +19,13 @@ class Watcher(Protocol):
 
     def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
         """Report a layer's progress: bytes done, of the total of its current step."""
+
+
+class Unwatched:
+    """A watcher that ignores all reports."""
+
+    def layers(self, layers: Sequence[Layer]) -> None:
+        """Ignore the list of layers."""
+
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
+        """Ignore a layer's progress."""

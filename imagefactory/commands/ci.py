@@ -203,9 +203,10 @@ def check_records(project: Project, base: str) -> None:
 
     changed = changed_records(project, base)
     with watching() as watch:
-        check_records(project, changed, watch, say)
-    counts = f"{len(changed.layers)} layers, {len(changed.wheels)} wheels"
-    workflow.print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {counts}.\n")
+        check_records(project, changed, watch)
+    workflow.print_summary(
+        f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n"
+    )
 
 
 @command(

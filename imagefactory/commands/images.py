@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         "target": options.TARGET,
         "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
         "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
-        "locked": "fail if a locked file has vanished, instead of using its successor",
         "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
         "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
@@ -37,7 +36,6 @@ def build(
     cache_to: list[str],
     output: str = "",
     fat: bool = False,
-    locked: bool = False,
     workers: str = "",
     engine: str = "embedded",
     builder: str = "",
@@ -54,7 +52,6 @@ def build(
     given = BuildOptions(
         output=expand_home(output, "--output").absolute() if output else None,
         fat=fat,
-        locked=locked,
         workers=options.processes("--workers", workers),
         builder=builder,
         cache_from=tuple(cache_from),
@@ -220,7 +217,7 @@ def verify(
         return
     for cell in select(project.matrix, target):
         with watching() as watch:
-            verified = verify(project, cell, watch, say, digest=digest or None)
+            verified = verify(project, cell, watch, digest=digest or None)
         say(f"{cell}: verified")
         print(verified)
 
@@ -257,7 +254,7 @@ def _rebuild_published(project: Project, found: Checked) -> None:
     cell = require_plan(found).cell
     try:
         with watching() as watch:
-            verify(project, cell, watch, say, digest=found.digest)
+            verify(project, cell, watch, digest=found.digest)
     except FactoryError as error:
         say(finding_line(Finding("rebuild", "failed", f"{cell}: {error.what} {error.why}")))
         raise

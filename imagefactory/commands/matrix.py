@@ -62,6 +62,7 @@ def lock(
     flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
+    from imagefactory.build.recording import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.compile.toolchain_locks import check_all_locks, make_toolchain_locks
     from imagefactory.locks.project import Project, locked_cells
@@ -99,8 +100,10 @@ def lock(
     for result in results:
         say_written(project, result.path, changed=result.changed)
     # A project reads its locks once; these may be new.
-    path, changed = update_licences(Project(project.root), say)
+    project = Project(project.root)
+    path, changed = update_licences(project, say)
     say_written(project, path, changed=changed)
+    drop_unneeded(project)
 
 
 @command(

@@ -70,7 +70,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
         "not_locked": values["not_locked"],
         "files": sorted(files, key=lambda file: str(file["path"])),
     }
-    config = image_config(project, cell, "compiled", installed, served, locked=False)
+    config = image_config(project, cell, "compiled", installed, served)
     return render_compile(project.root, base, config, values, described)
 
 

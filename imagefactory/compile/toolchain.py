@@ -12,24 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from imagefactory.build.assemble import BuildRun, make_layers
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.inputs import LayerInputs
-from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.compile.settings import CompileSettings, load_settings
 from imagefactory.locks.project import Project
 from imagefactory.matrix.bases import Base
 from imagefactory.matrix.cells import Cell, first_of_release
 from imagefactory.matrix.matrix import Arch, Matrix, Platform
-from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
 from imagefactory.plan.plan import ImageConfig, Layer, Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME
-from imagefactory.store.digests import Sha256, checksum
+from imagefactory.store.digests import checksum
 
 IMAGE = "imagefactory/toolchain"
 MODEL = "toolchain"
@@ -130,8 +127,7 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
     """
     name = image_name(plan)
     if daemon.image_id(name) is None:
-        watch.layers(plan.layers)
-        blobs = _blobs(project, plan, watch)
+        blobs = make_layers(BuildRun(project, [plan], watch))
         image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
         folder = project.root / "build" / "toolchains"
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,22 +136,6 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
         ) as own:  # another process may do the same
             daemon.load(write_layout(image, plan.arch, project.store, Path(own, "layout")), name)
     return name
-
-
-def _blobs(project: CompileProject, plan: Plan, watch: Watcher) -> dict[Sha256, Blob]:
-    blobs: dict[Sha256, Blob] = {}
-    missing: list[Layer] = []
-    for layer in plan.layers:
-        blob = read_blob_record(layer.key, project.store)
-        if blob is None:
-            missing.append(layer)
-            continue
-        blobs[layer.key] = blob
-        watch.state(layer.key, "cached", blob.size, blob.size)
-    mark_layers_used(blobs, project.store)
-    if missing:
-        blobs |= build_layers(missing, LayerInputs(project, [plan.cell]).wanted, project.store, watch)
-    return blobs
 
 
 def locked_toolchains(project: CompileProject) -> Iterator[Cell]:

@@ -1,17 +1,48 @@
-"""The entries of a layer: paths with metadata and a way to read their content."""
+"""The entries of a layer: paths with metadata, and their content, which knows how to read and check itself."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NewType
+from typing import NewType, Protocol
 
-from imagefactory.gpu_code.slimming import Chip
-from imagefactory.store.digests import Sha256
+import deflate
+from isal import igzip_lib, isal_zlib
+
+from imagefactory.errors.layers import DamagedFileError
+from imagefactory.oci.format import SPLICE_FROM
+from imagefactory.store.digests import Sha256, sha256_of
 
 ImagePath = NewType("ImagePath", str)
 """A path in the image: relative to `/`, forward slashes, no `.` or `..`, no trailing slash."""
+INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
+_INPUT = 256 * 1024
+_OUTPUT = 1024 * 1024
+_NOT_AS_LISTED = "its compressed data does not match the zip directory"
+
+
+class Content(Protocol):
+    """What a file of a layer holds."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+
+    @property
+    def sha256(self) -> Sha256 | None:
+        """The hash of the bytes, computed or as promised; Debian packages promise none for a single file."""
+
+    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
+        """Yield the bytes in pieces; raise an error at the end if they are too few, or (`check`) not as promised."""
+
+
+def read_content(content: Content | None, name: str = "a file") -> bytes:
+    """Read a whole content into memory; what has none (a folder, a link) is empty."""
+    return b"".join(content.blocks(name)) if content is not None else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +56,15 @@ class Bytes:
         """The number of bytes."""
         return len(self.data)
 
+    @property
+    def sha256(self) -> Sha256:
+        """The hash of the bytes."""
+        return sha256_of(self.data)
+
+    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:  # noqa: ARG002 - nothing can be wrong
+        """Yield the bytes."""
+        yield self.data
+
 
 @dataclass(frozen=True, slots=True)
 class RawSlice:
@@ -35,6 +75,20 @@ class RawSlice:
     size: int
     sha256: Sha256 | None = None
     """The hash in a wheel's RECORD; Debian packages are hashed as a whole."""
+
+    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
+        """Yield the bytes, checked at the end."""
+        promised = hashlib.sha256() if check and self.sha256 is not None else None
+        size = 0
+        for data in _slices(self.file, self.offset, self.size, _OUTPUT):
+            size += len(data)
+            if promised is not None:
+                promised.update(data)
+            yield data
+        if size != self.size:
+            raise _damaged(self.file, name, "the file ends too early")
+        if promised is not None and promised.hexdigest() != self.sha256:
+            raise _record_lies(self.file, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +103,66 @@ class DeflatedSlice:
     sha256: Sha256 | None
     """The hash in the wheel's RECORD, if it has one."""
 
+    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
+        """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD."""
+        if self.size >= SPLICE_FROM:
+            yield from self.inflate(name, check=check)
+            return
+        stream = b"".join(self.stored())
+        try:
+            data = bytes(deflate.deflate_decompress(stream, self.size)) if self.size else b""
+        except deflate.DeflateError as error:
+            raise _damaged(self.file, name, str(error)) from None
+        if len(data) != self.size or deflate.crc32(data) != self.crc32:
+            raise _damaged(self.file, name, _NOT_AS_LISTED)
+        if check and self.sha256 is not None and sha256_of(data) != self.sha256:
+            raise _record_lies(self.file, name)
+        yield data
 
-@dataclass(frozen=True, slots=True)
-class Slimmed:
-    """A library without the GPU code that a chip cannot load."""
+    def stored(self, most: int = _OUTPUT) -> Iterator[bytes]:
+        """Yield the stream as it is, in pieces."""
+        return _slices(self.file, self.offset, self.deflated, most)
 
-    source: RawSlice | DeflatedSlice
-    chip: Chip
-    sha256: Sha256
-    """Of the result."""
+    def inflate(
+        self, name: str, *, check: bool = True, tap: Callable[[bytes], None] = lambda _: None
+    ) -> Iterator[bytes]:
+        """Inflate the stream in pieces; `tap` gets the bytes as they are stored."""
+        # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
+        inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
+        stored, promised = self.stored(_INPUT), hashlib.sha256()
+        crc, size = 0, 0
+        while size <= self.size and not inflater.eof:
+            data = b""
+            if inflater.needs_input:
+                data = next(stored, b"")
+                if not data:
+                    break  # the input is exhausted, but the stream has not ended
+                tap(data)
+            try:
+                out = bytes(inflater.decompress(data, _OUTPUT))
+            except INFLATE_ERROR as error:
+                raise _damaged(self.file, name, str(error)) from None
+            size += len(out)
+            crc = isal_zlib.crc32(out, crc)
+            if check:
+                promised.update(out)
+            yield out
+        whole = inflater.eof and not inflater.unused_data and not next(stored, b"")
+        if not whole or size != self.size or crc != self.crc32:
+            raise _damaged(self.file, name, _NOT_AS_LISTED)
+        if check and self.sha256 is not None and promised.hexdigest() != self.sha256:
+            raise _record_lies(self.file, name)
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self.source.size
 
-
-Content = Bytes | RawSlice | DeflatedSlice | Slimmed
+def _slices(file: Path, offset: int, size: int, most: int) -> Iterator[bytes]:
+    """Read a part of a file in pieces; it may end earlier."""
+    descriptor, end = os.open(file, os.O_RDONLY), offset + size
+    try:
+        while offset < end and (data := os.pread(descriptor, min(most, end - offset), offset)):
+            yield data
+            offset += len(data)
+    finally:
+        os.close(descriptor)
 
 
 class EntryKind(Enum):
@@ -89,3 +186,21 @@ class Entry:
     """The target of a symlink (verbatim), or the image path of a hard link's original."""
     uid: int = 0
     gid: int = 0
+
+
+def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{name} cannot be read.",
+        where=file,
+        why=f"{why[0].upper()}{why[1:]}.",
+        fix="The package was already damaged when it was published; choose another version in matrix.yaml.",
+    )
+
+
+def _record_lies(file: Path, name: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"{name} is not what its wheel's RECORD says.",
+        where=file,
+        why="The sha256 in RECORD differs from that of the file.",
+        fix="The wheel is broken or was tampered with; choose another version in matrix.yaml.",
+    )

@@ -50,23 +50,11 @@ class RecordedLayer(BaseModel):
         return Blob(**self.model_dump(exclude={"key", "name"}))
 
 
-class RecordedWheel(BaseModel):
-    """A wheel that mods change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    wheel: str
-    sha256: Sha256
-    record: Sha256
-    """The hash of its RECORD, to verify single files without the whole wheel."""
-
-
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: int = 1
     layers: tuple[RecordedLayer, ...] = ()
-    wheels: tuple[RecordedWheel, ...] = ()
 
 
 class KnownLayers:
@@ -74,10 +62,8 @@ class KnownLayers:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        file = _read(path)
-        self._entries = {entry.key: entry for entry in file.layers}
+        self._entries = {entry.key: entry for entry in _read(path).layers}
         self._handed_on = {entry.key: entry for entry in _read(path.with_name(HANDED_ON)).layers}
-        self._wheels = {entry.sha256: entry for entry in file.wheels}
 
     def blob(self, key: Sha256) -> Blob | None:
         """Return the recorded blob of a layer."""
@@ -89,20 +75,10 @@ class KnownLayers:
         """All recorded layers, by key."""
         return self._handed_on | self._entries
 
-    @property
-    def wheels(self) -> Mapping[Sha256, RecordedWheel]:
-        """All recorded wheels, by sha256."""
-        return self._wheels
-
     def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
         """Return the recorded blobs of some layers."""
         found = ((layer.key, self.blob(layer.key)) for layer in layers)
         return {key: blob for key, blob in found if blob is not None}
-
-    def wheel_record(self, sha256: Sha256) -> Sha256 | None:
-        """Return the sha256 of a wheel's RECORD."""
-        entry = self._wheels.get(sha256)
-        return entry.record if entry else None
 
     def image(self, plan: Plan) -> Image | None:
         """Return the image of a plan without building it; None if a layer is not recorded."""
@@ -135,29 +111,19 @@ class KnownLayers:
                 fix="Make the checkout writable. Nothing was built.",
             )
 
-    def record(
-        self,
-        found: Mapping[Sha256, tuple[str, Blob]],
-        still_needed: Iterable[Sha256],
-        wheels: Mapping[Sha256, tuple[str, Sha256]] | None = None,
-    ) -> bool:
-        """Add new layers and wheels, and drop those that no plan needs; return whether the file changed.
+    def add(self, found: Mapping[Sha256, tuple[str, Blob]]) -> None:
+        """Record new layers: the name and the blob of each, by key."""
+        new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in found.items()}
+        self._write(new | self._entries)
 
-        `wheels` maps the sha256 of wheels to their file name and the sha256 of their RECORD.
-        """
-        wheels = wheels or {}
-        keep = set(still_needed) | set(found) | set(wheels)
-        entries = {key: entry for key, entry in self._entries.items() if key in keep}
-        for key, (name, blob) in found.items():
-            entries.setdefault(key, RecordedLayer(key=key, name=name, **asdict(blob)))
-        known = {sha256: entry for sha256, entry in self._wheels.items() if sha256 in keep}
-        for sha256, (file, record) in wheels.items():
-            known.setdefault(sha256, RecordedWheel(wheel=file, sha256=sha256, record=record))
-        if entries == self._entries and known == self._wheels:
-            return False
-        self._entries, self._wheels = entries, known
-        write_text(self.path, _text(entries.values(), known.values()))
-        return True
+    def keep(self, needed: Container[Sha256]) -> None:
+        """Drop the layers that no plan needs."""
+        self._write({key: entry for key, entry in self._entries.items() if key in needed})
+
+    def _write(self, entries: dict[Sha256, RecordedLayer]) -> None:
+        if entries != self._entries:
+            self._entries = entries
+            write_text(self.path, _text(entries.values()))
 
     def with_handed_on(self, layers: Iterable[RecordedLayer], still_needed: Container[Sha256]) -> str:
         """Return the text of handed-on.toml with more layers, without those that are committed or no longer needed."""
@@ -166,13 +132,9 @@ class KnownLayers:
         return _text(left)
 
 
-def _text(layers: Iterable[RecordedLayer], wheels: Iterable[RecordedWheel] = ()) -> str:
+def _text(layers: Iterable[RecordedLayer]) -> str:
     ordered = sorted(layers, key=lambda entry: (entry.name, entry.key))
-    by_name = sorted(wheels, key=lambda entry: (entry.wheel, entry.sha256))
-    data = _File(layers=tuple(ordered), wheels=tuple(by_name)).model_dump(mode="json")
-    if not by_name:
-        del data["wheels"]
-    return HEADER + tomli_w.dumps(data)
+    return HEADER + tomli_w.dumps(_File(layers=tuple(ordered)).model_dump(mode="json"))
 
 
 def _nearest(path: Path) -> Path:

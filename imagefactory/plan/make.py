@@ -51,12 +51,9 @@ from imagefactory.plan.serve.served import Served, describe
 from imagefactory.store.digests import checksum, sha256_of
 
 
-def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None, fat: bool = False) -> Plan:
-    """Plan the layers and the configuration of a cell's image; `base` replaces its locked base.
-
-    A fat image keeps the GPU code that its chip cannot load.
-    """
-    matrix, wheels, base = project.matrix, project.wheel_lock(cell), base or project.base_lock(cell)
+def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
+    """Plan the layers and the configuration of a cell's image; a fat one keeps the GPU code of other chips."""
+    matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
     slim = None if fat else slim_settings(matrix, cell.arch)
@@ -79,10 +76,7 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None, fat
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    locked = base.integrity != ""
-    config = image_config(
-        project, cell, wheels.kernels, chosen, served, locked=locked, wheels=wheels, slim=slim
-    )
+    config = image_config(project, cell, wheels.kernels, chosen, served, wheels=wheels, slim=slim)
     key = checksum(
         {
             "format": PLAN_FORMAT,
@@ -105,17 +99,13 @@ def make_plan(project: Project, cell: Cell, *, base: BaseLock | None = None, fat
     )
 
 
-def locked_plans(project: Project, made: Iterable[Plan] = ()) -> list[Plan]:
-    """Plan every locked cell; reuse the plans in `made`.
-
-    A cell with a mod that does not apply is left out, since it cannot be built.
-    """
-    by_cell = {plan.cell: plan for plan in made if plan.locked}
+def locked_plans(project: Project) -> list[Plan]:
+    """Plan every locked cell; one with a mod that does not apply is left out, since it cannot be built."""
     plans: list[Plan] = []
     for cell in buildable(project.matrix):
         if project.is_locked(cell):
             with suppress(ModNotApplicableError):
-                plans.append(by_cell.get(cell) or make_plan(project, cell))
+                plans.append(make_plan(project, cell))
     return plans
 
 
@@ -269,11 +259,10 @@ def image_config(
     chosen: Chosen,
     served: Served,
     *,
-    locked: bool,
     wheels: WheelLock | None = None,
     slim: SlimSettings | None = None,
 ) -> ImageConfig:
-    """Return the image's configuration; without `wheels`, its kernels are unknown."""
+    """Return the image's configuration; without `wheels`, it is not locked, and its kernels are unknown."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -287,7 +276,7 @@ def image_config(
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),
         **_slim_label(slim),
-        LOCKED_LABEL: "yes" if locked else "no",
+        LOCKED_LABEL: "yes" if wheels else "no",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.build.assemble import make_layers
+from imagefactory.build.assemble import BuildRun, make_layers
 from imagefactory.build.recording import remember
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
-from imagefactory.errors.publishing import NotPromotableError, NotStagedError
+from imagefactory.errors.publishing import NotStagedError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.image import MANIFEST_TYPE, Image
@@ -108,8 +108,8 @@ def stage(
         return {layer.key: in_registry[layer.key] for layer in layers if layer.key in in_registry}
 
     def push(plan: Plan) -> Staged:
-        refuse_unlocked(plan, repository)
-        made = make_layers(project, [plan], watch, say, workers=workers, known=known, elsewhere=elsewhere)
+        run = BuildRun(project, [plan], watch, known, workers, elsewhere=elsewhere)
+        made = make_layers(run)
         blobs.update(made)
         image = make_image(plan, [made[layer.key] for layer in plan.layers])
         pushable = Pushable.of_image(image, project.store.blob)
@@ -149,14 +149,3 @@ def find_staged(
         return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 
     return plans.then(find)
-
-
-def refuse_unlocked(plan: Plan, repository: Repository) -> None:
-    """Raise if an image has files that are not locked: it must not reach the registry."""
-    if not plan.locked:
-        raise NotPromotableError(
-            f"{plan.target} cannot be published.",
-            where=repository.reference.name,
-            why="locked: the image has files that the lock does not name.",
-            fix="Run `invoke lock --upgrade base` and commit the result.",
-        )

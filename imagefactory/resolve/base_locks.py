@@ -93,22 +93,6 @@ def deb_locations(deb: LockedDeb, suites: Sequence[LockedSuite], mirrors: Debian
     return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=signed)]
 
 
-def successor(deb: LockedDeb, index: Index) -> LockedDeb:
-    """Find the replacement of a locked package that mirrors no longer have: the newest version in a signed index.
-
-    Its dependencies may have changed too; if several packages need a successor, make a new lock instead.
-    """
-    package = index.packages.get(deb.name)
-    if package is None or package.architecture not in {deb.architecture, "all"}:
-        raise DebianPackageError(
-            f"Debian {index.debian} no longer has {deb.name} for {deb.architecture}.",
-            where=deb.file,
-            why=f"Version {deb.version} is gone from every mirror, and nothing replaces it.",
-            fix="Remove it from matrix.yaml, or name its replacement there, then run `invoke lock`.",
-        )
-    return _locked(package, set(deb.needed_by))
-
-
 def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
     shared = {name: getattr(package, name) for name in LockedDeb.model_fields if name != "needed_by"}
     return LockedDeb(**shared, needed_by=tuple(sorted(needed_by)))

@@ -11,16 +11,16 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.watch import LayerState
+from imagefactory.build.watch import Unwatched
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.layout import Layout
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Layer
 from imagefactory.servers.known import server_of
 from imagefactory.smoke.containers import Containers
 from imagefactory.smoke.levels import cpu_counterparts, has_gpu
@@ -32,7 +32,7 @@ from imagefactory.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
-from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Mod
 
 _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
@@ -207,13 +207,7 @@ def _built(project: Project, cell: Cell) -> Subject:
     try:
         return subject_of_target(project, f"{cell}/{cell.machine}")
     except ImageMissingError:
-        [built] = assemble(project, [make_plan(project, cell)], _Unwatched(), lambda _: None)
+        [built] = assemble(
+            BuildRun(project, [make_plan(project, cell)], Unwatched(), KnownLayers(project.known_layers))
+        )
         return subject_of_layout(project, Layout(built.layout.folder))
-
-
-class _Unwatched:
-    """A watcher that ignores all reports."""
-
-    def layers(self, layers: Sequence[Layer]) -> None: ...
-
-    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None: ...

@@ -18,9 +18,8 @@ from imagefactory.build.engines.docker.daemon import files_of
 from imagefactory.build.engines.docker.saved_image import open_image
 from imagefactory.build.parallel import available_cores
 from imagefactory.oci.compare import Opened, merged
-from imagefactory.oci.layer_reading import LayerReading, read_layer
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import ListedPath, remember_listing, unreadable
+from imagefactory.oci.listing import LayerReading, ListedPath, read_layer, remember_listing, unreadable
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 

@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import archive
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.store.digests import file_sha256
 from tests.bench.measuring import Spent, middle, row, timed
@@ -22,7 +23,8 @@ from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 
 def build(project: Project) -> None:
-    assemble(project, [make_plan(project, CELL)], RecordingWatcher(), lambda _: None)
+    known = KnownLayers(project.known_layers)
+    assemble(BuildRun(project, [make_plan(project, CELL)], RecordingWatcher(), known))
 
 
 def main() -> None:

@@ -23,9 +23,8 @@ from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.format import MTIME, VENV
-from imagefactory.oci.layer_reading import LayerReading
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import ListedPath
+from imagefactory.oci.listing import LayerReading, ListedPath
 from imagefactory.plan.bytecode import listed_paths, module_lists
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers

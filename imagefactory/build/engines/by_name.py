@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
@@ -14,6 +14,7 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.locks.project import Project
+from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 
 FAT: Final = "-fat"
@@ -58,22 +59,20 @@ def engine_named(name: str, options: BuildOptions) -> Engine:
 
 
 def _assemble(
-    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, say: Say
+    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, _: Say
 ) -> list[BuiltImage]:
-    built = assemble(
+    run = BuildRun(
         project,
         plans,
         watch,
-        say,
-        locked_only=options.locked,
-        output=options.output,
+        known=None if options.fat else KnownLayers(project.known_layers),
         workers=options.workers,
-        record=not options.fat,
+        output=options.output,
         suffix=FAT if options.fat else "",
     )
     return [
         BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
-        for one in built
+        for one in assemble(run)
     ]
 
 
@@ -88,7 +87,7 @@ def _run_docker(
 ENGINES: Final[Mapping[str, Engine]] = {
     "embedded": Engine(
         "assembles layers without Docker, bit for bit",
-        frozenset({"output", "fat", "locked", "workers"}),
+        frozenset({"output", "fat", "workers"}),
         _assemble,
         slims=True,
     ),

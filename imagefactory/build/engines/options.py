@@ -15,7 +15,6 @@ class BuildOptions:
 
     output: Path | None = None
     fat: bool = False
-    locked: bool = False
     workers: int | None = None
     builder: str = ""
     cache_from: tuple[str, ...] = ()

@@ -13,18 +13,17 @@ from pathlib import Path
 
 from imagefactory.build.layers.debian.accounts import account_entries
 from imagefactory.build.layers.debian.alternatives import add_alternatives
-from imagefactory.build.layers.debian.ca_bundle import add_certificates
-from imagefactory.build.layers.debian.deb import Deb, DebPackage, open_deb
+from imagefactory.build.layers.debian.deb import Deb, DebPackage, Unpacked, join_hard_links, open_deb, unpack
 from imagefactory.build.layers.debian.dpkg_database import add_dpkg_database
 from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.ldcache import add_ld_cache
 from imagefactory.build.layers.debian.settled import (
     add_apt_sources,
+    add_certificates,
     add_merged_links,
     add_settled_files,
     refuse_apt_without_sources,
 )
-from imagefactory.build.layers.debian.unpack import Unpacked, join_hard_links, unpack
 from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.errors.layers import DebFormatError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath

@@ -9,21 +9,27 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
 
-from imagefactory.build.layers.debian.deb import NamedDeb, open_deb
+from imagefactory.build.layers.debian.deb import DebPackage, NamedDeb, open_deb, unpack
 from imagefactory.build.layers.debian.file_tree import FACTORY
-from imagefactory.build.layers.debian.unpack import unpack
-from imagefactory.build.layers.debian_python import DebianPython, cannot_run
-from imagefactory.build.layers.mod_layer import ModFiles, read_content
+from imagefactory.errors.layers import BytecodeError
 from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
-from imagefactory.plan.bytecode import COMPILER, STANDARD_LIBRARY, ListedModules, is_list, listed_name
+from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice, read_content
+from imagefactory.plan.bytecode import (
+    COMPILER,
+    STANDARD_LIBRARY,
+    ListedModules,
+    is_list,
+    listed_name,
+    python_packages,
+)
 from imagefactory.plan.plan import BytecodeLayer, Input
 from imagefactory.store.digests import Sha256
 
@@ -37,7 +43,7 @@ def bytecode_entries(
     layer: BytecodeLayer,
     files: Files,
     scratch: Path,
-    mod_files: ModFiles | None,
+    modded: Sequence[Entry] | None,
     python: Sequence[tuple[LockedDeb, Path]],
 ) -> Iterator[tuple[str, Entry]]:
     """Compile the modules of a layer and list the results, each with the owner of its source.
@@ -48,7 +54,7 @@ def bytecode_entries(
     owners: dict[str, str] = {}
     places: dict[str, tuple[int, int]] = {}
     with packed.open("wb") as sources:
-        for owner, path, text in _modules(layer, files, scratch, mod_files):
+        for owner, path, text in _modules(layer, files, scratch, modded):
             owners[path] = owner
             places[path] = sources.tell(), len(text)
             sources.write(text)
@@ -89,12 +95,12 @@ def _compile(
 
 
 def _modules(
-    layer: BytecodeLayer, files: Files, scratch: Path, mod_files: ModFiles | None
+    layer: BytecodeLayer, files: Files, scratch: Path, modded: Sequence[Entry] | None
 ) -> Iterator[tuple[str, str, bytes]]:
     """List what a layer compiles: owner, path in the image, source."""
     lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
     if not lists:
-        yield from _own_files(layer, files, mod_files)
+        yield from _own_files(layer, files, modded)
         return
     listed = ListedModules("".join(lists))
     for item in layer.inputs:
@@ -105,16 +111,16 @@ def _modules(
 
 
 def _own_files(
-    layer: BytecodeLayer, files: Files, mod_files: ModFiles | None
+    layer: BytecodeLayer, files: Files, modded: Sequence[Entry] | None
 ) -> Iterator[tuple[str, str, bytes]]:
     for item in layer.inputs:
         place = layer.settings.files.get(item.name)
         if place is not None:
             yield FACTORY, place, files[item.sha256].read_bytes()
     if layer.settings.mods is not None:
-        if mod_files is None:
+        if modded is None:
             raise ValueError("the mods have not been applied")
-        for entry in mod_files.confirmed_by(files):
+        for entry in modded:
             if entry.content is not None:
                 yield "mods", entry.path, read_content(entry.content)
 
@@ -147,3 +153,69 @@ def _installed(
 def _new(folder: Path) -> Path:
     folder.mkdir()
     return folder
+
+
+_LIBRARIES = ("libc6", "libexpat1", "zlib1g")
+"""What Debian's Python is linked with; the rest of it is in the program itself."""
+
+
+def needed_packages(python: str, debs: Sequence[LockedDeb]) -> list[LockedDeb]:
+    """Return the packages of a base that running its Python takes."""
+    return [*python_packages(python, debs)[:2], *(deb for deb in debs if deb.name in _LIBRARIES)]
+
+
+class DebianPython:
+    """An unpacked Python, started through the loader that was unpacked with it."""
+
+    def __init__(self, python: str, debs: Iterable[tuple[DebPackage, Path]], folder: Path) -> None:
+        """Unpack the packages into an empty folder."""
+        self._home = folder / "usr"
+        self._program = self._home / "bin" / f"python{python}"
+        for package, file in debs:
+            _unpack(package, file, folder)
+        self._loader = _only(folder, "ld-linux-*.so.*")
+        self._libraries = _only(folder, "libc.so.6").parent
+
+    def start(self, *words: str | Path, output: IO[str]) -> subprocess.Popen[str]:
+        """Start a program in this Python; only its words determine what it does, not the user's environment."""
+        # -I would ignore the seed, too.
+        environment = {"PYTHONHOME": str(self._home), "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
+        command = [
+            *(self._loader, "--library-path", self._libraries, "--argv0", self._program, self._program),
+            *("-P", "-s", "-S", "-B", "-W", "ignore", *words),
+        ]
+        try:
+            return subprocess.Popen(  # noqa: S603 - from locked packages
+                command, env=environment, text=True, stdout=output, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise cannot_run(self._program, f"{self._loader.name}: {error.strerror}") from None
+
+
+def cannot_run(program: Path | str, why: str) -> BytecodeError:
+    """Return the error for a Python that does not do its work on this machine."""
+    return BytecodeError(
+        "Debian's Python did not compile the bytecode of an image.",
+        where=program,
+        why=why,
+        fix="It runs on Linux, from the cache: FACTORY_CACHE may not be mounted `noexec`. Else build on another "
+        "machine, or with `--engine docker`.",
+    )
+
+
+def _only(folder: Path, name: str) -> Path:
+    found = [path for path in sorted(folder.rglob(name)) if path.is_file() and not path.is_symlink()]
+    if not found:
+        raise cannot_run(folder, f"The packages of the base have no {name}.")
+    return found[0]
+
+
+def _unpack(package: DebPackage, file: Path, folder: Path) -> None:
+    for entry in unpack(open_deb(package, file, folder), package.architecture).entries:
+        path = folder / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if entry.kind is EntryKind.SYMLINK and not entry.target.startswith("/"):
+            path.symlink_to(entry.target)
+        elif entry.content is not None:
+            path.write_bytes(read_content(entry.content))
+            path.chmod(entry.mode & 0o755)

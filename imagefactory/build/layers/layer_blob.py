@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from imagefactory.build.layers.cuda_toolkit import toolkit_links
 from imagefactory.build.layers.debian.file_tree import FACTORY
 from imagefactory.build.layers.debian.policy import folder
-from imagefactory.build.layers.model_layer import model_entries
-from imagefactory.build.layers.serve_layer import serve_entries
+from imagefactory.build.layers.own_layers import model_entries, serve_entries, toolkit_links
 from imagefactory.build.layers.slim_wheel import SlimmedLayer
-from imagefactory.build.layers.wheel_layer import Environment, content_sha256, metadata_entries, wheel_entries
+from imagefactory.build.layers.wheel_layer import Environment, metadata_entries, wheel_entries
 from imagefactory.environment.progress import Progress
+from imagefactory.locks.files import LockedDeb
 from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Entry
@@ -35,89 +34,88 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.hashed import refuse_changed
 
-if TYPE_CHECKING:
-    from imagefactory.build.layers.mod_layer import ModFiles
-    from imagefactory.locks.files import LockedDeb
-
 REPORT_EVERY = 8 * 1024 * 1024
 """Bytes between two reports of progress."""
 
 
-def build_layer(
-    layer: Layer,
-    files: Mapping[Sha256, Path],
-    store: Store,
-    progress: Progress,
-    *,
-    expected: Blob | None = None,
-    mod_files: ModFiles | None = None,
-    python: Sequence[LockedDeb] = (),
-    slimmed: Sequence[SlimmedWheel] = (),
-) -> Blob:
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer to build, and what that takes."""
+
+    layer: Layer
+    files: Mapping[Sha256, Path]
+    """Its inputs."""
+    expected: Blob | None = None
+    """What it is known to come out as."""
+    modded: tuple[Entry, ...] | None = None
+    """The files that mods give to it."""
+    python: tuple[LockedDeb, ...] = ()
+    """The packages of a Python that runs on this machine and compiles bytecode."""
+    slimmed: tuple[SlimmedWheel, ...] = ()
+    """The records of wheels whose libraries are slimmed."""
+
+
+def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
     """Build a layer's blob, put it into the store and record its digests.
 
-    If the result is known in advance (`expected`), copied data is not unpacked to be checked. If the blob then comes
-    out different, it is built again with all checks, which name the file that is wrong, if one is. The files of any
-    other layer are hashed first: nothing else would notice that one of them changed in the cache. `slimmed` has the
-    records of wheels whose libraries are slimmed.
+    If the result is known in advance, copied data is not unpacked to be checked. If the blob then comes out different,
+    it is built again with all checks, which name the file that is wrong, if one is. The files of any other layer are
+    hashed first: nothing else would notice that one of them changed in the cache.
     """
-    if expected is None:
-        refuse_changed(files)
-    packages = [(deb, store.download(deb.sha256)) for deb in python]
-    refuse_changed({deb.sha256: path for deb, path in packages})
-
-    def make(expected: Blob | None) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
-        slim = SlimmedLayer(slimmed, believed=expected is not None)
-        with store.scratch() as scratch:
-            owned = list(layer_entries(layer, files, scratch, mod_files, python=packages, slim=slim))
-            entries = complete(
-                (entry for _, entry in owned), owner=f"layer {layer.kind} {layer.name}", folder_of=folder
-            )
-            blob = _write(entries, store, scratch, progress, expected)
-        return blob, {str(entry.path): owner for owner, entry in owned}, slim.records
-
+    if work.expected is None:
+        refuse_changed(work.files)
+    refuse_changed({deb.sha256: store.download(deb.sha256) for deb in work.python})
     with translating_disk_full(store.root):
         try:
-            blob, owners, records = make(expected)
+            made = _make(work, store, progress)
         except NotAsExpectedError:
-            refuse_changed(files)
-            blob, owners, records = make(None)
-    write_slimmed(layer.key, records, store)
-    write_record(layer.key, blob, owners, store)
+            refuse_changed(work.files)
+            made = _make(replace(work, expected=None), store, progress)
+    blob, owners, records = made
+    write_slimmed(work.layer.key, records, store)
+    write_record(work.layer.key, blob, owners, store)
     return blob
 
 
+def _make(
+    work: LayerWork, store: Store, progress: Progress
+) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
+    """Write a layer's blob; return it with the owner of each path and what was taken out of wheels."""
+    slim = SlimmedLayer(work.slimmed, believed=work.expected is not None)
+    python = [(deb, store.download(deb.sha256)) for deb in work.python]
+    with store.scratch() as scratch:
+        owned = list(layer_entries(work, scratch, python, slim))
+        owner = f"layer {work.layer.kind} {work.layer.name}"
+        entries = complete((entry for _, entry in owned), owner=owner, folder_of=folder)
+        blob = _write(entries, store, scratch, progress, work.expected)
+    return blob, {str(entry.path): owner for owner, entry in owned}, slim.records
+
+
 def layer_entries(  # noqa: PLR0911 - one for each kind
-    layer: Layer,
-    files: Mapping[Sha256, Path],
+    work: LayerWork,
     scratch: Path,
-    mod_files: ModFiles | None = None,
-    *,
     python: Sequence[tuple[LockedDeb, Path]] = (),
     slim: SlimmedLayer | None = None,
 ) -> Iterable[tuple[str, Entry]]:
-    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from.
-
-    Bytecode takes the packages of a `python` that runs on this machine.
-    """
-    match layer:
-        case BaseLayer():
-            return _base_entries(layer, files, scratch)
-        case WheelLayer():
-            return _wheel_entries(layer, files, slim or SlimmedLayer((), believed=False))
-        case BytecodeLayer():
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
+    match work.layer:
+        case BaseLayer() as layer:
+            return _base_entries(layer, work.files, scratch)
+        case WheelLayer() as layer:
+            return _wheel_entries(layer, work.files, slim or SlimmedLayer((), believed=False))
+        case BytecodeLayer() as layer:
             from imagefactory.build.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
 
-            return bytecode_entries(layer, files, scratch, mod_files, python)
-        case ServeLayer():
-            return ((FACTORY, entry) for entry in serve_entries(layer, files))
-        case ModLayer():
-            if mod_files is None:
+            return bytecode_entries(layer, work.files, scratch, work.modded, python)
+        case ServeLayer() as layer:
+            return ((FACTORY, entry) for entry in serve_entries(layer, work.files))
+        case ModLayer() as layer:
+            if work.modded is None:
                 raise ValueError(f"the mods of {layer.name} have not been applied")
-            return ((f"mods/{layer.name}", entry) for entry in mod_files.confirmed_by(files))
-        case ModelLayer():
+            return ((f"mods/{layer.name}", entry) for entry in work.modded)
+        case ModelLayer() as layer:
             return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
-        case ToolkitLayer():
+        case ToolkitLayer() as layer:
             return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
 
 
@@ -168,7 +166,7 @@ def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
     other = seen.get(entry.path)
     if other is None or other.content is None or entry.content is None:
         return False
-    return other.mode == entry.mode and content_sha256(other.content) == content_sha256(entry.content)
+    return other.mode == entry.mode and other.content.sha256 == entry.content.sha256
 
 
 def _write(
@@ -177,19 +175,16 @@ def _write(
     temporary = scratch / "blob"
     with translating_disk_full(temporary), temporary.open("wb", buffering=0) as file:
         writer = LayerBlob(file, expected)
-        try:
-            reported = 0
-            for entry in entries:
-                writer.write(header(entry))
-                if entry.content is not None:
-                    writer.add(entry.content, entry.path)
-                    writer.write(padding(entry.content.size))
-                if writer.unpacked - reported >= REPORT_EVERY:
-                    reported = writer.unpacked
-                    progress(reported)
-            writer.write(END)
-            blob = writer.finish()
-        finally:
-            writer.close()
+        reported = 0
+        for entry in entries:
+            writer.write(header(entry))
+            if entry.content is not None:
+                writer.add(entry.content, entry.path)
+                writer.write(padding(entry.content.size))
+            if writer.unpacked - reported >= REPORT_EVERY:
+                reported = writer.unpacked
+                progress(reported)
+        writer.write(END)
+        blob = writer.finish()
     adopt(temporary, store.blob(blob.digest))
     return blob

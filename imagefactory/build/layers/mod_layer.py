@@ -5,47 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.build.layers.slim_wheel import Slimmer
-from imagefactory.build.layers.wheel_excerpt import Excerpt, record_sha256
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModForbiddenPathError, ModTakenPathError
-from imagefactory.errors.store import DigestMismatchError
 from imagefactory.mods.source_files import needed_git_source, package_files
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, Slimmed
-from imagefactory.store.digests import Sha256
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
 from images.shipped.mods.text import decoded, record_row
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
-
-
-@dataclass(frozen=True)
-class ModFiles:
-    """The files of a mod's layer."""
-
-    entries: tuple[Entry, ...]
-    unconfirmed: Mapping[Sha256, Sha256]
-    """The hash of the RECORD that was read from each wheel whose RECORD was not known."""
-    added: tuple[str, ...]
-    """The files below site-packages that the wheel of the mod's distribution does not have."""
-
-    def confirmed_by(self, wheels: Mapping[Sha256, Path]) -> tuple[Entry, ...]:
-        """Return the files, after comparing what was read in parts with the whole wheels."""
-        for sha256, record in self.unconfirmed.items():
-            if record_sha256(wheels[sha256]) != record:
-                raise DigestMismatchError(
-                    "A package index served parts of a wheel that are not in the wheel.",
-                    where=wheels[sha256],
-                    why="Mods were applied to files read by range request; the downloaded wheel has other files.",
-                    fix="Build again: the wheel is here now and mods will be applied to it. Check the index or proxy.",
-                )
-        return self.entries
 
 
 class InstalledWheel:
@@ -56,21 +28,15 @@ class InstalledWheel:
         wheel: Path,
         file: str,
         environment: Environment,
-        *,
         without: Sequence[str] = (),
-        excerpt: Excerpt | None = None,
         slimmer: Slimmer | None = None,
     ) -> None:
-        """Read the wheel's directory; with an `excerpt`, the wheel is hollow and the excerpt has the content.
-
-        `slimmer` knows the libraries as they are in the image.
-        """
+        """Read the wheel's directory; `slimmer` knows the libraries as they are in the image."""
         self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
         self._entries = {
             entry.path: entry
             for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
         }
-        self._excerpt = excerpt
 
     @property
     def paths(self) -> list[str]:
@@ -83,14 +49,13 @@ class InstalledWheel:
         entry = self._entries.get(image_path(path, self.site))
         if entry is None or entry.content is None:
             return None
-        data = self._excerpt.read(path) if self._excerpt else read_content(entry.content)
-        return None if data is None else decoded(data, path)
+        return decoded(read_content(entry.content, path), path)
 
     def updated_record(self, changed: Mapping[str, str]) -> Entry:
         """Return RECORD with new hashes for changed files and new rows for added ones."""
         [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
         content = self._entries[record].content
-        rows = list(csv.reader(io.StringIO(read_content(content).decode() if content is not None else "")))
+        rows = list(csv.reader(io.StringIO(read_content(content, record).decode())))
         *others, itself = rows
         updated = {row[0]: row for row in others} | {
             path: record_row(path, text) for path, text in changed.items()
@@ -191,19 +156,6 @@ def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
     if variant.source is None:
         return {}
     return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
-
-
-def read_content(content: Content) -> bytes:
-    """Read a file's content as it will be in the image."""
-    if isinstance(content, Bytes):
-        return content.data
-    if isinstance(content, Slimmed):
-        raise TypeError("mods do not change libraries")
-    with content.file.open("rb") as file:
-        file.seek(content.offset)
-        if isinstance(content, DeflatedSlice):
-            return zlib.decompress(file.read(content.deflated), wbits=-15)
-        return file.read(content.size)
 
 
 def _record_of_mods(applied: Sequence[Applied]) -> Entry:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
+from imagefactory.errors.layers import WrongSlimmingError
 from imagefactory.gpu_code.fatbins import NotUnderstoodError
-from imagefactory.gpu_code.slimming import Tally, chip_of, slim
+from imagefactory.gpu_code.slimming import Chip, Tally, chip_of, slim
 from imagefactory.locks.gpu_libraries import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
-from imagefactory.oci.entry import DeflatedSlice, RawSlice, Slimmed
-from imagefactory.oci.gzip import pieces_of, wrong_slimming
+from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
 from imagefactory.plan.plan import Input, SlimSettings
 from imagefactory.store.digests import Sha256
 
@@ -26,10 +26,38 @@ _LEAST: Final = 64 * 1024
 """Smaller files are not worth a search."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slimmed:
+    """A library without the GPU code that a chip cannot load."""
+
+    source: Content
+    chip: Chip
+    sha256: Sha256
+    """Of the result."""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes, which slimming does not change."""
+        return self.source.size
+
+    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
+        """Yield the bytes of the slimmed library, checked at the end."""
+        slimmed = hashlib.sha256()
+        try:
+            for data in slim(self.source.blocks(name, check=check), self.chip):
+                if check:
+                    slimmed.update(data)
+                yield data
+        except NotUnderstoodError as error:
+            raise _wrong(name, f"It cannot be slimmed: {error}.") from None
+        if check and slimmed.hexdigest() != self.sha256:
+            raise _wrong(name, f"The slimmed file has the sha256 {slimmed.hexdigest()}, not {self.sha256}.")
+
+
 class Slimmer(Protocol):
     """Knows what becomes of the libraries of one wheel."""
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> Content:
         """Return a file of the wheel as it goes into an image."""
 
     @property
@@ -43,7 +71,7 @@ class RecordedSlimming:
 
     record: SlimmedWheel | None
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> Content:
         """Return a file of the wheel, a library with its hash on record."""
         libraries = self.record.libraries if self.record else ()
         found = next((library for library in libraries if library.path == path), None)
@@ -61,13 +89,13 @@ class WheelSlimmer:
     libraries: list[SlimmedLibrary] = field(default_factory=list)
     untouched: list[UntouchedLibrary] = field(default_factory=list)
 
-    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> RawSlice | DeflatedSlice | Slimmed:
+    def slim(self, path: str, content: RawSlice | DeflatedSlice) -> Content:
         """Return a file of the wheel as it goes into an image."""
         if content.size < _LEAST or not any(fnmatchcase(path, pattern) for pattern in _LIBRARIES):
             return content
         chip, tally, digest = chip_of(self.settings.chip), Tally(), hashlib.sha256()
         try:
-            for piece in slim(pieces_of(content, path), chip, tally):
+            for piece in slim(content.blocks(path), chip, tally):
                 digest.update(piece)
         except NotUnderstoodError as error:
             self.untouched.append(UntouchedLibrary(path=path, why=str(error)))
@@ -134,14 +162,14 @@ class SlimmedLayer:
             found, before = _by_path(slimmer.record), _by_path(self._known.get(key, slimmer.record))
             wrong = [path for path in sorted({*found, *before}) if found.get(path) != before.get(path)]
             if wrong:
-                raise wrong_slimming(wrong[0], "What was found in it is not what is on record.")
+                raise _wrong(wrong[0], "What was found in it is not what is on record.")
         return [record for slimmer in self._slimmers.values() if (record := slimmer.record) is not None]
 
 
 def _published(content: RawSlice | DeflatedSlice, path: str) -> Sha256:
     """Hash a library whose hash its wheel does not tell."""
     digest = hashlib.sha256()
-    for piece in pieces_of(content, path):
+    for piece in content.blocks(path):
         digest.update(piece)
     return Sha256(digest.hexdigest())
 
@@ -151,3 +179,12 @@ def _by_path(record: SlimmedWheel | None) -> dict[str, SlimmedLibrary | Untouche
         return {}
     libraries: list[SlimmedLibrary | UntouchedLibrary] = [*record.libraries, *record.untouched]
     return {library.path: library for library in libraries}
+
+
+def _wrong(name: str, why: str) -> WrongSlimmingError:
+    return WrongSlimmingError(
+        f"{name} does not come out as recorded.",
+        where="locks/slim.toml",
+        why=why,
+        fix="Restore the file from git, or delete it and build again: builds write it.",
+    )

@@ -342,16 +342,10 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
     ]
 
 
-def content_sha256(content: Content) -> Sha256 | None:
-    """Return the hash of a file, computed or as its wheel promises it."""
-    return sha256_of(content.data) if isinstance(content, Bytes) else content.sha256
-
-
 def _record_entry(name: str, content: Content) -> RecordEntry:
-    digest = content_sha256(content)
-    if digest is None:
+    if content.sha256 is None:
         raise ValueError(f"the file {name} has no hash")
-    algorithm, _, value = _record_hash(digest).partition("=")
+    algorithm, _, value = _record_hash(content.sha256).partition("=")
     return RecordEntry(name, Hash(algorithm, value), content.size)
 
 

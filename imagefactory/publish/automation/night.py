@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from imagefactory.build.applied_mods import apply_mods
+from imagefactory.build.fetch import Downloads
 from imagefactory.build.inputs import LayerInputs
+from imagefactory.build.watch import Unwatched
 from imagefactory.errors import FactoryError
 from imagefactory.errors import mods as mod_errors
 from imagefactory.errors.publishing import CatalogError
@@ -266,7 +269,8 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
     if not any(layer.kind == "mod" for layer in plan.layers):
         return
     try:
-        LayerInputs(project, [plan.cell]).apply_mods(plan.layers, lambda _: None)
+        with Downloads(LayerInputs(project, [plan.cell]), (), Unwatched()) as downloads:
+            apply_mods(plan.layers, downloads)
     except UNFIT:
         raise
     except FactoryError:

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from imagefactory.build.layers.debian.file_tree import read_content
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
-from imagefactory.oci.entry import DeflatedSlice, ImagePath
+from imagefactory.oci.entry import DeflatedSlice, ImagePath, read_content
 from imagefactory.oci.gzip import LayerBlob
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.locked_wheels import fetch_wheels
@@ -132,7 +131,6 @@ def installed_by_us(wheels: Mapping[str, Path]) -> dict[str, Installed]:
                     digest, beginning = hashlib.sha256(data).hexdigest(), data[:4096]
                 path = entry.path.removeprefix("venv/")
                 found[path] = Installed(digest, entry.mode == 0o755, beginning)
-            blob.close()
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.build.engines.by_name import ENGINES
 from imagefactory.build.engines.differences import compare_named
 from imagefactory.build.engines.docker.daemon import image_id
@@ -65,9 +65,7 @@ def by_docker(project: Project, buildx: str) -> Iterator[BuiltImage]:
 
 
 def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:
-    [embedded] = assemble(
-        project, [make_plan(project, TINY)], RecordingWatcher(), lambda _: None, record=False
-    )
+    [embedded] = assemble(BuildRun(project, [make_plan(project, TINY)], RecordingWatcher()))
     unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
     assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
     assert declared

@@ -122,7 +122,7 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
         [again] = factory.build()
         assert again.image.digest == built.image.digest
         assert_whole(factory, built.image.digest)
-        assert verify(factory.project, CELL, RecordingWatcher(), print) == built.image.digest
+        assert verify(factory.project, CELL, RecordingWatcher()) == built.image.digest
 
 
 def test_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from imagefactory.build import assemble, recording
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.matrix.cells import Cell
@@ -204,8 +203,6 @@ def test_a_plan_is_made_once(publisher: Publisher, monkeypatch: pytest.MonkeyPat
     def make_plan(*_: object) -> None:
         raise AssertionError("planned again")
 
-    for module in (assemble, make):
-        monkeypatch.setattr(module, "make_plan", make_plan)
-    monkeypatch.setattr(recording, "locked_plans", lambda *_: planned.finished.values())
+    monkeypatch.setattr(make, "make_plan", make_plan)
     assert publish_plans(publisher, smoke_tests([], []), planned).refused == []
     assert "tiny" in publisher.tags()

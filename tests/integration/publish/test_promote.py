@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.assemble import assemble
+from imagefactory.build.assemble import BuildRun, assemble
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
     HeldBackError,
@@ -22,10 +22,11 @@ from imagefactory.matrix.cells import Cell
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import LOCKED_LABEL
 from imagefactory.publish import gate
 from imagefactory.publish.handovers import handover_folder, write_handover
 from imagefactory.publish.smoke_records import attach_record
-from imagefactory.publish.staging import Staged, refuse_unlocked
+from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.store.digests import Digest
 from tests.fixtures.publishing import Publisher, promote_cells, smoke_record
@@ -126,14 +127,12 @@ def test_an_image_that_failed_the_audit_gets_no_tag(
     assert publisher.tags() == {}
 
 
-def test_an_image_with_unlocked_files_is_neither_pushed_nor_promoted(publisher: Publisher) -> None:
+def test_an_image_with_unlocked_files_is_not_promoted(publisher: Publisher) -> None:
     project = publisher.project
-    unlocked = project.base_lock(CELL).model_copy(update={"integrity": ""})
-    plan = make_plan(project, CELL, base=unlocked)
-    with pytest.raises(NotPromotableError, match="cannot be published"):
-        refuse_unlocked(plan, publisher.repository)
-    # Not even when somebody else brings it there.
-    [built] = assemble(project, [plan], RecordingWatcher(), publisher.factory.said.append, record=False)
+    plan = make_plan(project, CELL)
+    labels = plan.config.labels | {LOCKED_LABEL: "no"}
+    plan = plan.model_copy(update={"config": plan.config.model_copy(update={"labels": labels})})
+    [built] = assemble(BuildRun(project, [plan], RecordingWatcher()))
     pushable = Pushable.of_image(built.image, project.store.blob)
     pushed = push_image(publisher.repository, pushable, tag=staging_tag(plan.key))
     attach_record(publisher.repository, smoke_record(built.image.digest, plan.key))

@@ -9,9 +9,9 @@ import requests
 
 from imagefactory.build.layers.base_layer import base_entries
 from imagefactory.build.layers.debian.accounts import GROUPS, USERS
-from imagefactory.build.layers.debian.file_tree import read_content
 from imagefactory.locks.files import BaseLock
 from imagefactory.matrix.matrix import load_matrix
+from imagefactory.oci.entry import read_content
 from imagefactory.resolve.base_locks import deb_locations, lock_base
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors, local_path

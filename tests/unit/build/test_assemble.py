@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,11 @@ from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
 from imagefactory.errors.locks import RecordNotWrittenError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.store import DigestMismatchError, DownloadError, OutputError
-from imagefactory.locks.files import LockedDeb
-from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.resolve.mirrors import DebianMirrors
-from imagefactory.store.digests import sha256_of
 from imagefactory.store.retry import Retry
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, make_deb, solid
+from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, solid
 from tests.fixtures.wheels import make_wheel
 
 
@@ -111,68 +107,17 @@ def test_two_wheels_that_disagree_stop_the_build(small_factory: SmallFactory) ->
     assert images_of(small_factory) == []
 
 
-def vanish(factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an update replace the package `more` on the mirror."""
-    pool = factory.mirror / "pool/main"
-    (pool / f"more_2.0_{MACHINE}.deb").unlink()
-    update = make_deb(pool, "more", "2.1", {"etc/more": b"updated\n"})
-    mirrors = DebianMirrors(main=(str(factory.mirror),), snapshots=None)
-
-    def take_update(deb: LockedDeb, index: object) -> LockedDeb:
-        assert index == "the signed index"
-        data = update.read_bytes()
-        news = {"version": "2.1", "file": f"pool/main/{update.name}", "sha256": sha256_of(data)}
-        return deb.model_copy(update={**news, "size": len(data)})
-
+def test_a_vanished_package_stops_the_build_with_the_remedy(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small_factory.mirror / f"pool/main/more_2.0_{MACHINE}.deb").unlink()
+    mirrors = DebianMirrors(main=(str(small_factory.mirror),), snapshots=None)
     monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
     monkeypatch.setattr(DebianMirrors, "discover", lambda _: mirrors)
-    monkeypatch.setattr("imagefactory.build.inputs.read_index", lambda **_: "the signed index")
-    monkeypatch.setattr("imagefactory.build.inputs.successor", take_update)
-
-
-def labels(image: Image) -> dict[str, str]:
-    found: dict[str, str] = json.loads(image.config)["config"]["Labels"]
-    return found
-
-
-def test_a_vanished_package_is_replaced_and_the_image_says_so(
-    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [locked] = small_factory.build()
-    known = small_factory.project.known_layers.read_bytes()
-    shutil.rmtree(small_factory.cache)
-    vanish(small_factory, monkeypatch)
-    [built] = small_factory.build()
-    assert not built.plan.locked
-    assert labels(built.image)["imagefactory.locked"] == "no"
-    assert labels(locked.image)["imagefactory.locked"] == "yes"
-    assert built.image.digest != locked.image.digest
-    assert any(
-        "more 2.0 has vanished" in line and "2.1 takes its place" in line for line in small_factory.said
-    )
-    assert any("cannot be published" in line for line in small_factory.said)
-    assert small_factory.project.known_layers.read_bytes() == known, "only locked images are on record"
-
-
-def test_with_locked_a_vanished_package_stops_the_build_with_the_remedy(
-    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vanish(small_factory, monkeypatch)
     with pytest.raises(DownloadError, match=rf"more_2\.0_{MACHINE}\.deb") as caught:
-        small_factory.build(locked_only=True)
+        small_factory.build()
     assert "invoke lock --upgrade base" in caught.value.fix
     assert images_of(small_factory) == []
-
-
-def test_a_mirror_that_hiccups_does_not_mark_the_image(
-    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The index still names the locked package: it has not vanished, it could not be fetched."""
-    vanish(small_factory, monkeypatch)
-    monkeypatch.setattr("imagefactory.build.inputs.successor", lambda deb, _: deb)
-    with pytest.raises(DownloadError):
-        small_factory.build()
-    assert small_factory.said == []
 
 
 def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:

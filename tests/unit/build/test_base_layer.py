@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.build.layers.debian.file_tree import read_content
 from imagefactory.errors.layers import DebFormatError, UndeclaredMetadataError, UnsafePathError
 from imagefactory.errors.locks import PathConflictError
-from imagefactory.oci.entry import Entry, EntryKind
+from imagefactory.oci.entry import Entry, EntryKind, read_content
 from tests.fixtures.debs import Base, Member, folder, hard_link, link, member
 from tests.unit.build.test_dpkg_records import MAWK
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from imagefactory.plan.bytecode import (
 )
 from imagefactory.plan.make import make_plan
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.lock_files import deb_entry, write_base_lock
+from tests.fixtures.lock_files import deb_entry, locked_wheel, write_base_lock, write_wheel_lock
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import FOREIGN, PLATFORM
 from tests.fixtures.small_factory import CELL, SmallFactory, python_debs, small_debs
@@ -171,7 +172,7 @@ def with_python(factory: SmallFactory, program: str) -> None:
     factory.lock_debs([*small_debs(pool), *python_debs(pool, program)])
 
 
-def compiled(built: list[Built]) -> dict[str, str | None]:
+def compiled(built: Sequence[Built]) -> dict[str, str | None]:
     """Return the bytecode in an image: paths, those in site-packages below it, and hashes."""
     [image] = built
     return {
@@ -256,19 +257,19 @@ def test_another_platform_takes_the_same_python_here(
     """The image's platform is a foreign one; `version` is what is locked for this machine."""
     debs = python_debs(tmp_path / "foreign", "", platform=FOREIGN)
     write_base_lock(factory.locks, FOREIGN, [deb_entry(deb.name, deb.read_bytes()) for deb in debs])
-    project = factory.project
-    foreign = project.base_lock(Cell(CELL.model, CELL.version, CELL.arch, FOREIGN))
+    project, foreign = factory.project, Cell(CELL.model, CELL.version, CELL.arch, FOREIGN)
+    write_wheel_lock(factory.locks, foreign, map(locked_wheel, factory.links.glob("pure-*")))
     if version is None:
         project.base_lock_path(CELL).unlink()
     else:
         here = python_debs(tmp_path / "here", "", version=version)
         write_base_lock(factory.locks, PLATFORM, [deb_entry(deb.name, deb.read_bytes()) for deb in here])
-    plan = make_plan(project, CELL, base=foreign)
-    inputs = LayerInputs(project, [CELL], {CELL: foreign})
+    layers = [layer for layer in make_plan(project, foreign).layers if layer.kind == "bytecode"]
+    inputs = LayerInputs(project, [foreign])
     if version == "3.11.0-1":
-        found = inputs.pythons(plan.layers)
-        assert {deb.architecture for debs in found.values() for deb in debs} == {PLATFORM.rpartition("/")[2]}
+        found = {deb.architecture for layer in layers for deb in inputs.python_of(layer)}
+        assert found == {PLATFORM.rpartition("/")[2]}
         return
     with pytest.raises(NoPythonError) as caught:
-        inputs.pythons(plan.layers)
+        inputs.python_of(layers[0])
     assert "3.11.0-1" in caught.value.why

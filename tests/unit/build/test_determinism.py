@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.build import parallel
-from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.build.layers.layer_blob import LayerWork, build_layer
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.listing import read_listing
 from imagefactory.plan.plan import Layer
@@ -60,7 +60,7 @@ def _restore_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:
     files = {item.sha256: Store(inputs / "store").download(item.sha256) for item in layer.inputs}
-    return build_layer(layer, files, store, lambda _: None)
+    return build_layer(LayerWork(layer, files), store, lambda _: None)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

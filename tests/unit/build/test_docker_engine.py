@@ -155,7 +155,7 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
 
 def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
     assert engine_named("docker", BuildOptions(builder="farm")) is ENGINES["docker"]
-    assert engine_named("embedded", BuildOptions(locked=True, workers=2)) is ENGINES["embedded"]
+    assert engine_named("embedded", BuildOptions(workers=2)) is ENGINES["embedded"]
     with pytest.raises(UnknownNameError, match="dokcer") as caught:
         engine_named("dokcer", BuildOptions())
     assert "docker" in caught.value.why

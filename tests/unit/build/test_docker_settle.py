@@ -11,8 +11,8 @@ from zipfile import ZipFile
 import pytest
 from uv import find_uv_bin
 
-from imagefactory.build.layers.mod_layer import read_content
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.oci.entry import read_content
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.wheels import WheelFactory
 

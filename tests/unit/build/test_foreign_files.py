@@ -8,7 +8,6 @@ import pytest
 
 from imagefactory.errors.mods import ModFileError, ModForbiddenPathError, ModPathError, ModTakenPathError
 from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, write_mod
-from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_factory import SmallFactory
 
 
@@ -22,22 +21,6 @@ def mods(small_factory: SmallFactory) -> Path:
     return small_factory.replace_mods()
 
 
-@pytest.fixture(params=["folder", "index"])
-def wheels_in(
-    small_factory: SmallFactory,
-    simple_index: SimpleIndex,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> str:
-    """Offer the wheels in a folder, or on an index that sends parts of files."""
-    if request.param == "index":
-        simple_index.add(*small_factory.links.iterdir())
-        monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-        monkeypatch.delenv("PIP_FIND_LINKS")
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("wheels_in")
 @pytest.mark.parametrize("path", ["shared/two.py", "shared/two.py/below.py"])
 def test_a_file_of_another_distribution_stays_as_it_is(
     small_factory: SmallFactory, mods: Path, path: str

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.build.layers.layer_blob import LayerWork, build_layer
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
 from imagefactory.errors.store import DamagedCacheError
@@ -45,7 +45,7 @@ def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
 
 def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: Any) -> Blob:
     files = {Sha256(sha256_of(wheel.read_bytes())): wheel for wheel in wheels}
-    return build_layer(layer_of(wheels, **settings), files, store, lambda _: None, expected=expected)
+    return build_layer(LayerWork(layer_of(wheels, **settings), files, expected), store, lambda _: None)
 
 
 def listing(store: Store, blob: Blob) -> dict[str, ListedPath]:
@@ -159,7 +159,7 @@ def test_known_layer_is_copied_without_inflating_it(
     store: Store, mixed_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_into = build(store, mixed_wheel)
-    monkeypatch.setattr("imagefactory.oci.gzip.igzip_lib", None)  # what inflates
+    monkeypatch.setattr("imagefactory.oci.entry.igzip_lib", None)  # what inflates
     other = Store(tmp_path / "other")
     assert build(other, mixed_wheel, expected=looked_into) == looked_into
     assert other.blob(looked_into.digest).read_bytes() == store.blob(looked_into.digest).read_bytes()
@@ -187,7 +187,7 @@ def test_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path,
     mixed_wheel.write_bytes(data)
     other = Store(tmp_path / "other")
     with pytest.raises(DamagedCacheError) as caught:
-        build_layer(layer, files, other, lambda _: None, expected=expected)
+        build_layer(LayerWork(layer, files, expected), other, lambda _: None)
     assert caught.value.where == str(mixed_wheel)
     assert nothing_is_left(other)
 
@@ -196,7 +196,7 @@ def test_progress_is_reported_in_bytes(store: Store, wheel_factory: WheelFactory
     wheel = wheel_factory("large", files={f"{number}.bin": bytes(5_000_000) for number in range(4)})
     told: list[int] = []
     files = {Sha256(sha256_of(wheel.read_bytes())): wheel}
-    blob = build_layer(layer_of([wheel]), files, store, told.append)
+    blob = build_layer(LayerWork(layer_of([wheel]), files), store, told.append)
     assert told == sorted(told)
     assert len(told) > 1
     assert told[-1] <= blob.unpacked

@@ -16,13 +16,12 @@ from imagefactory.build.layers.mod_layer import (
     InstalledWheel,
     apply_chain,
     mod_entries,
-    read_content,
 )
 from imagefactory.build.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
 from imagefactory.locks.files import LockedWheel, WheelLock
 from imagefactory.mods.choose import Chosen
-from imagefactory.oci.entry import Entry
+from imagefactory.oci.entry import Entry, read_content
 from imagefactory.plan.make import _licences, _mod_layers
 from imagefactory.plan.plan import ModLayer, ModSettings
 from imagefactory.store.digests import Sha256, sha256_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +14,12 @@ from pathlib import Path
 import pytest
 
 from imagefactory.build import parallel
-from imagefactory.build.inputs import LayerInputs
-from imagefactory.build.parallel import available_cores, build_layers
+from imagefactory.build.layers.layer_blob import LayerWork
+from imagefactory.build.parallel import available_cores
 from imagefactory.errors.layers import BadWheelError, WorkerLostError
-from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory, solid
+from tests.fixtures.small_factory import SmallFactory, solid
 from tests.fixtures.wheels import make_wheel
 
 
@@ -46,22 +44,15 @@ def gone(pids: list[int], patience: float = 5) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-@pytest.fixture
-def layers(small_factory: SmallFactory) -> list[Layer]:
-    return list(make_plan(small_factory.project, CELL).layers)
-
-
 def test_processes_and_threads_give_the_same(
-    small_factory: SmallFactory, layers: list[Layer], monkeypatch: pytest.MonkeyPatch
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = LayerInputs(small_factory.project, [CELL])
-    watch = RecordingWatcher()
-    watch.layers(layers)
-    in_threads = build_layers(layers, sources.wanted, Store(small_factory.cache), watch)
+    [built] = small_factory.build()
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
-    other = Store(small_factory.folder / "other")
-    assert build_layers(layers, sources.wanted, other, watch, workers=2) == in_threads
-    assert all(read_blob_record(key, other) == blob for key, blob in in_threads.items())
+    shutil.rmtree(small_factory.cache)
+    small_factory.project.known_layers.unlink()
+    [again] = small_factory.build()
+    assert again.image == built.image
 
 
 def test_an_error_in_a_worker_arrives_whole(
@@ -76,20 +67,17 @@ def test_an_error_in_a_worker_arrives_whole(
 
 
 def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
-    small_factory: SmallFactory, layers: list[Layer], monkeypatch: pytest.MonkeyPatch
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     monkeypatch.setattr(parallel, "_build", _die)
-    watch = RecordingWatcher()
-    watch.layers(layers)
-    store = Store(small_factory.cache)
     with pytest.raises(WorkerLostError) as caught:
-        build_layers(layers, LayerInputs(small_factory.project, [CELL]).wanted, store, watch, workers=2)
+        small_factory.build()
     assert "--workers 1" in caught.value.fix
-    assert [path.name for path in (store.root / "scratch").glob("[!.]*")] == []
+    assert [path.name for path in (small_factory.cache / "scratch").glob("[!.]*")] == []
 
 
-def _die(_: Layer, store: Store, *__: object) -> None:
+def _die(_: LayerWork, store: Store, *__: object) -> None:
     (store.root / "scratch" / "left").mkdir(parents=True, exist_ok=True)  # two workers do it
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -113,7 +101,7 @@ def sleep_in_workers(factory: SmallFactory) -> None:
     factory.build()
 
 
-def _sleep(_: Layer, store: Store, *__: object) -> None:
+def _sleep(_: LayerWork, store: Store, *__: object) -> None:
     with store.scratch() as folder:
         (folder / "work").write_text(str(os.getpid()))
         time.sleep(60)

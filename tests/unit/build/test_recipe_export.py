@@ -100,7 +100,7 @@ def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) ->
     plan = make_plan(project, cell)
     known = KnownLayers(project.known_layers)
     blob = next(iter(known.layers.values())).blob
-    known.record({plan.layers[-1].key: ("model gemma4-31b", blob)}, set(known.layers) | set(known.wheels))
+    known.add({plan.layers[-1].key: ("model gemma4-31b", blob)})
     exported = registry_of(project, [cell])
     document = read(exported.files, "recipes/gemma4-31b-v0.32.0.yaml")
     assert document["model_revision"] == "a" * 40

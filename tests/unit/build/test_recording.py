@@ -8,15 +8,14 @@ import pytest
 import tomli_w
 
 from imagefactory.build.assemble import Built
-from imagefactory.build.recording import confirm, remember
+from imagefactory.build.recording import confirm, drop_unneeded, remember
 from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.errors.store import DamagedCacheError
+from imagefactory.locks.gpu_libraries import SlimLock
 from imagefactory.oci.blob import Blob
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.store.digests import Sha256
 from tests.fixtures.night_factory import ModdedFactory
 from tests.fixtures.small_factory import SmallFactory
-from tests.unit.build.test_changed_cache import poison
 
 
 @pytest.fixture
@@ -24,45 +23,53 @@ def factory(small_factory: SmallFactory) -> ModdedFactory:
     return ModdedFactory(small_factory.folder)
 
 
+@pytest.fixture
+def slimming(small_factory: SmallFactory) -> SmallFactory:
+    """A factory that slims the libraries of wheels."""
+    small_factory.edit_matrix("{cpu: {", '{cpu: {capability: "12.1", slim: yes, ')
+    return small_factory
+
+
 def blobs_of(built: Built) -> dict[Sha256, Blob]:
     return {layer.key: blob for layer, blob in zip(built.plan.layers, built.image.layers, strict=True)}
 
 
-def recorded(factory: SmallFactory) -> tuple[set[str], set[str]]:
-    """Return the keys of the recorded layers, and the names of the recorded wheels."""
+def recorded(factory: SmallFactory) -> set[str]:
+    """Return the keys of the recorded layers."""
     data = tomllib.loads(factory.project.known_layers.read_text("utf-8"))
-    return {layer["key"] for layer in data["layers"]}, {wheel["wheel"] for wheel in data["wheels"]}
+    return {layer["key"] for layer in data["layers"]}
 
 
-def test_every_new_layer_is_recorded_and_so_is_the_wheel_that_a_mod_changes(factory: ModdedFactory) -> None:
+def test_every_new_layer_is_recorded(factory: ModdedFactory) -> None:
     [built] = factory.build()
-    layers, wheels = recorded(factory)
-    assert layers == {layer.key for layer in built.plan.layers}
-    assert [name.partition("-")[0] for name in wheels] == ["vllm"]
+    assert recorded(factory) == {layer.key for layer in built.plan.layers}
 
 
-def test_a_layer_that_no_locked_target_needs_is_dropped(factory: ModdedFactory) -> None:
+def test_layers_that_no_locked_target_needs_stay_until_they_are_dropped(factory: ModdedFactory) -> None:
     [old] = factory.build()
     factory.write_mod("good evening")
     [new] = factory.build()
-    gone = {layer.key for layer in old.plan.layers} - {layer.key for layer in new.plan.layers}
-    layers, _ = recorded(factory)
-    assert gone
-    assert layers == {layer.key for layer in new.plan.layers}
+    before, now = ({layer.key for layer in built.plan.layers} for built in (old, new))
+    assert recorded(factory) == before | now != now
+    drop_unneeded(factory.project)
+    assert recorded(factory) == now
 
 
-def test_a_changed_wheel_is_not_recorded(factory: ModdedFactory) -> None:
-    [built] = factory.build()
-    record = factory.project.known_layers
-    record.unlink()
-    [mod] = [layer for layer in built.plan.layers if layer.kind == "mod"]
-    [wheel] = mod.inputs
-    file = factory.project.store.download(wheel.sha256)
-    poison(file)
-    with pytest.raises(DamagedCacheError) as caught:
-        remember(factory.project, KnownLayers(record), [built.plan], blobs_of(built))
-    assert caught.value.where == str(file.resolve())
-    assert not record.exists()
+def test_a_lost_record_of_slimmed_wheels_is_written_again(slimming: SmallFactory) -> None:
+    slimming.build()
+    lock = SlimLock.path(slimming.project.locks)
+    before = lock.read_bytes()
+    lock.unlink()
+    slimming.build()
+    assert lock.read_bytes() == before
+
+
+def test_records_of_wheels_that_are_no_longer_slimmed_are_dropped(slimming: SmallFactory) -> None:
+    slimming.build()
+    assert slimming.project.slim_lock.wheels
+    slimming.edit_matrix("slim: yes, ", "")
+    drop_unneeded(slimming.project)
+    assert slimming.project.slim_lock.wheels == ()
 
 
 def test_what_others_recorded_meanwhile_is_kept(factory: ModdedFactory) -> None:

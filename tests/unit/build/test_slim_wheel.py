@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.build.layers.layer_blob import LayerWork, build_layer
 from imagefactory.build.layers.mod_layer import InstalledWheel
 from imagefactory.build.layers.slim_wheel import NOTE, RecordedSlimming, WheelSlimmer
-from imagefactory.build.layers.wheel_layer import Environment, content_sha256
+from imagefactory.build.layers.wheel_layer import Environment
 from imagefactory.errors.layers import WrongSlimmingError
 from imagefactory.locks.gpu_libraries import SlimmedWheel
 from imagefactory.oci.blob import Blob
-from imagefactory.oci.entry import RawSlice
+from imagefactory.oci.entry import RawSlice, read_content
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings
 from imagefactory.store.atomic import adopt
@@ -58,9 +58,8 @@ class Bench:
 
     def build(self, *, slimmed: tuple[SlimmedWheel, ...] = (), expected: Blob | None = None) -> Blob:
         files = {self.item.sha256: self.store.download(self.item.sha256)}
-        return build_layer(
-            self.layer(), files, self.store, lambda _: None, slimmed=slimmed, expected=expected
-        )
+        work = LayerWork(self.layer(), files, slimmed=slimmed, expected=expected)
+        return build_layer(work, self.store, lambda _: None)
 
     def files(self, blob: Blob) -> dict[str, bytes]:
         with tarfile.open(self.store.blob(blob.digest)) as tar:
@@ -159,11 +158,9 @@ def test_mods_see_the_libraries_as_they_are_in_the_image(bench: Bench) -> None:
     wheel = bench.store.download(bench.item.sha256)
     tree = InstalledWheel(wheel, bench.item.name, environment, slimmer=RecordedSlimming(bench.record))
     content = tree.updated_record({"gpu/__init__.py": "changed\n"}).content
-    assert content is not None
     files = bench.files(bench.build())
     original = files[f"{SITE}/gpu-1.0.dist-info/RECORD"].decode().splitlines()
-    updated = content.data.decode().splitlines()  # type: ignore[union-attr]
-    assert content_sha256(content)
+    updated = read_content(content).decode().splitlines()
     assert [row for row in updated if row not in original] == [
         row for row in updated if row.startswith("gpu/__init__.py,")
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from imagefactory.build.layers.model_layer import MODEL, model_entries
+from imagefactory.build.layers.own_layers import MODEL, model_entries
 from imagefactory.build.layers.tiny_model import tiny_model
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.entry import Bytes, ImagePath

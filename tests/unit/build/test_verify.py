@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from imagefactory.build import parallel
 from imagefactory.build.assemble import Built
-from imagefactory.build.layers.layer_blob import build_layer
+from imagefactory.build.layers.layer_blob import LayerWork, build_layer
 from imagefactory.build.verify import verify
+from imagefactory.environment.progress import Progress
 from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
 from imagefactory.errors.store import DownloadError
 from imagefactory.oci.blob import Blob
@@ -31,7 +31,7 @@ def built(small_factory: SmallFactory) -> Built:
 
 
 def run(factory: SmallFactory, digest: str | None = None) -> Digest:
-    return verify(factory.project, CELL, factory.watch, factory.said.append, digest=digest)
+    return verify(factory.project, CELL, factory.watch, digest=digest)
 
 
 def refused(factory: SmallFactory, digest: str | None = None) -> VerificationError:
@@ -65,9 +65,9 @@ def test_verifying_does_not_trust_recorded_digests_but_a_build_does(
 ) -> None:
     expected: list[Blob | None] = []
 
-    def spy(*arguments: Any, **options: Any) -> Blob:
-        expected.append(options["expected"])
-        return build_layer(*arguments, **options)
+    def spy(work: LayerWork, store: Store, progress: Progress) -> Blob:
+        expected.append(work.expected)
+        return build_layer(work, store, progress)
 
     monkeypatch.setattr(parallel, "build_layer", spy)
     run(small_factory)
@@ -190,7 +190,7 @@ def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactor
 
         def state(self, *_: object) -> None: ...
 
-    verify(small_factory.project, CELL, Watch(), small_factory.said.append)
+    verify(small_factory.project, CELL, Watch())
     assert seen == [True]
     assert Layout(built.layout.folder).manifest_digest() == built.image.digest
 

@@ -38,12 +38,9 @@ def deflated(folder: Path, data: bytes, level: int = 6) -> DeflatedSlice:
 def written(*contents: Content) -> bytes:
     out = io.BytesIO()
     blob = LayerBlob(out)
-    try:
-        for content in contents:
-            blob.add(content, "some/file")
-        result = blob.finish()
-    finally:
-        blob.close()
+    for content in contents:
+        blob.add(content, "some/file")
+    result = blob.finish()
     data = out.getvalue()
     assert result.digest == digest_of(data)
     assert result.size == len(data)
@@ -176,7 +173,6 @@ def test_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
     blob = LayerBlob(io.BytesIO())
     with pytest.raises(DamagedFileError):
         blob.add(replace(bomb, size=SPLICE_FROM), "bomb")
-    blob.close()
     assert blob.unpacked == 0
 
 

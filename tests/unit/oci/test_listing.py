@@ -15,8 +15,7 @@ from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.gzip import LayerBlob
-from imagefactory.oci.layer_reading import read_layer
-from imagefactory.oci.listing import cached_listing, read_listing
+from imagefactory.oci.listing import cached_listing, read_layer, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import digest_of, sha256_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
-from imagefactory.resolve.base_locks import closure, deb_locations, security_updates, successor
+from imagefactory.resolve.base_locks import closure, deb_locations, security_updates
 from imagefactory.resolve.debian_index import read_keys
 from imagefactory.resolve.mirrors import KEYS
 from tests.fixtures.debian_archive import DebianArchive, stanza
@@ -219,19 +219,6 @@ def test_locked_package_is_sought_on_mirrors_before_snapshots(
         f"https://snapshots.example/debian-security/20260711T221637Z/{file}",
         f"https://snapshots.example/debian-security/20260712T221637Z/{file}",
     ]
-
-
-def test_successor_of_a_vanished_package_is_its_newest_signed_version(archive: DebianArchive) -> None:
-    archive.suites["bookworm"] = [stanza("openssl"), stanza("gone")]
-    openssl, gone = sorted(archive.lock("openssl", "gone").debs, key=lambda deb: deb.name, reverse=True)
-    archive.suites["bookworm"] = []
-    archive.suites["bookworm-security"] = [stanza("openssl", "1.1")]
-    archive.publish()
-    index = archive.index()
-    found = successor(openssl, index)
-    assert (found.version, found.archive, found.needed_by) == ("1.1", "security", ("matrix.yaml",))
-    with pytest.raises(DebianPackageError, match="no longer has gone for arm64"):
-        successor(gone, index)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from imagefactory.build.assemble import Built
 from imagefactory.build.engines.docker import daemon
 from imagefactory.errors.layers import DamagedFileError, EngineError, ImageMissingError
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.oci.layer_reading import LayerReading, read_layer
-from imagefactory.oci.listing import FACTS, Sink
+from imagefactory.oci.listing import FACTS, LayerReading, Sink, read_layer
 from imagefactory.smoke import contents as smoke_contents
 from imagefactory.smoke.contents import LayoutContents
 from imagefactory.smoke.subject import (

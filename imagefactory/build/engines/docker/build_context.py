@@ -18,11 +18,10 @@ from zipfile import ZipFile
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.build.layers.debian.policy import folder as folder_attributes
-from imagefactory.build.layers.layer_blob import layer_entries
-from imagefactory.build.layers.mod_layer import ModFiles, read_content
+from imagefactory.build.layers.layer_blob import LayerWork, layer_entries
 from imagefactory.build.layers.wheel_layer import Environment, metadata_entries
 from imagefactory.locks.files import LockedSource
-from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
@@ -44,7 +43,7 @@ TOOLS = "tools"
 UV = "/scripts/uv"
 """The end of uv's path inside its wheel."""
 SETTLE = "images/docker/settle.py"
-ModFilesByKey = Mapping[Sha256, ModFiles]
+ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
 
 @dataclass(frozen=True)
@@ -103,9 +102,8 @@ def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
 
 
 def _modded(folder: str, layer: ModLayer) -> Piece:
-    def put(context: Path, store: Store, mod_files: ModFilesByKey) -> None:
-        wheels = {item.sha256: store.download(item.sha256) for item in layer.inputs}
-        _write_tree(context / folder, mod_files[layer.key].confirmed_by(wheels))
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        _write_tree(context / folder, mod_files[layer.key])
 
     [variant] = layer.settings.chain[-1].mod.manifest.variants
     described = {
@@ -127,7 +125,7 @@ def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
         return _written_file(path, MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
-        modded = mod_files[layer.key].entries if settings.mods else ()
+        modded = mod_files[layer.key] if settings.mods else ()
         lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
         _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
@@ -214,7 +212,7 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
             found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
-            entries = [entry for _, entry in layer_entries(layer, files, root)]
+            entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
             origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
             copy = Copy(title, f"layer key {layer.key}", layer.kind)

@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from imagefactory.build.applied_mods import apply_mods, refuse_foreign_files
+from imagefactory.build.assemble import BuildRun, make_layers
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
 from imagefactory.build.engines.options import BuildOptions, BuiltImage
+from imagefactory.build.fetch import Downloads
 from imagefactory.build.inputs import LayerInputs
-from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
 from imagefactory.errors.docker import BuilderMissingError, EngineTooOldError, ImageBuildError
@@ -22,12 +24,9 @@ from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
-from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
-from imagefactory.store.digests import Sha256
-from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.hashed import refuse_changed
 
 LOG = "docker-build.log"
@@ -55,18 +54,18 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
     context = folder / "context"
     name = docker_name(project, cell)
     with project.store.in_use():
-        sources = LayerInputs(project, [cell])
-        sources.apply_mods(plan.layers, say)
-        watch.layers([plan.layers[0]])
-        base = _base_layout(project, plan, sources, watch)
-        _fetch(project, plan, sources)
+        with Downloads(LayerInputs(project, [cell]), (), watch) as downloads:
+            mods = apply_mods(plan.layers, downloads)
+            refuse_foreign_files(mods.added, downloads)
+            _fetch(project, plan, downloads)
+        base = _base_layout(project, plan, watch)
         dockerfile, _ = write(render_plan(project, plan), folder)
         _provide_base(base, plan, options.builder, say)
         arguments = build_arguments(plan, options, dockerfile, name, base)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
         say(f"putting the build context together: {wheels} wheels as hard links")
         try:
-            plan_context(project, plan).put_together(context, project.store, sources.mod_files)
+            plan_context(project, plan).put_together(context, project.store, mods.files)
             _run([*arguments, str(context)], folder / LOG, say)
         finally:
             shutil.rmtree(context, ignore_errors=True)
@@ -138,16 +137,9 @@ def build_arguments(
     return arguments
 
 
-def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
+def _base_layout(project: Project, plan: Plan, watch: Watcher) -> Layout:
     """Write an image of the base alone, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
-    blob = read_blob_record(layer.key, project.store)
-    known = KnownLayers(project.known_layers)
-    if blob is None:
-        expected = known.among([layer])
-        blob = build_layers([layer], sources.wanted, project.store, watch, expected=expected)[layer.key]
-    known.confirm(layer, blob)
-    watch.state(layer.key, "done", blob.size, blob.size)
     empty = ImageConfig(
         env={},
         entrypoint=(),
@@ -160,7 +152,8 @@ def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watc
         created=plan.config.created,
     )
     alone = plan.model_copy(update={"layers": (layer,), "config": empty, "key": layer.key})
-    image = make_image(alone, [blob])
+    run = BuildRun(project, [alone], watch, KnownLayers(project.known_layers))
+    image = make_image(alone, [make_layers(run)[layer.key]])
     return write_layout(image, layer.name, project.store, project.root / "build" / "bases" / layer.key[:16])
 
 
@@ -172,17 +165,12 @@ def _provide_base(base: Layout, plan: Plan, builder: str, say: Say) -> None:
         daemon.load(base, name)
 
 
-def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
+def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
     """Download uv and the wheels that the store lacks."""
-    wanted: dict[Sha256, Wanted] = {}
-    for layer in plan.layers[1:]:
-        if layer.kind not in ("serve", "bytecode"):
-            wanted |= {item.sha256: item for item in sources.wanted(layer)}
+    layers = [layer for layer in plan.layers[1:] if layer.kind not in ("serve", "bytecode")]
+    wanted = [item for layer in layers for item in downloads.inputs.wanted(layer)]
     uv = project.tool_lock.find("uv", plan.cell.machine)
-    wanted[uv.sha256] = sources.wheel(uv)
-    with Downloader(project.store) as downloader:
-        futures = {sha256: downloader.submit(item, lambda _: None) for sha256, item in wanted.items()}
-        files = {sha256: future.result() for sha256, future in futures.items()}
+    files = downloads.get([*wanted, downloads.inputs.wheel(uv)])
     refuse_changed(files)
     project.store.mark_used(*files.values())
 

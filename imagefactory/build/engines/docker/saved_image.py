@@ -14,7 +14,7 @@ from isal import igzip
 from imagefactory.build.engines.docker.daemon import reader, save
 from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.compare import Opened
-from imagefactory.oci.gzip import INFLATE_ERROR
+from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.oci.listing import ListedPath, read_stream
 
 _GZIP = b"\x1f\x8b"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from imagefactory.build.layers.debian.deb import Deb
+from imagefactory.build.layers.debian.deb import Deb, Unpacked
 from imagefactory.build.layers.debian.file_tree import FileTree
 from imagefactory.build.layers.debian.policy import merged
-from imagefactory.build.layers.debian.unpack import Unpacked
 
 HOME = "var/lib/dpkg"
 STATUS = "Status: install ok installed"

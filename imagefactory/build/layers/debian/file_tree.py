@@ -9,27 +9,12 @@ from dataclasses import replace
 from imagefactory.build.layers.debian.policy import folder
 from imagefactory.errors.layers import UnsafePathError
 from imagefactory.errors.locks import PathConflictError
-from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, Slimmed
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 
 FACTORY = "the factory"
 """The owner of files that no package ships: maintainer scripts would have written them."""
 
 _MAX_LINKS = 40  # as many as Linux follows
-
-
-def read_content(content: Content | None) -> bytes:
-    """Read the content of a file entry into memory."""
-    match content:
-        case None:
-            return b""
-        case Bytes(data):
-            return data
-        case DeflatedSlice() | Slimmed():
-            raise TypeError("packages of the base are neither deflated nor slimmed")
-        case _:
-            with content.file.open("rb") as file:
-                file.seek(content.offset)
-                return file.read(content.size)
 
 
 class FileTree:
@@ -97,7 +82,7 @@ class FileTree:
         entry = self._entries[real] if real is not None else None
         if entry is None or entry.kind is not EntryKind.FILE:
             raise FileNotFoundError(path)
-        return read_content(entry.content)
+        return read_content(entry.content, path)
 
     def resolve(self, path: str) -> ImagePath | None:
         """Return the real path, following links as the running image would, or None if there is nothing."""
